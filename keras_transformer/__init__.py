@@ -1,0 +1,76 @@
+"""The Transformer of "Attention Is All You Need", in TensorFlow and Keras 3.
+
+Layers, model, loss, schedule and search import without TensorFlow; what needs it
+(`Translator`, tokenizer, batches, training) is imported when it is first used.
+"""
+
+import importlib
+
+from keras_transformer.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    SearchConfig,
+    SpecialIds,
+    TrainingConfig,
+)
+from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
+from keras_transformer.layers.decoder import DecoderLayer
+from keras_transformer.layers.embedding import PositionalEmbedding, sinusoids
+from keras_transformer.layers.encoder import EncoderLayer
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.losses import LabelSmoothedCrossEntropy
+from keras_transformer.masks import causal_mask, padding_mask
+from keras_transformer.metrics import Perplexity, TokenAccuracy
+from keras_transformer.model import Transformer
+from keras_transformer.presets import PRESETS, preset
+from keras_transformer.schedules import TransformerSchedule
+from keras_transformer.search import beam_search, greedy_search
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "RunFolder": "keras_transformer.training.checkpoints",
+    "SubwordTokenizer": "keras_transformer.data.tokenizer",
+    "TokenBatches": "keras_transformer.data.batching",
+    "Translator": "keras_transformer.translator",
+    "compile_model": "keras_transformer.training.run",
+    "corpus_scores": "keras_transformer.evaluation",
+    "encode_pairs": "keras_transformer.data.batching",
+    "load_corpus": "keras_transformer.data.corpus",
+    "train": "keras_transformer.training.run",
+}
+
+__all__ = [
+    "PRESETS",
+    "Config",
+    "DataConfig",
+    "DecoderLayer",
+    "EncoderLayer",
+    "FeedForward",
+    "LabelSmoothedCrossEntropy",
+    "ModelConfig",
+    "MultiHeadAttention",
+    "Perplexity",
+    "PositionalEmbedding",
+    "SearchConfig",
+    "SpecialIds",
+    "TokenAccuracy",
+    "TrainingConfig",
+    "Transformer",
+    "TransformerSchedule",
+    "beam_search",
+    "causal_mask",
+    "greedy_search",
+    "padding_mask",
+    "preset",
+    "scaled_dot_product_attention",
+    "sinusoids",
+    *_LAZY,
+]
+
+
+def __getattr__(name):
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,448 @@
+"""Every setting of a run, as frozen dataclasses that validate themselves.
+
+Standard library only, so that a configuration can be read, checked and compared
+without TensorFlow. Sizes are named as in Table 3 of "Attention Is All You Need"
+(Vaswani et al., 2017); the defaults are the paper's base model.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import types
+import typing
+
+SHARING = ("all", "target_output", "none")
+POSITIONS = ("interleaved", "halves", "learned")
+SMOOTHING_FORMULAS = ("t2t", "uniform")
+PADDINGS = ("longest", "fixed")
+PRECISIONS = ("float32", "mixed_bfloat16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SpecialIds:
+    """Ids of the four tokens that stand for no text; the same in every vocabulary."""
+
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+    unk: int = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Sizes and choices of one model.
+
+    Attributes:
+        source_vocab_size: number of source tokens, special ids included.
+        target_vocab_size: number of target tokens, special ids included.
+        num_encoder_layers: N of the encoder.
+        num_decoder_layers: N of the decoder (the paper has one N for both).
+        d_model: width of embeddings and of every sublayer's output.
+        d_ff: inner width of the feed-forward sublayers (section 3.3).
+        num_heads: h of section 3.2.2.
+        key_dim: d_k, width of each head's queries and keys; `None` is d_model / num_heads.
+        value_dim: d_v, width of each head's values; `None` is d_model / num_heads.
+        residual_dropout: rate on each sublayer's output (section 5.4).
+        embedding_dropout: rate on the sums of embeddings and positions (section 5.4).
+        attention_dropout: rate on attention weights (0 in the paper).
+        relu_dropout: rate inside the feed-forward sublayers (0 in the paper).
+        norm_first: LayerNorm before each sublayer, and after each stack, instead of
+            the paper's LayerNorm(x + Sublayer(x)).
+        layer_norm_epsilon: added to the variance.
+        positions: `"interleaved"` sinusoids (the paper), `"halves"` (Tensor2Tensor)
+            or `"learned"` (Table 3, row E).
+        max_positions: number of learned positions; without effect on sinusoids.
+        sharing: `"all"` for one matrix as source embedding, target embedding and
+            output projection (the paper), `"target_output"` or `"none"`.
+        attention_bias: biases in the attention projections (none in the paper).
+        output_bias: bias on the logits (none in the paper).
+    """
+
+    source_vocab_size: int = 37_000
+    target_vocab_size: int = 37_000
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    key_dim: int | None = None
+    value_dim: int | None = None
+    residual_dropout: float = 0.1
+    embedding_dropout: float = 0.1
+    attention_dropout: float = 0.0
+    relu_dropout: float = 0.0
+    norm_first: bool = False
+    layer_norm_epsilon: float = 1e-6
+    positions: str = "interleaved"
+    max_positions: int = 1024
+    sharing: str = "all"
+    attention_bias: bool = False
+    output_bias: bool = False
+
+    def __post_init__(self):
+        _check_types(self)
+        for name in (
+            "source_vocab_size",
+            "target_vocab_size",
+            "num_encoder_layers",
+            "num_decoder_layers",
+            "d_model",
+            "d_ff",
+            "num_heads",
+            "max_positions",
+        ):
+            _check(self, name, getattr(self, name) >= 1, "at least 1")
+        for name in ("key_dim", "value_dim"):
+            if getattr(self, name) is None and self.d_model % self.num_heads:
+                raise ValueError(
+                    f"`d_model` must be a multiple of `num_heads` when `{name}` is not given. "
+                    f"Received: d_model={self.d_model}, num_heads={self.num_heads}"
+                )
+            if getattr(self, name) is not None:
+                _check(self, name, getattr(self, name) >= 1, "at least 1")
+        for name in (
+            "residual_dropout",
+            "embedding_dropout",
+            "attention_dropout",
+            "relu_dropout",
+        ):
+            _check(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+        _check(self, "layer_norm_epsilon", self.layer_norm_epsilon > 0, "above 0")
+        _check_choice(self, "positions", POSITIONS)
+        _check_choice(self, "sharing", SHARING)
+        if self.positions != "learned":
+            _check(self, "d_model", self.d_model % 2 == 0, "even for sinusoidal positions")
+        if self.positions == "halves":
+            _check(self, "d_model", self.d_model >= 4, "at least 4 for `halves` positions")
+        if self.sharing == "all" and self.source_vocab_size != self.target_vocab_size:
+            raise ValueError(
+                "`sharing='all'` needs one vocabulary. Received: "
+                f"source_vocab_size={self.source_vocab_size}, "
+                f"target_vocab_size={self.target_vocab_size}"
+            )
+
+    @property
+    def d_key(self):
+        """d_k of the paper: `key_dim`, or d_model / num_heads."""
+        return self.key_dim or self.d_model // self.num_heads
+
+    @property
+    def d_value(self):
+        """d_v of the paper: `value_dim`, or d_model / num_heads."""
+        return self.value_dim or self.d_model // self.num_heads
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Where the sentences come from and how they become batches.
+
+    Attributes:
+        dataset: `cldr/SOURCE-TARGET` (built in) or a folder of parallel files.
+        source: source language, also the ending of the source files.
+        target: target language, also the ending of the target files.
+        vocab_size: tokens of the shared vocabulary, special ids included.
+        normalization: Unicode normalisation before encoding: `"nfc"`, `"nfkc"` or
+            `"identity"`.
+        max_length: longest sentence in training, in tokens, end of sentence included.
+        batch_tokens: budget of one batch in padded tokens, for source and for target
+            each (about 25,000 in the paper).
+        padding: `"longest"` of the batch, or `"fixed"` for a small set of shapes.
+        on_bad_utf8: `"refuse"` or `"replace"`.
+    """
+
+    dataset: str = "cldr/en-de"
+    source: str = "en"
+    target: str = "de"
+    vocab_size: int = 37_000
+    normalization: str = "nfc"
+    max_length: int = 256
+    batch_tokens: int = 25_000
+    padding: str = "longest"
+    on_bad_utf8: str = "refuse"
+
+    def __post_init__(self):
+        _check_types(self)
+        _check(self, "vocab_size", self.vocab_size >= 8, "at least 8")
+        _check(self, "max_length", self.max_length >= 2, "at least 2")
+        _check_choice(self, "normalization", ("nfc", "nfkc", "identity"))
+        _check_choice(self, "padding", PADDINGS)
+        _check_choice(self, "on_bad_utf8", ("refuse", "replace"))
+        if self.batch_tokens < 8 * self.max_length:
+            raise ValueError(
+                "`batch_tokens` must hold 8 sentences of `max_length` tokens. "
+                f"Received: batch_tokens={self.batch_tokens}, max_length={self.max_length}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingConfig:
+    """How the model is trained (section 5).
+
+    Attributes:
+        max_steps: optimizer updates of the whole run.
+        max_minutes: training stops after the step in which this time is reached;
+            0 for no limit. Time of earlier parts of a resumed run counts.
+        warmup_steps: warm-up of equation 3.
+        learning_rate_scale: factor on equation 3 (1 in the paper).
+        adam_beta_1: decay of Adam's first moment.
+        adam_beta_2: decay of Adam's second moment.
+        adam_epsilon: Adam's epsilon, outside the bias correction as in Keras.
+        label_smoothing: epsilon_ls of section 5.4.
+        smoothing_formula: `"t2t"` gives each wrong token epsilon / (V - 1),
+            `"uniform"` gives every token epsilon / V.
+        clip_norm: global norm to which gradients are clipped; 0 for none (the paper).
+        precision: `"float32"` or `"mixed_bfloat16"`.
+        log_every_steps: steps between progress lines and TensorBoard points.
+        validate_every_steps: steps between validations (loss, perplexity, BLEU).
+        validation_sentences: at most so many validation sentences are translated
+            (greedily) for the BLEU shown during training; 0 for none.
+        checkpoint_every_steps: steps between checkpoints; 0 for none.
+        checkpoint_every_minutes: minutes between checkpoints; 0 for none (10 in the
+            paper).
+        keep_checkpoints: so many newest checkpoints are kept.
+        average_last: so many newest checkpoints are averaged for inference (5 for the
+            paper's base model, 20 for big).
+        seed: of weights, dropout and data order.
+    """
+
+    max_steps: int = 100_000
+    max_minutes: float = 0.0
+    warmup_steps: int = 4000
+    learning_rate_scale: float = 1.0
+    adam_beta_1: float = 0.9
+    adam_beta_2: float = 0.98
+    adam_epsilon: float = 1e-9
+    label_smoothing: float = 0.1
+    smoothing_formula: str = "t2t"
+    clip_norm: float = 0.0
+    precision: str = "float32"
+    log_every_steps: int = 100
+    validate_every_steps: int = 5000
+    validation_sentences: int = 1000
+    checkpoint_every_steps: int = 0
+    checkpoint_every_minutes: float = 10.0
+    keep_checkpoints: int = 20
+    average_last: int = 5
+    seed: int = 1
+
+    def __post_init__(self):
+        _check_types(self)
+        for name in (
+            "max_steps",
+            "warmup_steps",
+            "log_every_steps",
+            "validate_every_steps",
+            "keep_checkpoints",
+            "average_last",
+        ):
+            _check(self, name, getattr(self, name) >= 1, "at least 1")
+        for name in (
+            "max_minutes",
+            "clip_norm",
+            "validation_sentences",
+            "checkpoint_every_steps",
+            "checkpoint_every_minutes",
+            "seed",
+        ):
+            _check(self, name, getattr(self, name) >= 0, "at least 0")
+        for name in ("adam_beta_1", "adam_beta_2", "label_smoothing"):
+            _check(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+        for name in ("learning_rate_scale", "adam_epsilon"):
+            _check(self, name, getattr(self, name) > 0, "above 0")
+        _check_choice(self, "smoothing_formula", SMOOTHING_FORMULAS)
+        _check_choice(self, "precision", PRECISIONS)
+        if self.average_last > self.keep_checkpoints:
+            raise ValueError(
+                "`average_last` must be at most `keep_checkpoints`. Received: "
+                f"average_last={self.average_last}, keep_checkpoints={self.keep_checkpoints}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SearchConfig:
+    """How translations are searched (section 6.1).
+
+    Attributes:
+        beam_size: hypotheses kept at each position; 1 is greedy search.
+        alpha: exponent of the length penalty ((5 + n) / 6) ** alpha.
+        extra_length: a translation has at most so many tokens more than its source.
+        max_source_length: longer sources are cut, in tokens, end of sentence included.
+        batch_tokens: budget of one batch of source tokens, padding included.
+    """
+
+    beam_size: int = 4
+    alpha: float = 0.6
+    extra_length: int = 50
+    max_source_length: int = 1024
+    batch_tokens: int = 2048
+
+    def __post_init__(self):
+        _check_types(self)
+        for name in ("beam_size", "extra_length", "batch_tokens"):
+            _check(self, name, getattr(self, name) >= 1, "at least 1")
+        _check(self, "max_source_length", self.max_source_length >= 2, "at least 2")
+        _check(self, "alpha", self.alpha >= 0, "at least 0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """All settings of one run: what `config.json` of a run folder holds."""
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+    search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
+
+    def __post_init__(self):
+        _check_types(self)
+
+
+def replace(config, **changes):
+    """Returns a copy of `config` with some fields changed.
+
+    Raises:
+        ValueError: for an unknown field (with the nearest name) or a refused value.
+    """
+    known = [field.name for field in dataclasses.fields(config)]
+    for name in changes:
+        if name not in known:
+            raise ValueError(_unknown(f"{type(config).__name__} has no field", name, known))
+    return dataclasses.replace(config, **changes)
+
+
+def override(config, assignments):
+    """Returns a copy of `config` with settings given as text.
+
+    Args:
+        config: a `Config`.
+        assignments: iterable of `"section.field=value"`, as after `--set`.
+
+    Raises:
+        ValueError: for a malformed assignment, an unknown section or field (with the
+            nearest name), or a value of the wrong type or range.
+    """
+    changes = {}
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        section, dot, name = path.strip().partition(".")
+        if not equals or not dot:
+            raise ValueError(f"Expected section.field=value. Received: {assignment!r}")
+        sections = [field.name for field in dataclasses.fields(config)]
+        if section not in sections:
+            raise ValueError(_unknown("No section", section, sections))
+        part = getattr(config, section)
+        known = [field.name for field in dataclasses.fields(part)]
+        if name not in known:
+            raise ValueError(_unknown(f"{type(part).__name__} has no field", name, known))
+        wanted = typing.get_type_hints(type(part))[name]
+        changes.setdefault(section, {})[name] = _parse(f"{section}.{name}", text.strip(), wanted)
+    # One replacement a section: settings that must agree are checked together.
+    return replace(
+        config,
+        **{section: replace(getattr(config, section), **new) for section, new in changes.items()},
+    )
+
+
+def to_json(config):
+    """Returns `config` as indented JSON text."""
+    return json.dumps(dataclasses.asdict(config), indent=2) + "\n"
+
+
+def from_json(text):
+    """Returns the `Config` that `to_json` wrote.
+
+    Raises:
+        ValueError: for text that is not JSON, unknown fields, or refused values.
+    """
+    return _from_dict(Config, json.loads(text))
+
+
+def differences(old, new):
+    """Lists the settings in which two configurations differ.
+
+    Returns:
+        list of `(path, old value, new value)`, for example
+        `("model.d_model", 512, 1024)`.
+    """
+    found = []
+    for section in dataclasses.fields(old):
+        a, b = getattr(old, section.name), getattr(new, section.name)
+        for field in dataclasses.fields(a):
+            before, after = getattr(a, field.name), getattr(b, field.name)
+            if before != after:
+                found.append((f"{section.name}.{field.name}", before, after))
+    return found
+
+
+def _from_dict(cls, values):
+    if not isinstance(values, dict):
+        raise ValueError(f"{cls.__name__} must be a JSON object. Received: {values!r}")
+    hints = typing.get_type_hints(cls)
+    for name in values:
+        if name not in hints:
+            raise ValueError(_unknown(f"{cls.__name__} has no field", name, list(hints)))
+    return cls(
+        **{
+            name: _from_dict(hints[name], value)
+            if dataclasses.is_dataclass(hints[name])
+            else value
+            for name, value in values.items()
+        }
+    )
+
+
+def _unknown(what, name, known):
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}"
+    return f"{what} {name!r}. {hint}"
+
+
+def _parse(path, text, wanted):
+    options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    if type(None) in options and text.lower() == "none":
+        return None
+    kind = next(option for option in options if option is not type(None))
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise ValueError(f"`{path}` must be true or false. Received: {text!r}")
+    try:
+        return kind(text.replace("_", "")) if kind is int else kind(text)
+    except ValueError:
+        name = {int: "a whole number", float: "a number"}[kind]
+        raise ValueError(f"`{path}` must be {name}. Received: {text!r}") from None
+
+
+def _check_types(config):
+    for name, wanted in typing.get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+        if float in options and type(value) is int:
+            continue
+        # `True` is an int to Python; as a number of layers it is a mistake.
+        if type(value) not in options:
+            names = " or ".join("None" if o is type(None) else o.__name__ for o in options)
+            raise ValueError(
+                f"`{name}` of {type(config).__name__} must be {names}. Received: {value!r}"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(
+                f"`{name}` of {type(config).__name__} must be finite. Received: {value!r}"
+            )
+
+
+def _check(config, name, holds, wanted):
+    if not holds:
+        raise ValueError(
+            f"`{name}` of {type(config).__name__} must be {wanted}. "
+            f"Received: {name}={getattr(config, name)}"
+        )
+
+
+def _check_choice(config, name, choices):
+    value = getattr(config, name)
+    if value not in choices:
+        raise ValueError(
+            _unknown(f"`{name}` of {type(config).__name__} cannot be", value, list(choices))
+        )

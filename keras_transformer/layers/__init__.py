@@ -1,0 +1,1 @@
+"""The layers of the Transformer, on `keras` and `keras.ops` only."""

@@ -1,0 +1,256 @@
+"""Multi-head scaled dot-product attention (section 3.2).
+
+Axes in einsum: b batch, h heads, t target (query) position, s source (key) position,
+d features of one head.
+"""
+
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.projection import PACKAGE, Projection
+
+
+class Attention(NamedTuple):
+    """What attention returns.
+
+    Attributes:
+        output: float, shape `(batch, target_len, d_model)`.
+        weights: float32, shape `(batch, num_heads, target_len, source_len)`, or `None`
+            where they were not asked for.
+    """
+
+    output: object
+    weights: object
+
+
+class KeyValue(NamedTuple):
+    """Keys and values, projected and split into heads.
+
+    Attributes:
+        key: float, shape `(batch, num_heads, source_len, key_dim)`.
+        value: float, shape `(batch, num_heads, source_len, value_dim)`.
+    """
+
+    key: object
+    value: object
+
+
+class CachedAttention(NamedTuple):
+    """What one cached step returns.
+
+    Attributes:
+        output: float, shape `(batch, 1, d_model)`.
+        cache: `KeyValue` with this position filled in.
+    """
+
+    output: object
+    cache: KeyValue
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
+    """Equation 1, softmax(Q K^T / sqrt(d_k)) V, for every head at once.
+
+    Args:
+        query: float, shape `(batch, num_heads, target_len, key_dim)`.
+        key: float, shape `(batch, num_heads, source_len, key_dim)`.
+        value: float, shape `(batch, num_heads, source_len, value_dim)`.
+        mask: bool, broadcastable to `(batch, target_len, source_len)`; True is visible.
+            `None` shows everything. A row with nothing visible gives zeros.
+        dropout: function applied to the weights, or `None`.
+
+    Returns:
+        `Attention`; its output has shape `(batch, num_heads, target_len, value_dim)`.
+    """
+    scores = ops.einsum("bhtd,bhsd->bhts", query, key)
+    # float32 whatever the policy: the softmax of a half type loses mass.
+    scores = ops.cast(scores, "float32") * (1.0 / key.shape[-1] ** 0.5)
+    if mask is None:
+        weights = ops.softmax(scores, axis=-1)
+    else:
+        mask = ops.expand_dims(mask, 1)  # one mask for all heads
+        hidden = 1.0 - ops.cast(mask, "float32")
+        # exp(-1e9) is exactly 0 beside any score that can occur.
+        weights = ops.softmax(scores - 1e9 * hidden, axis=-1)
+        weights = weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
+    mixing = weights if dropout is None else dropout(weights)
+    output = ops.einsum("bhts,bhsd->bhtd", ops.cast(mixing, value.dtype), value)
+    return Attention(output, weights)
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class MultiHeadAttention(keras.layers.Layer):
+    """Concat(head_1, ..., head_h) W^O of section 3.2.2.
+
+    Args:
+        num_heads: h.
+        key_dim: d_k, width of each head's queries and keys.
+        value_dim: d_v, width of each head's values; `None` is `key_dim`.
+        dropout: rate on the attention weights (0 in the paper).
+        use_bias: adds biases to the four projections (none in the paper).
+
+    Call arguments:
+        query: float, shape `(batch, target_len, d_model)`.
+        value: float, shape `(batch, source_len, features)`.
+        key: float, shape `(batch, source_len, features)`; `None` is `value`.
+        attention_mask: bool, broadcastable to `(batch, target_len, source_len)`; True
+            is visible. A query that sees nothing gets zeros (before W^O).
+        return_weights: also returns the weights.
+
+    Returns:
+        `Attention(output, weights)`; `output` is as wide as `query`.
+
+    Keras' implicit masks are neither read nor changed.
+    """
+
+    def __init__(
+        self, num_heads, key_dim, *, value_dim=None, dropout=0.0, use_bias=False, **kwargs
+    ):
+        super().__init__(**kwargs)
+        for name, size in (("num_heads", num_heads), ("key_dim", key_dim)):
+            if size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = key_dim if value_dim is None else value_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.supports_masking = True
+
+        def projection(width, name):
+            return Projection(
+                num_heads * width, use_bias=use_bias, name=name, dtype=self.dtype_policy
+            )
+
+        self.query_projection = projection(self.key_dim, "query")
+        self.key_projection = projection(self.key_dim, "key")
+        self.value_projection = projection(self.value_dim, "value")
+        self.weights_dropout = keras.layers.Dropout(dropout, dtype="float32", name="dropout")
+        self.output_projection = None  # as wide as the queries, so made in `build`
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        self.query_projection.build(query_shape)
+        self.key_projection.build(key_shape or value_shape)
+        self.value_projection.build(value_shape)
+        self.output_projection = Projection(
+            query_shape[-1], use_bias=self.use_bias, name="output", dtype=self.dtype_policy
+        )
+        self.output_projection.build((*query_shape[:-1], self.num_heads * self.value_dim))
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        attention_mask=None,
+        return_weights=False,
+        training=None,
+    ):
+        return self.attend(
+            query,
+            self.project(value, key),
+            attention_mask,
+            return_weights=return_weights,
+            training=training,
+        )
+
+    def project(self, value, key=None):
+        """Projects what is attended to: once for a whole translation in cross-attention.
+
+        Args:
+            value: float, shape `(batch, source_len, features)`.
+            key: float, shape `(batch, source_len, features)`; `None` is `value`.
+
+        Returns:
+            `KeyValue`.
+        """
+        key = value if key is None else key
+        return KeyValue(
+            self._split_heads(self.key_projection(key)),
+            self._split_heads(self.value_projection(value)),
+        )
+
+    def attend(
+        self, query, key_value, attention_mask=None, *, return_weights=False, training=None
+    ):
+        """Attends to keys and values that `project` made.
+
+        Args:
+            query: float, shape `(batch, target_len, d_model)`.
+            key_value: `KeyValue`.
+            attention_mask: bool, broadcastable to `(batch, target_len, source_len)`.
+
+        Returns:
+            `Attention`.
+        """
+
+        def drop(weights):
+            return self.weights_dropout(weights, training=training)
+
+        heads = scaled_dot_product_attention(
+            self._split_heads(self.query_projection(query)),
+            key_value.key,
+            key_value.value,
+            attention_mask,
+            dropout=drop if self.dropout else None,
+        )
+        output = self.output_projection(self._join_heads(heads.output))
+        return Attention(output, heads.weights if return_weights else None)
+
+    def empty_cache(self, batch_size, max_length):
+        """Makes room for the keys and values of `max_length` positions.
+
+        Returns:
+            `KeyValue` of zeros, `max_length` positions long.
+        """
+        shape = (batch_size, self.num_heads, max_length)
+        return KeyValue(
+            ops.zeros((*shape, self.key_dim), dtype=self.compute_dtype),
+            ops.zeros((*shape, self.value_dim), dtype=self.compute_dtype),
+        )
+
+    def step(self, query, position, cache):
+        """Self-attention of one new position over itself and those before it.
+
+        Args:
+            query: float, shape `(batch, 1, d_model)`.
+            position: int, scalar; 0 for the first.
+            cache: `KeyValue` from `empty_cache` or from the step before.
+
+        Returns:
+            `CachedAttention`.
+        """
+        new = self.project(query)
+        start = (0, 0, position, 0)
+        cache = KeyValue(
+            ops.slice_update(cache.key, start, new.key),
+            ops.slice_update(cache.value, start, new.value),
+        )
+        seen = ops.arange(ops.shape(cache.key)[2]) <= position
+        return CachedAttention(self.attend(query, cache, seen[None, None]).output, cache)
+
+    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        return Attention(tuple(query_shape), None)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+        }
+
+    def _split_heads(self, x):
+        """(batch, length, num_heads * d) -> (batch, num_heads, length, d)."""
+        batch, length, width = ops.shape(x)
+        x = ops.reshape(x, (batch, length, self.num_heads, width // self.num_heads))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def _join_heads(self, x):
+        """(batch, num_heads, length, d) -> (batch, length, num_heads * d)."""
+        batch, _, length, _ = ops.shape(x)
+        x = ops.transpose(x, (0, 2, 1, 3))
+        return ops.reshape(x, (batch, length, self.num_heads * x.shape[-1]))

@@ -1,0 +1,190 @@
+"""One layer of the decoder (section 3.1)."""
+
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.attention import KeyValue, MultiHeadAttention
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.projection import PACKAGE
+from keras_transformer.layers.residual import Residual
+from keras_transformer.masks import causal_mask
+
+
+class DecoderStep(NamedTuple):
+    """What one cached step returns.
+
+    Attributes:
+        output: float, shape `(rows, 1, d_model)`.
+        cache: `KeyValue` of this layer's self-attention.
+    """
+
+    output: object
+    cache: KeyValue
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class DecoderLayer(keras.layers.Layer):
+    """Masked self-attention, attention to the encoder, feed-forward; three residuals.
+
+    Args:
+        num_heads: h.
+        key_dim: d_k of each head.
+        value_dim: d_v of each head; `None` is `key_dim`.
+        d_ff: inner width of the feed-forward network.
+        residual_dropout: rate on each sublayer's output.
+        attention_dropout: rate on attention weights (0 in the paper).
+        relu_dropout: rate inside the feed-forward network (0 in the paper).
+        norm_first: normalises before each sublayer rather than after it.
+        layer_norm_epsilon: added to the variance.
+        attention_bias: biases in the attention projections (none in the paper).
+
+    Call arguments:
+        inputs: float, shape `(batch, target_len, d_model)`.
+        encoder_output: float, shape `(batch, source_len, d_model)`.
+        self_attention_mask: bool, broadcastable to `(batch, target_len, target_len)`;
+            True is visible; `None` is the causal mask, never a look ahead.
+        cross_attention_mask: bool, broadcastable to `(batch, target_len, source_len)`;
+            `None` shows everything.
+
+    Returns:
+        float, shape as `inputs`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_heads,
+        key_dim,
+        d_ff,
+        value_dim=None,
+        residual_dropout=0.1,
+        attention_dropout=0.0,
+        relu_dropout=0.0,
+        norm_first=False,
+        layer_norm_epsilon=1e-6,
+        attention_bias=False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.d_ff = d_ff
+        self.residual_dropout = residual_dropout
+        self.attention_dropout = attention_dropout
+        self.relu_dropout = relu_dropout
+        self.norm_first = norm_first
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.attention_bias = attention_bias
+
+        policy = self.dtype_policy
+        attention = {
+            "num_heads": num_heads,
+            "key_dim": key_dim,
+            "value_dim": value_dim,
+            "dropout": attention_dropout,
+            "use_bias": attention_bias,
+            "dtype": policy,
+        }
+        residual = {
+            "dropout": residual_dropout,
+            "norm_first": norm_first,
+            "epsilon": layer_norm_epsilon,
+            "dtype": policy,
+        }
+        self.self_attention = MultiHeadAttention(name="self_attention", **attention)
+        self.self_attention_residual = Residual(name="self_attention_residual", **residual)
+        self.cross_attention = MultiHeadAttention(name="cross_attention", **attention)
+        self.cross_attention_residual = Residual(name="cross_attention_residual", **residual)
+        self.feed_forward = FeedForward(
+            d_ff, dropout=relu_dropout, name="feed_forward", dtype=policy
+        )
+        self.feed_forward_residual = Residual(name="feed_forward_residual", **residual)
+
+    def build(self, inputs_shape, encoder_output_shape):
+        self.self_attention.build(inputs_shape, inputs_shape)
+        self.self_attention_residual.build(inputs_shape)
+        self.cross_attention.build(inputs_shape, encoder_output_shape)
+        self.cross_attention_residual.build(inputs_shape)
+        self.feed_forward.build(inputs_shape)
+        self.feed_forward_residual.build(inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        encoder_output,
+        self_attention_mask=None,
+        cross_attention_mask=None,
+        training=None,
+    ):
+        if self_attention_mask is None:
+            self_attention_mask = causal_mask(ops.shape(inputs)[1])
+        x = inputs
+        y = self.self_attention_residual.enter(x)
+        y = self.self_attention(
+            y, y, attention_mask=self_attention_mask, training=training
+        ).output
+        x = self.self_attention_residual.leave(x, y, training=training)
+
+        y = self.cross_attention_residual.enter(x)
+        y = self.cross_attention(
+            y, encoder_output, attention_mask=cross_attention_mask, training=training
+        ).output
+        x = self.cross_attention_residual.leave(x, y, training=training)
+
+        y = self.feed_forward_residual.enter(x)
+        y = self.feed_forward(y, training=training)
+        return self.feed_forward_residual.leave(x, y, training=training)
+
+    def step(self, inputs, position, cache, encoder_key_value, cross_attention_mask=None):
+        """Computes one position from the caches; no dropout.
+
+        Several rows may share one source sentence (the hypotheses of a beam): rows
+        `i * n` to `(i + 1) * n - 1` belong to sentence i, and the encoder's keys and
+        values are neither copied nor reordered for them.
+
+        Args:
+            inputs: float, shape `(batch * n, 1, d_model)`.
+            position: int, scalar; 0 for the first.
+            cache: `KeyValue` of this layer's self-attention, `batch * n` rows.
+            encoder_key_value: `KeyValue`, `batch` rows, from `cross_attention.project`.
+            cross_attention_mask: bool, broadcastable to `(batch, 1, source_len)`.
+
+        Returns:
+            `DecoderStep`.
+        """
+        x = inputs
+        rows, _, d_model = ops.shape(x)
+        attended = self.self_attention.step(
+            self.self_attention_residual.enter(x), position, cache
+        )
+        x = self.self_attention_residual.leave(x, attended.output)
+
+        # The hypotheses of a sentence are the queries of one attention to it.
+        batch = ops.shape(encoder_key_value.key)[0]
+        y = ops.reshape(self.cross_attention_residual.enter(x), (batch, -1, d_model))
+        y = self.cross_attention.attend(y, encoder_key_value, cross_attention_mask).output
+        x = self.cross_attention_residual.leave(x, ops.reshape(y, (rows, 1, d_model)))
+
+        y = self.feed_forward(self.feed_forward_residual.enter(x))
+        return DecoderStep(self.feed_forward_residual.leave(x, y), attended.cache)
+
+    def compute_output_shape(self, inputs_shape, encoder_output_shape):
+        return inputs_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "d_ff": self.d_ff,
+            "residual_dropout": self.residual_dropout,
+            "attention_dropout": self.attention_dropout,
+            "relu_dropout": self.relu_dropout,
+            "norm_first": self.norm_first,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "attention_bias": self.attention_bias,
+        }

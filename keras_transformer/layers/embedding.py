@@ -1,0 +1,138 @@
+"""Token embeddings and positions (sections 3.4 and 3.5)."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.projection import PACKAGE
+
+
+def sinusoids(positions, d_model, layout="interleaved"):
+    """Positional encoding of section 3.5.
+
+    `"interleaved"` is the paper's: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and
+    PE(pos, 2i + 1) the cosine of the same angle. `"halves"` is Tensor2Tensor's: all
+    sines, then all cosines, with exponents i / (d_model / 2 - 1).
+
+    Args:
+        positions: int or float, shape `(length,)`.
+        d_model: even width.
+        layout: `"interleaved"` or `"halves"`.
+
+    Returns:
+        float32, shape `(length, d_model)`.
+    """
+    if d_model % 2:
+        raise ValueError(f"`d_model` must be even. Received: d_model={d_model}")
+    # float32 whatever the policy: bfloat16 cannot tell position 257 from 256.
+    positions = ops.cast(positions, "float32")[:, None]
+    pair = ops.arange(d_model // 2, dtype="float32")
+    if layout == "interleaved":
+        angle = positions / ops.power(10000.0, 2.0 * pair / d_model)
+        both = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)
+        return ops.reshape(both, (-1, d_model))
+    if layout == "halves":
+        if d_model < 4:
+            raise ValueError(f"`d_model` must be at least 4. Received: d_model={d_model}")
+        angle = positions / ops.power(10000.0, pair / (d_model // 2 - 1))
+        return ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
+    raise ValueError(f"`layout` must be 'interleaved' or 'halves'. Received: {layout!r}")
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class PositionalEmbedding(keras.layers.Layer):
+    """Token embedding times sqrt(d_model), plus positions.
+
+    The same matrix serves as output projection through `logits` (section 3.4).
+
+    Args:
+        vocab_size: number of tokens.
+        d_model: width.
+        positions: `"interleaved"` (the paper), `"halves"` (Tensor2Tensor) or
+            `"learned"` (Table 3, row E). Sinusoids reach beyond the lengths seen in
+            training; learned positions end at `max_positions`.
+        max_positions: number of learned positions.
+
+    Call arguments:
+        ids: int, shape `(batch, length)`.
+        first_position: int or scalar tensor, position of the first id.
+
+    Returns:
+        float, shape `(batch, length, d_model)`; computed in float32.
+
+    Raises:
+        ValueError: more positions than learned ones, where the length is known. Inside
+            a graph of unknown length the lookup itself fails on a CPU.
+    """
+
+    def __init__(
+        self, vocab_size, d_model, *, positions="interleaved", max_positions=1024, **kwargs
+    ):
+        super().__init__(**kwargs)
+        if positions not in ("interleaved", "halves", "learned"):
+            raise ValueError(
+                "`positions` must be 'interleaved', 'halves' or 'learned'. "
+                f"Received: {positions!r}"
+            )
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.positions = positions
+        self.max_positions = max_positions
+
+    def build(self, ids_shape=None):
+        # N(0, 1 / d_model), so that scaled embeddings and logits both have variance 1.
+        normal = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+        self.embeddings = self.add_weight(
+            name="embeddings", shape=(self.vocab_size, self.d_model), initializer=normal
+        )
+        self.position_embeddings = None
+        if self.positions == "learned":
+            self.position_embeddings = self.add_weight(
+                name="position_embeddings",
+                shape=(self.max_positions, self.d_model),
+                initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+            )
+
+    def call(self, ids, first_position=0):
+        self._check_length(ids.shape[1], first_position)
+        tokens = ops.take(self.embeddings, ids, axis=0)
+        tokens = ops.cast(tokens, "float32") * self.d_model**0.5
+        where = ops.arange(ops.shape(ids)[1]) + first_position
+        if self.positions == "learned":
+            added = ops.cast(ops.take(self.position_embeddings, where, axis=0), "float32")
+        else:
+            added = sinusoids(where, self.d_model, self.positions)
+        return ops.cast(tokens + added, self.compute_dtype)
+
+    def logits(self, hidden):
+        """Projects onto the vocabulary with the embedding matrix, transposed.
+
+        Args:
+            hidden: float, shape `(batch, length, d_model)`.
+
+        Returns:
+            float, shape `(batch, length, vocab_size)`, in the layer's compute type.
+        """
+        matrix = ops.cast(self.embeddings, self.compute_dtype)
+        flat = ops.matmul(ops.reshape(hidden, (-1, self.d_model)), ops.transpose(matrix))
+        return ops.reshape(flat, (*ops.shape(hidden)[:-1], self.vocab_size))
+
+    def compute_output_shape(self, ids_shape):
+        return (*ids_shape, self.d_model)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "d_model": self.d_model,
+            "positions": self.positions,
+            "max_positions": self.max_positions,
+        }
+
+    def _check_length(self, length, first_position):
+        if self.positions != "learned" or length is None or not isinstance(first_position, int):
+            return
+        if first_position + length > self.max_positions:
+            raise ValueError(
+                f"There are {self.max_positions} learned positions (`max_positions`). "
+                f"Received: ids up to position {first_position + length - 1}"
+            )

@@ -1,0 +1,173 @@
+"""Label-smoothed cross-entropy over real tokens (section 5.4)."""
+
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+FORMULAS = ("t2t", "uniform")
+
+
+class TokenStatistics(NamedTuple):
+    """What the logits say about every label; one pass over the logits serves all.
+
+    All are float32, shape `(batch, length)`, and 0 where the label is padding.
+
+    Attributes:
+        loss: label-smoothed cross-entropy, in nats; the only one with a gradient.
+        cross_entropy: -log p(label), in nats, without smoothing.
+        correct: 1 where the label has the largest logit.
+        weight: 1 for a real token.
+    """
+
+    loss: object
+    cross_entropy: object
+    correct: object
+    weight: object
+
+
+def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_id=0):
+    """Computes the loss of every token and what the metrics need.
+
+    With V tokens and e the smoothing, `"t2t"` wants probability 1 - e for the label and
+    e / (V - 1) for each other token, as Tensor2Tensor does; `"uniform"` wants
+    1 - e + e / V and e / V. The loss is the cross-entropy with that distribution, without
+    its constant entropy taken off. Neither one-hot labels nor log-probabilities of all
+    tokens are ever made, and the gradient is written down rather than derived: one array
+    as large as the logits, not four.
+
+    Args:
+        labels: int, shape `(batch, length)`.
+        logits: float, shape `(batch, length, vocab_size)`.
+        label_smoothing: e, at least 0 and below 1.
+        formula: `"t2t"` or `"uniform"`.
+        pad_id: label that counts for nothing.
+
+    Returns:
+        `TokenStatistics`.
+    """
+    vocab_size = logits.shape[-1]
+    if formula == "t2t":
+        others = label_smoothing / (vocab_size - 1)
+    elif formula == "uniform":
+        others = label_smoothing / vocab_size
+    else:
+        raise ValueError(f"`formula` must be one of {FORMULAS}. Received: {formula!r}")
+    label = 1.0 - others * (vocab_size - 1)  # the wanted probability of the label
+
+    shape = ops.shape(labels)
+    labels = ops.reshape(labels, (-1,))
+    flat_logits = ops.cast(ops.reshape(logits, (-1, vocab_size)), "float32")
+
+    @ops.custom_gradient
+    def forward(logits):
+        largest = ops.max(logits, axis=-1)
+        exponentials = ops.exp(logits - largest[:, None])
+        total = ops.sum(exponentials, axis=-1)
+        log_total = largest + ops.log(total)
+        of_label = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+        loss = log_total - (label - others) * of_label
+        if others:
+            loss = loss - others * ops.sum(logits, axis=-1)
+        correct = ops.cast(of_label >= largest, "float32")
+
+        def gradient(*args, upstream=None):
+            upstream = (args if upstream is None else upstream)[0]
+            # d loss / d logits = softmax - wanted distribution.
+            scaled = exponentials * (upstream / total)[:, None]
+            if others:
+                scaled = scaled - (others * upstream)[:, None]
+            where = ops.stack([ops.arange(ops.shape(labels)[0]), labels], axis=-1)
+            return _add_at(scaled, where, -(label - others) * upstream)
+
+        return (loss, log_total - of_label, correct), gradient
+
+    labels = ops.cast(labels, "int32")
+    loss, cross_entropy, correct = forward(flat_logits)
+    weight = ops.cast(ops.not_equal(labels, pad_id), "float32")
+    return TokenStatistics(
+        ops.reshape(loss * weight, shape),
+        ops.reshape(ops.stop_gradient(cross_entropy) * weight, shape),
+        ops.reshape(ops.stop_gradient(correct) * weight, shape),
+        ops.reshape(weight, shape),
+    )
+
+
+def _add_at(matrix, indices, values):
+    """Adds `values` to the elements of `matrix` at `indices`, in place where it can."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.tensor_scatter_nd_add(matrix, indices, values)
+    return ops.scatter_update(
+        matrix, indices, matrix[indices[:, 0], indices[:, 1]] + values
+    )
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LabelSmoothedCrossEntropy(keras.losses.Loss):
+    """Mean label-smoothed cross-entropy of the real target tokens of a batch.
+
+    The mean is over tokens, never over sentences or padding: sum / number of tokens.
+    See `token_statistics` for the formulas.
+
+    Args:
+        label_smoothing: epsilon_ls of section 5.4.
+        formula: `"t2t"` or `"uniform"`.
+        pad_id: label that counts for nothing.
+
+    Call arguments:
+        y_true: int, shape `(batch, length)`.
+        y_pred: float logits, shape `(batch, length, vocab_size)`.
+    """
+
+    def __init__(
+        self,
+        label_smoothing=0.1,
+        *,
+        formula="t2t",
+        pad_id=0,
+        name="label_smoothed_cross_entropy",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                "`label_smoothing` must be at least 0 and below 1. "
+                f"Received: label_smoothing={label_smoothing}"
+            )
+        if formula not in FORMULAS:
+            raise ValueError(f"`formula` must be one of {FORMULAS}. Received: {formula!r}")
+        self.label_smoothing = label_smoothing
+        self.formula = formula
+        self.pad_id = pad_id
+
+    def statistics(self, y_true, y_pred):
+        """Returns the `TokenStatistics` of a batch."""
+        return token_statistics(
+            y_true,
+            y_pred,
+            label_smoothing=self.label_smoothing,
+            formula=self.formula,
+            pad_id=self.pad_id,
+        )
+
+    def call(self, y_true, y_pred):
+        return self.statistics(y_true, y_pred).loss
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is not None:
+            raise ValueError("Padding is found from the labels; give no `sample_weight`.")
+        found = self.statistics(y_true, y_pred)
+        # A batch without a real token has loss 0, not 0 / 0.
+        return ops.sum(found.loss) / ops.maximum(ops.sum(found.weight), 1.0)
+
+    def get_config(self):
+        config = super().get_config()
+        config.pop("reduction", None)
+        return {
+            **config,
+            "label_smoothing": self.label_smoothing,
+            "formula": self.formula,
+            "pad_id": self.pad_id,
+        }

@@ -1,0 +1,89 @@
+"""Means over real target tokens, kept as a sum and a count.
+
+Sums and counts may be added over batches, replicas and workers; means may not.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.losses import token_statistics
+
+PACKAGE = "keras_transformer"
+
+
+class TokenMean(keras.metrics.Metric):
+    """Sum of one of the `TokenStatistics` over the number of real tokens.
+
+    Args:
+        pad_id: label that counts for nothing.
+    """
+
+    statistic = None  # the field of `TokenStatistics` that is averaged
+
+    def __init__(self, *, pad_id=0, name=None, **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.pad_id = pad_id
+        # float64, as a count of tokens passes 2**24 within one epoch of WMT.
+        self.total = self.add_variable((), "zeros", dtype=self._sum_dtype(), name="total")
+        self.count = self.add_variable((), "zeros", dtype=self._sum_dtype(), name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds a batch.
+
+        Args:
+            y_true: int labels, shape `(batch, length)`.
+            y_pred: float logits, shape `(batch, length, vocab_size)`.
+            sample_weight: must be `None`: padding is found from the labels.
+        """
+        if sample_weight is not None:
+            raise ValueError("Padding is found from the labels; give no `sample_weight`.")
+        self.add(token_statistics(y_true, y_pred, pad_id=self.pad_id))
+
+    def add(self, statistics):
+        """Adds the `TokenStatistics` of a batch, without a look at the logits."""
+        total = ops.sum(getattr(statistics, self.statistic))
+        self.total.assign_add(ops.cast(total, self.total.dtype))
+        self.count.assign_add(ops.cast(ops.sum(statistics.weight), self.count.dtype))
+
+    def result(self):
+        return self.total / ops.maximum(self.count, 1.0)
+
+    def get_config(self):
+        return {**super().get_config(), "pad_id": self.pad_id}
+
+    @staticmethod
+    def _sum_dtype():
+        return "float64" if keras.backend.backend() == "tensorflow" else "float32"
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class TokenLoss(TokenMean):
+    """The training loss per real token, smoothing included."""
+
+    statistic = "loss"
+
+    def __init__(self, *, name="loss", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class TokenAccuracy(TokenMean):
+    """Share of real tokens whose logit is the largest."""
+
+    statistic = "correct"
+
+    def __init__(self, *, name="token_accuracy", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class Perplexity(TokenMean):
+    """exp of the mean cross-entropy without smoothing, per sub-word token (Table 3)."""
+
+    statistic = "cross_entropy"
+
+    def __init__(self, *, name="perplexity", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def result(self):
+        return ops.exp(super().result())

@@ -1,0 +1,288 @@
+"""The Transformer: encoder, decoder, embeddings and output projection (section 3)."""
+
+import dataclasses
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.config import ModelConfig, SpecialIds
+from keras_transformer.layers.attention import KeyValue
+from keras_transformer.layers.decoder import DecoderLayer
+from keras_transformer.layers.embedding import PositionalEmbedding
+from keras_transformer.layers.encoder import EncoderLayer
+from keras_transformer.layers.projection import PACKAGE, Projection
+from keras_transformer.masks import causal_mask, padding_mask
+
+if keras.backend.backend() == "tensorflow":
+    from keras_transformer.training.step import TokenWeightedStep
+else:
+
+    class TokenWeightedStep:
+        """Other backends train with Keras' own step."""
+
+
+class Encoded(NamedTuple):
+    """What the decoder needs of the source.
+
+    Attributes:
+        output: float, shape `(batch, source_len, d_model)`.
+        mask: bool, shape `(batch, 1, source_len)`; True for real tokens.
+    """
+
+    output: object
+    mask: object
+
+
+class DecoderState(NamedTuple):
+    """What one decoding step leaves to the next.
+
+    Attributes:
+        self_attention: list of one `KeyValue` a layer, `batch * n` rows: what differs
+            between the hypotheses of a sentence.
+        cross_attention: list of one `KeyValue` a layer, `batch` rows, made once.
+        source_mask: bool, shape `(batch, 1, source_len)`.
+    """
+
+    self_attention: list[KeyValue]
+    cross_attention: list[KeyValue]
+    source_mask: object
+
+
+class ModelStep(NamedTuple):
+    """What one decoding step returns.
+
+    Attributes:
+        logits: float, shape `(batch * n, target_vocab_size)`.
+        state: `DecoderState`.
+    """
+
+    logits: object
+    state: DecoderState
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class Transformer(TokenWeightedStep, keras.Model):
+    """The model of figure 1.
+
+    It is built, with all its weights, when it is made.
+
+    Args:
+        config: a `ModelConfig`, or the dict that `get_config` gives.
+        special: `SpecialIds`; the padding id tells real tokens from padding.
+
+    Call arguments:
+        inputs: pair `(source_ids, target_ids)`, int, shapes `(batch, source_len)` and
+            `(batch, target_len)`. Target ids start with the begin-of-sentence id: output
+            i predicts the token after target id i.
+
+    Returns:
+        float logits, shape `(batch, target_len, target_vocab_size)`.
+    """
+
+    def __init__(self, config, special=SpecialIds(), **kwargs):
+        super().__init__(**kwargs)
+        if isinstance(config, dict):
+            config = ModelConfig(**config)
+        if isinstance(special, dict):
+            special = SpecialIds(**special)
+        self.config = config
+        self.special = special
+
+        policy = self.dtype_policy
+        layer = {
+            "num_heads": config.num_heads,
+            "key_dim": config.d_key,
+            "value_dim": config.d_value,
+            "d_ff": config.d_ff,
+            "residual_dropout": config.residual_dropout,
+            "attention_dropout": config.attention_dropout,
+            "relu_dropout": config.relu_dropout,
+            "norm_first": config.norm_first,
+            "layer_norm_epsilon": config.layer_norm_epsilon,
+            "attention_bias": config.attention_bias,
+            "dtype": policy,
+        }
+        self.source_embedding = self._embedding(
+            "embedding" if config.sharing == "all" else "source_embedding",
+            config.source_vocab_size,
+        )
+        self.target_embedding = self.source_embedding
+        if config.sharing != "all":
+            self.target_embedding = self._embedding(
+                "target_embedding", config.target_vocab_size
+            )
+        self.embedding_dropout = keras.layers.Dropout(
+            config.embedding_dropout, name="embedding_dropout", dtype=policy
+        )
+        self.encoder_layers = [
+            EncoderLayer(name=f"encoder_{i}", **layer) for i in range(config.num_encoder_layers)
+        ]
+        self.decoder_layers = [
+            DecoderLayer(name=f"decoder_{i}", **layer) for i in range(config.num_decoder_layers)
+        ]
+        self.encoder_norm = self.decoder_norm = None
+        if config.norm_first:
+            # Nothing normalises the sums that leave a pre-norm stack.
+            self.encoder_norm = self._norm("encoder_norm")
+            self.decoder_norm = self._norm("decoder_norm")
+        self.output_projection = None
+        if config.sharing == "none":
+            self.output_projection = Projection(
+                config.target_vocab_size, name="output_projection", dtype=policy
+            )
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes all weights; their shapes follow from the configuration alone."""
+        if self.built:
+            return
+        hidden = (None, None, self.config.d_model)
+        self.source_embedding.build()
+        if self.target_embedding is not self.source_embedding:
+            self.target_embedding.build()
+        for layer in self.encoder_layers:
+            layer.build(hidden)
+        for layer in self.decoder_layers:
+            layer.build(hidden, hidden)
+        for layer in (self.encoder_norm, self.decoder_norm, self.output_projection):
+            if layer is not None:
+                layer.build(hidden)
+        self.output_bias = None
+        if self.config.output_bias:
+            self.output_bias = self.add_weight(
+                name="output_bias", shape=(self.config.target_vocab_size,), initializer="zeros"
+            )
+        self.built = True
+
+    def call(self, inputs, training=None):
+        source_ids, target_ids = inputs
+        encoded = self.encode(source_ids, training=training)
+        return self.decode(target_ids, encoded, training=training)
+
+    def encode(self, source_ids, training=None):
+        """Runs the encoder.
+
+        Args:
+            source_ids: int, shape `(batch, source_len)`.
+
+        Returns:
+            `Encoded`.
+        """
+        mask = padding_mask(source_ids, self.special.pad)
+        x = self.source_embedding(source_ids)
+        x = self.embedding_dropout(x, training=training)
+        for layer in self.encoder_layers:
+            x = layer(x, attention_mask=mask, training=training)
+        if self.encoder_norm is not None:
+            x = self.encoder_norm(x)
+        return Encoded(x, mask)
+
+    def decode(self, target_ids, encoded, training=None):
+        """Runs the decoder over whole target sentences.
+
+        Args:
+            target_ids: int, shape `(batch, target_len)`, starting with bos.
+            encoded: `Encoded`.
+
+        Returns:
+            float logits, shape `(batch, target_len, target_vocab_size)`.
+        """
+        # Padding comes after the real tokens, so the causal mask hides it from them.
+        visible = causal_mask(ops.shape(target_ids)[1])
+        x = self.target_embedding(target_ids)
+        x = self.embedding_dropout(x, training=training)
+        for layer in self.decoder_layers:
+            x = layer(
+                x,
+                encoded.output,
+                self_attention_mask=visible,
+                cross_attention_mask=encoded.mask,
+                training=training,
+            )
+        return self._logits(x)
+
+    def start(self, encoded, *, max_length, hypotheses=1):
+        """Makes the caches for decoding step by step.
+
+        Args:
+            encoded: `Encoded` of `batch` sentences.
+            max_length: int or scalar tensor, number of steps there is room for.
+            hypotheses: n, rows for each sentence.
+
+        Returns:
+            `DecoderState`.
+        """
+        rows = ops.shape(encoded.output)[0] * hypotheses
+        return DecoderState(
+            [layer.self_attention.empty_cache(rows, max_length) for layer in self.decoder_layers],
+            [layer.cross_attention.project(encoded.output) for layer in self.decoder_layers],
+            encoded.mask,
+        )
+
+    def step(self, ids, position, state):
+        """Decodes one position: as `decode` gives it, from the caches.
+
+        Args:
+            ids: int, shape `(batch * n,)`, the tokens at `position` (bos at first).
+            position: int, scalar; 0 for the first.
+            state: `DecoderState` from `start` or from the step before.
+
+        Returns:
+            `ModelStep`.
+        """
+        x = self.target_embedding(ids[:, None], first_position=position)
+        caches = []
+        for layer, cache, encoder_key_value in zip(
+            self.decoder_layers, state.self_attention, state.cross_attention, strict=True
+        ):
+            x, cache = layer.step(x, position, cache, encoder_key_value, state.source_mask)
+            caches.append(cache)
+        return ModelStep(self._logits(x)[:, 0], state._replace(self_attention=caches))
+
+    def compute_output_shape(self, inputs_shape):
+        _, target_shape = inputs_shape
+        return (*target_shape, self.config.target_vocab_size)
+
+    def get_config(self):
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            "config": dataclasses.asdict(self.config),
+            "special": dataclasses.asdict(self.special),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        if isinstance(config.get("dtype"), dict):
+            config["dtype"] = keras.saving.deserialize_keras_object(config["dtype"])
+        return cls(**config)
+
+    def get_build_config(self):
+        return {}  # the constructor builds
+
+    def _logits(self, x):
+        if self.decoder_norm is not None:
+            x = self.decoder_norm(x)
+        if self.output_projection is not None:
+            logits = self.output_projection(x)
+        else:
+            logits = self.target_embedding.logits(x)
+        return logits if self.output_bias is None else logits + self.output_bias
+
+    def _embedding(self, name, vocab_size):
+        return PositionalEmbedding(
+            vocab_size,
+            self.config.d_model,
+            positions=self.config.positions,
+            max_positions=self.config.max_positions,
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def _norm(self, name):
+        return keras.layers.LayerNormalization(
+            epsilon=self.config.layer_norm_epsilon, name=name, dtype=self.dtype_policy
+        )

@@ -1,0 +1,185 @@
+"""Named configurations: the paper's models, every row of its Table 3, and small ones.
+
+A preset is a whole recipe: model, data budget, training and search. Figures that the
+paper gives are used as they stand; what it leaves open is said beside the preset.
+"""
+
+import dataclasses
+import difflib
+
+from keras_transformer.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    TrainingConfig,
+    replace,
+)
+
+
+def _with(config, *, model=None, data=None, training=None, search=None):
+    """Returns `config` with some fields of its sections changed."""
+    return Config(
+        model=replace(config.model, **(model or {})),
+        data=replace(config.data, **(data or {})),
+        training=replace(config.training, **(training or {})),
+        search=replace(config.search, **(search or {})),
+    )
+
+
+def _dropout(rate):
+    """The paper's one P_drop: residual and embedding dropout (section 5.4)."""
+    return {"residual_dropout": rate, "embedding_dropout": rate}
+
+
+def _layers(number):
+    """The paper's one N, for both stacks."""
+    return {"num_encoder_layers": number, "num_decoder_layers": number}
+
+
+# WMT14 English-German, sections 5 and 6.1; 27.3 BLEU (tokenised, compounds split).
+BASE = Config()
+
+# Table 3, last line; 28.4 BLEU. 300,000 steps, average of 20 checkpoints.
+BIG = _with(
+    BASE,
+    model={"d_model": 1024, "d_ff": 4096, "num_heads": 16, **_dropout(0.3)},
+    training={"max_steps": 300_000, "average_last": 20},
+)
+
+# Tensor2Tensor's `transformer_base` (version 3), which most later code copied. Its
+# learning-rate factor, warm-up and beta_2 all differ from the paper's.
+T2T_BASE = _with(
+    BASE,
+    model={
+        "norm_first": True,
+        "positions": "halves",
+        "attention_dropout": 0.1,
+        "relu_dropout": 0.1,
+        "source_vocab_size": 32_000,
+        "target_vocab_size": 32_000,
+    },
+    data={"vocab_size": 32_000, "batch_tokens": 32_768},
+    training={"warmup_steps": 8000, "learning_rate_scale": 2.0, "adam_beta_2": 0.997},
+    search={"extra_length": 100},
+)
+
+# The published recipe for Multi30k English-German ("Tiny", 41.02 tokenised lower-case
+# BLEU): 4 + 4 layers, d 128, peak rate 0.005 after 2,000 steps, batches of 2 x 4,096
+# tokens. Batches here are half as large, the rate lower by about as much as that asks.
+MULTI30K_TINY = Config(
+    model=ModelConfig(
+        source_vocab_size=8000,
+        target_vocab_size=8000,
+        d_model=128,
+        d_ff=256,
+        num_heads=4,
+        **_layers(4),
+        **_dropout(0.3),
+    ),
+    data=DataConfig(
+        dataset="multi30k", vocab_size=8000, max_length=128, batch_tokens=4096
+    ),
+    training=TrainingConfig(
+        max_steps=16_000,
+        warmup_steps=2000,
+        learning_rate_scale=2.0,
+        log_every_steps=50,
+        validate_every_steps=500,
+        checkpoint_every_steps=250,
+        checkpoint_every_minutes=0,
+        keep_checkpoints=10,
+        average_last=10,
+    ),
+)
+
+# Ten minutes on two CPU cores with the built-in corpus.
+DEMO = Config(
+    model=ModelConfig(
+        source_vocab_size=2000,
+        target_vocab_size=2000,
+        d_model=128,
+        d_ff=512,
+        num_heads=4,
+        **_layers(2),
+        **_dropout(0.1),
+    ),
+    data=DataConfig(vocab_size=2000, max_length=96, batch_tokens=4096),
+    training=TrainingConfig(
+        max_steps=3000,
+        max_minutes=9.0,
+        warmup_steps=600,
+        learning_rate_scale=1.0,
+        log_every_steps=50,
+        validate_every_steps=500,
+        validation_sentences=500,
+        checkpoint_every_steps=100,
+        checkpoint_every_minutes=0,
+        keep_checkpoints=5,
+        average_last=5,
+    ),
+)
+
+PRESETS = {
+    "base": BASE,
+    "big": BIG,
+    # English-French: dropout 0.1 for big, too (section 6.1); word pieces of 32,000.
+    "big_enfr": _with(
+        BIG,
+        model={**_dropout(0.1), "source_vocab_size": 32_000, "target_vocab_size": 32_000},
+        data={"source": "en", "target": "fr", "vocab_size": 32_000},
+    ),
+    # Table 3. Row A: heads, with h * d_k constant.
+    "table3_a_heads_1": _with(BASE, model={"num_heads": 1}),
+    "table3_a_heads_4": _with(BASE, model={"num_heads": 4}),
+    "table3_a_heads_16": _with(BASE, model={"num_heads": 16}),
+    "table3_a_heads_32": _with(BASE, model={"num_heads": 32}),
+    # Row B: size of the keys; d_v stays 64.
+    "table3_b_key_16": _with(BASE, model={"key_dim": 16}),
+    "table3_b_key_32": _with(BASE, model={"key_dim": 32}),
+    # Row C: size of the model.
+    "table3_c_layers_2": _with(BASE, model=_layers(2)),
+    "table3_c_layers_4": _with(BASE, model=_layers(4)),
+    "table3_c_layers_8": _with(BASE, model=_layers(8)),
+    "table3_c_model_256": _with(BASE, model={"d_model": 256}),
+    "table3_c_model_1024": _with(BASE, model={"d_model": 1024}),
+    "table3_c_ff_1024": _with(BASE, model={"d_ff": 1024}),
+    "table3_c_ff_4096": _with(BASE, model={"d_ff": 4096}),
+    # Row D: regularisation.
+    "table3_d_dropout_0.0": _with(BASE, model=_dropout(0.0)),
+    "table3_d_dropout_0.2": _with(BASE, model=_dropout(0.2)),
+    "table3_d_smoothing_0.0": _with(BASE, training={"label_smoothing": 0.0}),
+    "table3_d_smoothing_0.2": _with(BASE, training={"label_smoothing": 0.2}),
+    # Row E: learned positions.
+    "table3_e_learned_positions": _with(BASE, model={"positions": "learned"}),
+    "t2t_base": T2T_BASE,
+    "multi30k_tiny": MULTI30K_TINY,
+    "demo": DEMO,
+}
+
+
+def preset(name, **model_changes):
+    """Returns the configuration called `name`.
+
+    Args:
+        name: a key of `PRESETS`.
+        **model_changes: fields of its `ModelConfig` to change, for example
+            `source_vocab_size=5000`.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one.
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(PRESETS)}"
+        raise ValueError(f"No preset {name!r}. {hint}")
+    config = PRESETS[name]
+    return dataclasses.replace(config, model=replace(config.model, **model_changes))
+
+
+def with_vocab_size(config, vocab_size):
+    """Returns `config` for a model over one shared vocabulary of `vocab_size` tokens."""
+    return _with(
+        config, model={"source_vocab_size": vocab_size, "target_vocab_size": vocab_size}
+    )
+
+

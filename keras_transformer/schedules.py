@@ -1,0 +1,41 @@
+"""The learning rate over the course of training (section 5.3)."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Equation 3: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
+
+    Steps of the equation start at 1, Keras' at 0: called with 0 it gives the rate of the
+    first update.
+
+    Args:
+        d_model: width of the model.
+        warmup_steps: updates until the rate is largest.
+        scale: factor on the whole (1 in the paper).
+    """
+
+    def __init__(self, d_model, warmup_steps=4000, *, scale=1.0):
+        super().__init__()
+        for name, value in (("d_model", d_model), ("warmup_steps", warmup_steps)):
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+        if not scale > 0:
+            raise ValueError(f"`scale` must be above 0. Received: scale={scale}")
+        self.d_model = d_model
+        self.warmup_steps = warmup_steps
+        self.scale = scale
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1.0
+        rate = ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
+        return self.scale * self.d_model**-0.5 * rate
+
+    def get_config(self):
+        return {
+            "d_model": self.d_model,
+            "warmup_steps": self.warmup_steps,
+            "scale": self.scale,
+        }

@@ -1,0 +1,232 @@
+"""One run folder: configuration, tokenizer, checkpoints, averaged weights, history.
+
+    config.json        every setting
+    tokenizer.model    the vocabulary
+    checkpoints/       the newest training states: weights, optimizer, seeds, step
+    averaged/          the mean of the newest checkpoints' weights, for translation
+    history.jsonl      one line per logged interval and per validation
+    tensorboard/       the same for TensorBoard
+    translations.*     what the end of training printed, in full
+
+Checkpoints are TensorFlow's: complete or invisible, with a checksum for each tensor.
+"""
+
+import json
+import os
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer import config as configs
+from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.model import Transformer
+
+
+class RunFolder:
+    """The files of one run.
+
+    Args:
+        path: an existing run folder.
+
+    Raises:
+        ValueError: no such folder, or it holds no run.
+    """
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        try:
+            text = (self.path / "config.json").read_text(encoding="utf-8")
+        except OSError as error:
+            raise ValueError(
+                f"{self.path}: not a run folder (config.json: {error.strerror}). "
+                "Name the --run-dir of a training run"
+            ) from error
+        try:
+            self.config = configs.from_json(text)
+        except ValueError as error:
+            raise ValueError(f"{self.path / 'config.json'}: {error}") from error
+
+    @classmethod
+    def create(cls, path, config, tokenizer):
+        """Makes the folder of a new run.
+
+        Args:
+            path: a folder that does not exist or is empty.
+            config: `Config`, with the vocabulary size of the tokenizer.
+            tokenizer: `SubwordTokenizer`.
+
+        Raises:
+            ValueError: the folder holds something else.
+        """
+        path = pathlib.Path(path)
+        check_unused(path)
+        path.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(path / "tokenizer.model")
+        # Last: a folder with a configuration has its tokenizer, too.
+        write_text(path / "config.json", configs.to_json(config))
+        return cls(path)
+
+    def load_tokenizer(self):
+        """Returns the `SubwordTokenizer` of the run."""
+        return SubwordTokenizer.load(self.path / "tokenizer.model")
+
+    def load_model(self, *, weights="averaged"):
+        """Returns the `Transformer` of the run.
+
+        Args:
+            weights: `"averaged"`, or `"last"` for the newest checkpoint.
+
+        Raises:
+            ValueError: there are no such weights, or they are not of this model.
+        """
+        folders = {"averaged": "averaged", "last": "checkpoints"}
+        if weights not in folders:
+            raise ValueError(f"`weights` must be one of {list(folders)}. Received: {weights!r}")
+        folder = self.path / folders[weights]
+        newest = tf.train.latest_checkpoint(folder)
+        if newest is None:
+            raise ValueError(
+                f"{folder}: no {weights} weights yet. Training writes the averaged ones at "
+                "its end; until then there is `last`"
+            )
+        model = Transformer(self.config.model)
+        try:
+            restored = tf.train.Checkpoint(weights=_by_path(model.weights)).restore(newest)
+            restored.assert_existing_objects_matched().expect_partial()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"{newest}: damaged, or of another model: {reason}") from error
+        return model
+
+    def checkpoints(self, model, optimizer):
+        """Returns the `Checkpoints` of a model in training."""
+        return Checkpoints(
+            self.path / "checkpoints", model, optimizer, self.config.training.keep_checkpoints
+        )
+
+    def average(self, model, last):
+        """Writes the mean of the newest checkpoints' weights, and puts it into `model`.
+
+        Args:
+            model: a `Transformer` of this run.
+            last: number of checkpoints, as far as there are so many.
+
+        Returns:
+            list of str, the checkpoints averaged.
+        """
+        state = tf.train.get_checkpoint_state(self.path / "checkpoints")
+        paths = list(state.all_model_checkpoint_paths)[-last:] if state else []
+        if not paths:
+            raise ValueError(f"{self.path / 'checkpoints'}: no checkpoint to average")
+        by_path = _by_path(model.weights)
+        totals = {name: np.zeros(weight.shape, np.float64) for name, weight in by_path.items()}
+        for path in paths:
+            restored = tf.train.Checkpoint(weights=by_path).restore(path)
+            restored.assert_existing_objects_matched().expect_partial()
+            for name, weight in by_path.items():
+                totals[name] += weight.numpy()
+        for name, weight in by_path.items():
+            weight.assign((totals[name] / len(paths)).astype(weight.dtype.as_numpy_dtype))
+        tf.train.CheckpointManager(
+            tf.train.Checkpoint(weights=by_path), self.path / "averaged", max_to_keep=1
+        ).save()
+        return paths
+
+    def append_history(self, record):
+        """Adds one line of JSON to `history.jsonl`."""
+        with (self.path / "history.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def read_history(self):
+        """Returns the records of `history.jsonl`, oldest first."""
+        path = self.path / "history.jsonl"
+        if not path.exists():
+            return []
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines if line]
+
+
+class Checkpoints:
+    """Training states of one run: weights, optimizer, seeds and time.
+
+    Args:
+        folder: where they are.
+        model: a compiled `Transformer`.
+        optimizer: its built optimizer; it counts the steps.
+        keep: so many newest ones are kept.
+    """
+
+    def __init__(self, folder, model, optimizer, keep):
+        weights = _by_path(model.weights)
+        # Dropout's seed states: without them a resumed run is another run.
+        seeds = {
+            name: variable
+            for name, variable in _by_path(model.variables).items()
+            if name not in weights
+        }
+        self.optimizer = optimizer
+        self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        self._checkpoint = tf.train.Checkpoint(
+            weights=weights,
+            optimizer=_by_path(optimizer.variables),
+            seeds=seeds,
+            seconds=self.seconds,
+        )
+        self._manager = tf.train.CheckpointManager(
+            self._checkpoint, folder, max_to_keep=keep, checkpoint_name="step"
+        )
+
+    def restore(self):
+        """Restores the newest state.
+
+        Returns:
+            int, the step it was saved at; 0 where there is none.
+        """
+        if self._manager.latest_checkpoint is None:
+            return 0
+        self._checkpoint.restore(self._manager.latest_checkpoint).assert_consumed()
+        return int(self.optimizer.iterations.numpy())
+
+    def save(self, seconds):
+        """Writes the present state, unless the newest checkpoint holds it already.
+
+        Args:
+            seconds: training time of the run so far.
+        """
+        step = int(self.optimizer.iterations.numpy())
+        newest = self._manager.latest_checkpoint
+        if newest is not None and newest.endswith(f"step-{step}"):
+            return
+        self.seconds.assign(seconds)
+        self._manager.save(checkpoint_number=step)
+
+
+def check_unused(path):
+    """Raises `ValueError` if `path` exists and is not an empty folder."""
+    path = pathlib.Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
+
+
+def write_text(path, text):
+    """Writes a file that is complete when it appears."""
+    path = pathlib.Path(path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _by_path(variables):
+    """{path: tf.Variable}; the part before the model's own name is left out."""
+    found = {}
+    for variable in variables:
+        name = variable.path
+        if name in found:
+            raise ValueError(f"Two variables have the path {name!r}.")
+        found[name] = variable.value if isinstance(variable, keras.Variable) else variable
+    return found

@@ -1,0 +1,254 @@
+"""A whole training run: corpus, tokenizer, batches, model, `model.fit`, run folder."""
+
+import itertools
+import pathlib
+import random
+import sys
+from typing import NamedTuple
+
+import keras
+import sacrebleu
+
+from keras_transformer import config as configs
+from keras_transformer.config import SpecialIds
+from keras_transformer.data.batching import TokenBatches, drop_long, encode_pairs
+from keras_transformer.data.corpus import load_corpus
+from keras_transformer.data.text import DataError, Pairs
+from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.evaluation import Scores, corpus_scores
+from keras_transformer.losses import LabelSmoothedCrossEntropy
+from keras_transformer.metrics import Perplexity, TokenAccuracy
+from keras_transformer.model import Transformer
+from keras_transformer.presets import with_vocab_size
+from keras_transformer.schedules import TransformerSchedule
+from keras_transformer.training.callbacks import Clock, Progress, Saving, TimeLimit, Validation
+from keras_transformer.training.checkpoints import RunFolder, check_unused, write_text
+from keras_transformer.translator import Translator
+
+
+class Result(NamedTuple):
+    """What a run ends with.
+
+    Attributes:
+        run: `RunFolder`.
+        split: name of the split that was translated.
+        pairs: `Pairs` of that split.
+        translations: list of str, one for each pair.
+        scores: `Scores` of the translations.
+    """
+
+    run: RunFolder
+    split: str
+    pairs: Pairs
+    translations: list
+    scores: Scores
+
+
+def compile_model(model, training):
+    """Compiles a `Transformer` for the recipe of a `TrainingConfig` (section 5)."""
+    schedule = TransformerSchedule(
+        model.config.d_model, training.warmup_steps, scale=training.learning_rate_scale
+    )
+    optimizer = keras.optimizers.Adam(
+        schedule,
+        beta_1=training.adam_beta_1,
+        beta_2=training.adam_beta_2,
+        epsilon=training.adam_epsilon,
+        global_clipnorm=training.clip_norm or None,
+    )
+    loss = LabelSmoothedCrossEntropy(
+        training.label_smoothing, formula=training.smoothing_formula, pad_id=model.special.pad
+    )
+    pad_id = model.special.pad
+    model.compile(optimizer, loss, [TokenAccuracy(pad_id=pad_id), Perplexity(pad_id=pad_id)])
+    optimizer.build(model.trainable_variables)
+
+
+def train(config, run_dir):
+    """Trains a model, or continues the run in `run_dir`.
+
+    Args:
+        config: `Config`. Its vocabulary sizes are replaced by the tokenizer's.
+        run_dir: a new or empty folder, or that of an earlier run with the same settings.
+
+    Returns:
+        `Result`, of the test split or, where there is none, of the validation split.
+
+    Raises:
+        ValueError: bad data, a folder in use, or other settings than the run's.
+    """
+    run_dir = pathlib.Path(run_dir)
+    earlier = RunFolder(run_dir) if (run_dir / "config.json").exists() else None
+    if earlier is None:
+        check_unused(run_dir)
+    data, training = config.data, config.training
+    corpus = load_corpus(data.dataset, data.source, data.target, on_bad_utf8=data.on_bad_utf8)
+    print(
+        f"corpus {data.dataset}: {len(corpus.train.source):,} training pairs"
+        f" ({corpus.num_blank:,} with a blank side left out),"
+        f" {len(corpus.validation.source):,} for validation",
+        flush=True,
+    )
+    run = earlier or RunFolder.create(run_dir, *_with_tokenizer(config, corpus.train))
+    tokenizer = run.load_tokenizer()
+    _check_same_settings(run, with_vocab_size(config, tokenizer.vocab_size))
+
+    keras.utils.set_random_seed(training.seed)
+    keras.config.set_dtype_policy(training.precision)
+    model = Transformer(run.config.model)
+    compile_model(model, training)
+    batches = _batches(corpus.train, tokenizer, data, training.seed, "training")
+    validation = _batches(corpus.validation, tokenizer, data, training.seed, "validation")
+    print(
+        f"model: {model.count_params():,} parameters, vocabulary {tokenizer.vocab_size:,};"
+        f" {batches.per_epoch:,} batches an epoch of up to {data.batch_tokens:,} tokens a side",
+        flush=True,
+    )
+
+    checkpoints = run.checkpoints(model, model.optimizer)
+    step = checkpoints.restore()
+    clock = Clock(float(checkpoints.seconds.numpy()))
+    if step:
+        print(f"continuing {run.path} at step {step:,}", flush=True)
+    steps = training.max_steps - step
+    if training.max_minutes and clock.seconds >= 60 * training.max_minutes:
+        steps = 0
+    if steps > 0:
+        progress = Progress(
+            run,
+            clock,
+            log_every_steps=training.log_every_steps,
+            max_steps=training.max_steps,
+            max_minutes=training.max_minutes,
+        )
+        callbacks = [
+            Saving(
+                checkpoints,
+                clock,
+                every_steps=training.checkpoint_every_steps,
+                every_minutes=training.checkpoint_every_minutes,
+            ),
+            progress,
+            Validation(
+                run,
+                clock,
+                progress,
+                validation.once(),
+                _validation_bleu(model, tokenizer, run.config, corpus.validation),
+                every_steps=training.validate_every_steps,
+                max_steps=training.max_steps,
+            ),
+        ]
+        if training.max_minutes:
+            callbacks.append(TimeLimit(clock, training.max_minutes))
+        model.fit(
+            batches.forever(step),
+            steps_per_epoch=steps,
+            shuffle=False,
+            verbose=0,
+            callbacks=callbacks,
+        )
+
+    averaged = run.average(model, training.average_last)
+    split = corpus.test_name if corpus.test else "validation"
+    pairs = corpus.test or corpus.validation
+    print(
+        f"\ntranslating {split} with the mean of {len(averaged)} checkpoints"
+        f" (beam {run.config.search.beam_size}, alpha {run.config.search.alpha:g})",
+        flush=True,
+    )
+    translations = Translator(model, tokenizer, run.config.search).translate(pairs.source)
+    scores = corpus_scores(translations, pairs.target, target_language=data.target)
+    write_text(run.path / f"translations.{split}.{data.target}", "\n".join(translations) + "\n")
+    run.append_history({"kind": "test", "split": split, **scores.to_dict()})
+    return Result(run, split, pairs, translations, scores)
+
+
+def report(result, *, examples=10):
+    """Returns the end of a run as text: unseen sentences, the score, what to do next."""
+    data = result.run.config.data
+    lines = []
+    numbers = range(len(result.translations))
+    for i in sorted(random.Random(1).sample(numbers, min(examples, len(numbers)))):
+        lines += [
+            f"  source      {result.pairs.source[i]}",
+            f"  translation {result.translations[i]}",
+            f"  reference   {result.pairs.target[i]}",
+            "",
+        ]
+    run = result.run.path
+    return "\n".join(
+        [
+            *lines,
+            f"scores on {result.split}:",
+            str(result.scores),
+            "",
+            "next:",
+            f"  echo 'your sentence' | python pipelines/translate.py {run}",
+            f"  python pipelines/evaluate_wmt.py {run} --dataset {data.dataset}"
+            f" --split {result.split}",
+            f"  tensorboard --logdir {run / 'tensorboard'}",
+        ]
+    )
+
+
+def _with_tokenizer(config, train_pairs):
+    """Trains the vocabulary; returns (config, tokenizer)."""
+    print(f"training a vocabulary of {config.data.vocab_size:,} tokens", flush=True)
+    tokenizer = SubwordTokenizer.train(
+        itertools.chain(train_pairs.source, train_pairs.target),
+        vocab_size=config.data.vocab_size,
+        normalization=config.data.normalization,
+    )
+    return with_vocab_size(config, tokenizer.vocab_size), tokenizer
+
+
+def _check_same_settings(run, config):
+    changed = configs.differences(run.config, config)
+    # A run may be made longer; nothing else may change under it.
+    changed = [c for c in changed if c[0] not in ("training.max_steps", "training.max_minutes")]
+    if changed:
+        path, before, after = changed[0]
+        more = f" ({len(changed) - 1} more)" if len(changed) > 1 else ""
+        raise ValueError(
+            f"{run.path}: this run has {path}={before!r}, not {after!r}{more}. "
+            "Continue it with its own settings or choose another --run-dir"
+        )
+
+
+def _batches(pairs, tokenizer, data, seed, name):
+    kept, num_dropped = drop_long(
+        encode_pairs(pairs.source, pairs.target, tokenizer), data.max_length
+    )
+    if num_dropped:
+        print(
+            f"{name}: left out {num_dropped:,} pairs of over {data.max_length} tokens",
+            file=sys.stderr,
+        )
+    if not len(kept):
+        raise DataError(
+            f"{name}: all {num_dropped:,} pairs have over {data.max_length} tokens. "
+            "Raise data.max_length"
+        )
+    return TokenBatches(
+        kept,
+        special=SpecialIds(),
+        batch_tokens=data.batch_tokens,
+        seed=seed,
+        padding=data.padding,
+    )
+
+
+def _validation_bleu(model, tokenizer, config, pairs):
+    limit = config.training.validation_sentences
+    if not limit:
+        return None
+    source, target = pairs.source[:limit], pairs.target[:limit]
+    translator = Translator(model, tokenizer, config.search)
+
+    def bleu():
+        translations = translator.translate(source, beam_size=1)
+        scorer = sacrebleu.BLEU(trg_lang=config.data.target)
+        return scorer.corpus_score(translations, [target]).score
+
+    return bleu

@@ -1,0 +1,161 @@
+"""Text in, text out: tokenizer, model and search together."""
+
+import logging
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.config import SearchConfig, replace
+from keras_transformer.search import Step, beam_search, greedy_search
+from keras_transformer.training.checkpoints import RunFolder
+
+logger = logging.getLogger(__name__)
+
+
+class Translator:
+    """Translates sentences with one model.
+
+    Args:
+        model: a `Transformer`.
+        tokenizer: a `SubwordTokenizer` of the model's vocabulary.
+        search: `SearchConfig`, the defaults of `translate`.
+
+    Raises:
+        ValueError: the tokenizer's vocabulary is not as large as the model's.
+    """
+
+    def __init__(self, model, tokenizer, search=None):
+        if tokenizer.vocab_size != model.config.target_vocab_size:
+            raise ValueError(
+                "The tokenizer and the model must have one vocabulary. Received: "
+                f"{tokenizer.vocab_size} tokens and {model.config.target_vocab_size}"
+            )
+        self.model = model
+        self.tokenizer = tokenizer
+        self.search = SearchConfig() if search is None else search
+        self._compiled = {}
+
+    @classmethod
+    def load(cls, run_dir, *, weights="averaged"):
+        """Loads the model of a run folder.
+
+        Args:
+            run_dir: folder that `train_wmt.py` wrote.
+            weights: `"averaged"`, or `"last"` for the newest checkpoint.
+
+        Raises:
+            ValueError: not a run folder, or it holds no such weights.
+        """
+        run = RunFolder(run_dir)
+        return cls(run.load_model(weights=weights), run.load_tokenizer(), run.config.search)
+
+    def translate(self, texts, **search):
+        """Translates sentences.
+
+        Args:
+            texts: list of str, one sentence each.
+            **search: fields of `SearchConfig` to change, such as `beam_size=1`.
+
+        Returns:
+            list of str, as many and in the same order. A blank text gives `""`.
+        """
+        if isinstance(texts, str):
+            raise TypeError("`texts` must be a list of str. Received: one str")
+        config = replace(self.search, **search) if search else self.search
+        rows = self.tokenizer.encode(texts)
+        limit = self._max_source_length(config)
+        too_long = sum(len(row) >= limit for row in rows)
+        if too_long:
+            logger.warning("cut %d sentences at %d tokens", too_long, limit - 1)
+        rows = [row[: limit - 1] for row in rows]
+
+        translations = [""] * len(texts)
+        for numbers in _batches(rows, config.batch_tokens):
+            found = self._search(config, [rows[number] for number in numbers])
+            decoded = self.tokenizer.decode(found)
+            for number, text in zip(numbers, decoded, strict=True):
+                translations[number] = text
+        return translations
+
+    def _search(self, config, rows):
+        """Returns the ids of the best hypotheses, int32, shape `(batch, length)`."""
+        if config not in self._compiled:
+            self._compiled[config] = self._compile(config)
+        special = self.tokenizer.special
+        source_ids = np.full((len(rows), max(map(len, rows)) + 1), special.pad, np.int32)
+        for i, row in enumerate(rows):
+            source_ids[i, : len(row)] = row
+            source_ids[i, len(row)] = special.eos
+        return self._compiled[config](source_ids).numpy()
+
+    def _compile(self, config):
+        """Makes the whole search one graph for any number and length of sentences."""
+        signature = [tf.TensorSpec((None, None), tf.int32)]
+        return tf.function(
+            lambda source_ids: search_ids(self.model, source_ids, config).ids[:, 0],
+            input_signature=signature,
+        )
+
+    def _max_source_length(self, config):
+        limit = config.max_source_length
+        if self.model.config.positions == "learned":
+            limit = min(limit, self.model.config.max_positions)
+        return limit
+
+
+def search_ids(model, source_ids, config):
+    """Searches translations of encoded sentences.
+
+    A translation has at most as many tokens as its source and `config.extra_length`
+    more (section 6.1), end of sentence included on both sides.
+
+    Args:
+        model: a `Transformer`.
+        source_ids: int, shape `(batch, source_len)`, ending with eos, padded.
+        config: `SearchConfig`.
+
+    Returns:
+        `Hypotheses` with one hypothesis a sentence.
+    """
+    special = model.special
+    source_lengths = tf.reduce_sum(tf.cast(source_ids != special.pad, tf.int32), axis=1)
+    max_lengths = source_lengths + config.extra_length
+    if model.config.positions == "learned":
+        max_lengths = tf.minimum(max_lengths, model.config.max_positions)
+    max_length = tf.reduce_max(max_lengths)
+    encoded = model.encode(source_ids)
+    start = model.start(encoded, max_length=max_length, hypotheses=config.beam_size)
+
+    def step(ids, position, caches):
+        logits, state = model.step(ids, position, start._replace(self_attention=caches))
+        return Step(logits, state.self_attention)
+
+    settings = {
+        "alpha": config.alpha,
+        "max_lengths": max_lengths,
+        "max_length": max_length,
+        "eos_id": special.eos,
+        "pad_id": special.pad,
+        "forbidden_ids": (special.pad, special.bos, special.unk),
+    }
+    first_ids = tf.fill((tf.shape(source_ids)[0],), special.bos)
+    if config.beam_size == 1:
+        return greedy_search(step, start.self_attention, first_ids, **settings)
+    return beam_search(
+        step, start.self_attention, first_ids, beam_size=config.beam_size, **settings
+    )
+
+
+def _batches(rows, batch_tokens):
+    """Groups the numbers of non-blank rows: alike in length, within the budget."""
+    numbers = sorted((i for i, row in enumerate(rows) if row), key=lambda i: len(rows[i]))
+    batches = []
+    for number in numbers:
+        length = len(rows[number]) + 1
+        if not batches or (len(batches[-1]) + 1) * length > batch_tokens:
+            batches.append([])
+        batches[-1].append(number)
+    # The longest first: memory runs short at once or not at all.
+    return batches[::-1]
+
+
