@@ -26,8 +26,9 @@ from keras_transformer.model import Transformer
 from keras_transformer.presets import PRESETS, preset
 from keras_transformer.schedules import TransformerSchedule
 from keras_transformer.search import beam_search, greedy_search
+from keras_transformer.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _LAZY = {
     "RunFolder": "keras_transformer.training.checkpoints",
@@ -72,5 +73,9 @@ __all__ = [
 
 def __getattr__(name):
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        try:
+            module = importlib.import_module(_LAZY[name])
+        except ModuleNotFoundError as error:
+            raise ImportError(f"keras_transformer.{name} needs {error.name}, not installed") from error
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

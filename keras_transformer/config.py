@@ -144,6 +144,7 @@ class DataConfig:
         vocab_size: tokens of the shared vocabulary, special ids included.
         normalization: Unicode normalisation before encoding: `"nfc"`, `"nfkc"` or
             `"identity"`.
+        split_digits: gives each digit a token of its own.
         max_length: longest sentence in training, in tokens, end of sentence included.
         batch_tokens: budget of one batch in padded tokens, for source and for target
             each (about 25,000 in the paper).
@@ -156,6 +157,7 @@ class DataConfig:
     target: str = "de"
     vocab_size: int = 37_000
     normalization: str = "nfc"
+    split_digits: bool = False
     max_length: int = 256
     batch_tokens: int = 25_000
     padding: str = "longest"
@@ -296,6 +298,12 @@ class Config:
 
     def __post_init__(self):
         _check_types(self)
+        if self.model.positions == "learned" and self.data.max_length > self.model.max_positions:
+            raise ValueError(
+                "`data.max_length` must be at most `model.max_positions` with learned positions. "
+                f"Received: max_length={self.data.max_length}, "
+                f"max_positions={self.model.max_positions}"
+            )
 
 
 def replace(config, **changes):

@@ -72,7 +72,10 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
         correct = ops.cast(of_label >= largest, "float32")
 
         def gradient(*args, upstream=None):
-            upstream = (args if upstream is None else upstream)[0]
+            upstream = args if upstream is None else upstream
+            # Of the loss, the first output: TensorFlow gives an argument for each
+            # output, JAX one tuple of all.
+            upstream = upstream[0][0] if len(upstream) == 1 else upstream[0]
             # d loss / d logits = softmax - wanted distribution.
             scaled = exponentials * (upstream / total)[:, None]
             if others:

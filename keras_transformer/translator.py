@@ -74,7 +74,8 @@ class Translator:
             found = self._search(config, [rows[number] for number in numbers])
             decoded = self.tokenizer.decode(found)
             for number, text in zip(numbers, decoded, strict=True):
-                translations[number] = text
+                # A byte token may spell a newline; a translation is one line.
+                translations[number] = text.replace("\n", " ")
         return translations
 
     def _search(self, config, rows):

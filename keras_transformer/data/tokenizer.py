@@ -87,6 +87,7 @@ class SubwordTokenizer:
         character_coverage=1.0,
         byte_fallback=True,
         normalization="nfc",
+        split_digits=False,
         max_texts=None,
         seed=0,
         special=None,
@@ -103,6 +104,8 @@ class SubwordTokenizer:
             normalization: `"nfc"`; `"identity"`, no change but to spaces; or `"nfkc"`,
                 SentencePiece's own default (its `nmt_nfkc`), which also turns `²`
                 into `2` and `…` into `...`.
+            split_digits: gives each digit a token of its own, for text of which the
+                numbers matter.
             max_texts: learns from a uniform random sample of this many texts; `None`
                 learns from all of them.
             seed: of the sample.
@@ -142,6 +145,7 @@ class SubwordTokenizer:
                     model_type=model_type,
                     character_coverage=character_coverage,
                     byte_fallback=byte_fallback,
+                    split_digits=split_digits,
                     max_sentence_length=2**30,  # the default leaves lines over 4 kB out
                     num_threads=os.cpu_count() or 1,
                     pad_id=special.pad,

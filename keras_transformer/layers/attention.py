@@ -108,12 +108,13 @@ class MultiHeadAttention(keras.layers.Layer):
         self, num_heads, key_dim, *, value_dim=None, dropout=0.0, use_bias=False, **kwargs
     ):
         super().__init__(**kwargs)
-        for name, size in (("num_heads", num_heads), ("key_dim", key_dim)):
-            if size < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = key_dim if value_dim is None else value_dim
+        for name in ("num_heads", "key_dim", "value_dim"):
+            size = getattr(self, name)
+            if size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
         self.dropout = dropout
         self.use_bias = use_bias
         self.supports_masking = True
@@ -230,8 +231,20 @@ class MultiHeadAttention(keras.layers.Layer):
         seen = ops.arange(ops.shape(cache.key)[2]) <= position
         return CachedAttention(self.attend(query, cache, seen[None, None]).output, cache)
 
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
-        return Attention(tuple(query_shape), None)
+    def compute_output_spec(
+        self,
+        query,
+        value,
+        key=None,
+        attention_mask=None,
+        return_weights=False,
+        training=None,
+    ):
+        weights = None
+        if return_weights:
+            shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
+            weights = keras.KerasTensor(shape, "float32")
+        return Attention(keras.KerasTensor(query.shape, self.compute_dtype), weights)
 
     def get_config(self):
         return {

@@ -78,6 +78,7 @@ class DecoderLayer(keras.layers.Layer):
         self.norm_first = norm_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.attention_bias = attention_bias
+        self.supports_masking = True
 
         policy = self.dtype_policy
         attention = {

@@ -82,7 +82,10 @@ class PositionalEmbedding(keras.layers.Layer):
         # N(0, 1 / d_model), so that scaled embeddings and logits both have variance 1.
         normal = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
         self.embeddings = self.add_weight(
-            name="embeddings", shape=(self.vocab_size, self.d_model), initializer=normal
+            name="embeddings",
+            shape=(self.vocab_size, self.d_model),
+            initializer=normal,
+            autocast=False,  # looked up in float32 under mixed precision, too
         )
         self.position_embeddings = None
         if self.positions == "learned":
@@ -90,6 +93,7 @@ class PositionalEmbedding(keras.layers.Layer):
                 name="position_embeddings",
                 shape=(self.max_positions, self.d_model),
                 initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+                autocast=False,
             )
 
     def call(self, ids, first_position=0):

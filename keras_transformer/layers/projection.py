@@ -29,6 +29,7 @@ class Projection(keras.layers.Layer):
         self.units = units
         self.use_bias = use_bias
         self.activation = activation
+        self.supports_masking = True
         self._activate = keras.activations.get(activation)
 
     def build(self, inputs_shape):

@@ -27,6 +27,7 @@ class Residual(keras.layers.Layer):
         self.dropout = dropout
         self.norm_first = norm_first
         self.epsilon = epsilon
+        self.supports_masking = True
         self.norm = keras.layers.LayerNormalization(
             epsilon=epsilon, name="norm", dtype=self.dtype_policy
         )

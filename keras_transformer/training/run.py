@@ -199,6 +199,7 @@ def _with_tokenizer(config, train_pairs):
         itertools.chain(train_pairs.source, train_pairs.target),
         vocab_size=config.data.vocab_size,
         normalization=config.data.normalization,
+        split_digits=config.data.split_digits,
     )
     return with_vocab_size(config, tokenizer.vocab_size), tokenizer
 

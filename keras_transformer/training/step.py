@@ -59,6 +59,11 @@ class TokenWeightedStep:
             ]
         return config
 
+    def compile_from_config(self, config):
+        # Keras' own declines, with a warning, where `compile` is overridden.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
     def train_step(self, data):
         inputs, labels, _ = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:

@@ -1,0 +1,34 @@
+# `make demo` and `make test` need nothing but Python 3.11-3.13 with venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+RUN_DIR ?= runs/demo
+
+.PHONY: demo test test-slow lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
+
+test: $(VENV)/.installed-test lint
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+lint: $(VENV)/.installed-test
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+$(VENV)/.installed: setup.cfg pyproject.toml
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else "Python 3.11, 3.12 or 3.13 is needed, this is %d.%d: make PYTHON=python3.12" % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info

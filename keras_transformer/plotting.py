@@ -1,0 +1,70 @@
+"""Pictures of a run; each function returns a matplotlib figure."""
+
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours: distinct for every kind of colour vision, and in grey.
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+
+
+def training_curves(history, *, title=""):
+    """Draws perplexity and validation BLEU over training time.
+
+    Args:
+        history: list of records, as `RunFolder.read_history` returns.
+        title: above the picture.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: there is no record of training.
+    """
+    train = [record for record in history if record["kind"] == "train"]
+    validation = [record for record in history if record["kind"] == "validation"]
+    if not train:
+        raise ValueError("`history` holds no record of training.")
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+
+    def minutes(records):
+        return [record["minutes"] for record in records]
+
+    left.plot(minutes(train), [r["perplexity"] for r in train], color=BLUE, label="training")
+    left.plot(
+        minutes(validation),
+        [r["perplexity"] for r in validation],
+        color=ORANGE,
+        marker="o",
+        markersize=3,
+        label="validation",
+    )
+    left.set(
+        xlabel="training time (minutes)",
+        ylabel="perplexity per sub-word token",
+        yscale="log",
+    )
+    left.legend(frameon=False)
+
+    scored = [record for record in validation if "bleu" in record]
+    right.plot(
+        minutes(scored), [r["bleu"] for r in scored], color=GREEN, marker="o", markersize=3
+    )
+    right.set(
+        xlabel="training time (minutes)",
+        ylabel="validation BLEU (sacreBLEU, greedy)",
+        ylim=(0, None),
+    )
+    steps = right.secondary_xaxis("top", functions=_minutes_to_steps(train))
+    steps.set_xlabel("optimizer updates")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _minutes_to_steps(train):
+    """Two functions: updates at a time and back, by the average speed."""
+    speed = train[-1]["step"] / max(train[-1]["minutes"], 1e-9)
+    return (lambda minutes: minutes * speed), (lambda steps: steps / speed)

@@ -1,0 +1,6 @@
+"""Makes the programs importable, as they are when they run."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "pipelines"))

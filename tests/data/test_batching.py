@@ -1,0 +1,331 @@
+"""Batches: every pair once, within the budget, in an order that (seed, epoch) decide."""
+
+import collections
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import SpecialIds
+from keras_transformer.data.batching import (
+    IdPairs,
+    Sequences,
+    TokenBatches,
+    drop_long,
+    encode_pairs,
+    fixed_lengths,
+    plan_epoch,
+)
+
+SPECIAL = SpecialIds(pad=7, bos=5, eos=4, unk=6)  # no id is where a literal 0 would find it
+PADDINGS = ("longest", "fixed")
+SEEDS = (0, 3, 11)
+BUDGET = 520
+
+
+class WordTokenizer:
+    """Every word is its own number; independent of SentencePiece."""
+
+    special = SPECIAL
+
+    def encode(self, texts):
+        return [[int(word) for word in text.split()] for text in texts]
+
+
+class Batch(NamedTuple):
+    source_ids: np.ndarray
+    target_ids: np.ndarray
+    labels: np.ndarray
+
+
+def random_texts(seed, number, longest=30):
+    """Sentences of 1 to `longest` words, their translations up to 3 words longer."""
+    rng = np.random.default_rng(seed)
+    source, target = [], []
+    for length in rng.integers(1, longest + 1, number):
+        other = max(1, length + rng.integers(-3, 4))
+        source.append(" ".join(map(str, rng.integers(10, 5000, length))))
+        target.append(" ".join(map(str, rng.integers(10, 5000, other))))
+    return source, target
+
+
+def make_batches(seed=0, number=203, padding="longest", order_seed=1, budget=BUDGET):
+    pairs = encode_pairs(*random_texts(seed, number), WordTokenizer())
+    return TokenBatches(
+        pairs, special=SPECIAL, batch_tokens=budget, seed=order_seed, padding=padding
+    )
+
+
+def take(dataset, number):
+    rows = dataset.take(number).as_numpy_iterator()
+    return [Batch(source, target, labels) for (source, target), labels in rows]
+
+
+def text_of(row):
+    """The words of one row, which ends with eos and is padded."""
+    row = list(row)
+    end = row.index(SPECIAL.eos)
+    assert all(one == SPECIAL.pad for one in row[end + 1 :])
+    return " ".join(map(str, row[:end]))
+
+
+def real_rows(batch):
+    return [i for i, row in enumerate(batch.labels) if any(row != SPECIAL.pad)]
+
+
+def same(first, second):
+    return len(first) == len(second) and all(
+        all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_pair_is_in_one_batch_of_an_epoch(seed, padding):
+    batches = make_batches(seed, padding=padding)
+    for epoch in range(3):
+        indices = np.concatenate([plan.indices for plan in batches.plan(epoch)])
+        assert sorted(indices) == list(range(203))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_holds_the_sentences_that_came_in(seed, padding):
+    source, target = random_texts(seed, 203)
+    batches = make_batches(seed, padding=padding)
+    found = collections.Counter()
+    for batch in take(batches.forever(), batches.per_epoch):
+        for i in real_rows(batch):
+            found[text_of(batch.source_ids[i]), text_of(batch.labels[i])] += 1
+    assert found == collections.Counter(zip(source, target, strict=True))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_target_ids_start_with_bos_and_lag_one_behind_the_labels(padding):
+    batches = make_batches(padding=padding)
+    for batch in take(batches.once(), batches.per_epoch):
+        assert set(batch.target_ids[:, 0]) == {SPECIAL.bos}
+        np.testing.assert_array_equal(batch.target_ids[:, 1:], batch.labels[:, :-1])
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_left_over_rows_are_padding(padding):
+    batches = make_batches(number=203, padding=padding)
+    made = take(batches.once(), batches.per_epoch)
+    num_fillers = 0
+    for batch in made:
+        real = real_rows(batch)
+        assert real == list(range(len(real)))
+        fillers = slice(len(real), None)
+        assert np.all(batch.source_ids[fillers] == SPECIAL.pad)
+        assert np.all(batch.target_ids[fillers, 1:] == SPECIAL.pad)
+        num_fillers += len(batch.labels) - len(real)
+    assert num_fillers == sum(len(batch.labels) for batch in made) - 203 > 0
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("budget", [300, 520, 4096])
+def test_no_batch_exceeds_the_budget_on_either_side(seed, padding, budget):
+    batches = make_batches(seed, padding=padding, budget=max(budget, 8 * 40))
+    for batch in take(batches.once(), batches.per_epoch):
+        assert batch.source_ids.size <= max(budget, 8 * 40)
+        assert batch.labels.size <= max(budget, 8 * 40)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_are_a_multiple_of_8(seed, padding):
+    batches = make_batches(seed, padding=padding)
+    assert all(
+        len(batch.labels) % 8 == 0 and len(batch.labels) > 0
+        for batch in take(batches.once(), batches.per_epoch)
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_longest_pads_to_the_longest_of_the_batch(seed):
+    batches = make_batches(seed)
+    for batch in take(batches.once(), batches.per_epoch):
+        for ids in (batch.source_ids, batch.labels):
+            assert ids.shape[1] == max(np.sum(ids != SPECIAL.pad, axis=1))
+
+
+def test_fixed_padding_has_one_shape_per_length():
+    batches = make_batches(padding="fixed", number=600)
+    shapes = {
+        (batch.source_ids.shape, batch.labels.shape)
+        for batch in take(batches.once(), batches.per_epoch)
+    }
+    # Up to 34 tokens: 8, 16, 24, 32 and 40, a quarter or 8 longer each.
+    assert shapes == {((BUDGET // n // 8 * 8, n),) * 2 for n in (8, 16, 24, 32, 40)}
+
+
+def test_fixed_lengths_grow_by_a_quarter_in_multiples_of_8():
+    lengths = fixed_lengths(1000)
+    assert lengths[0] == 8
+    assert lengths[-2] < 1000 <= lengths[-1]
+    assert all(length % 8 == 0 for length in lengths)
+    for short, long in itertools.pairwise(lengths):
+        assert short < long <= max(short + 8, math.ceil(1.25 * short / 8) * 8)
+        assert long >= min(short + 8, 1.25 * short)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_the_same_seed_and_epoch_give_the_same_batches(padding):
+    first, second = (make_batches(padding=padding) for _ in range(2))
+    number = 2 * first.per_epoch
+    assert same(take(first.forever(), number), take(second.forever(), number))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_another_epoch_has_another_order_and_other_neighbours(padding):
+    batches = make_batches(padding=padding)
+    first, second = batches.plan(0), batches.plan(1)
+    assert not same([plan.indices[None] for plan in first], [plan.indices[None] for plan in second])
+    neighbours = [{frozenset(plan.indices) for plan in plans} for plans in (first, second)]
+    assert len(neighbours[0] & neighbours[1]) < len(first) / 2
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_another_seed_has_another_order(padding):
+    orders = [
+        [list(plan.indices) for plan in make_batches(padding=padding, order_seed=seed).plan(0)]
+        for seed in (1, 2)
+    ]
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_an_epoch_ends_with_long_and_short_batches_mixed(padding):
+    lengths = [plan.target_len for plan in make_batches(padding=padding, number=600).plan(0)]
+    assert lengths != sorted(lengths)
+    assert lengths != sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_every_epoch_has_as_many_batches(padding):
+    batches = make_batches(padding=padding, number=611)
+    assert {len(batches.plan(epoch)) for epoch in range(12)} == {batches.per_epoch}
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("where", ["first epoch", "epoch border", "third epoch"])
+def test_starting_later_continues_the_same_sequence(padding, where):
+    batches = make_batches(padding=padding, number=120)
+    epoch = batches.per_epoch
+    assert epoch > 3
+    start = {"first epoch": 3, "epoch border": epoch, "third epoch": 2 * epoch + 1}[where]
+    whole = take(batches.forever(), start + epoch + 2)
+    assert same(whole[start:], take(batches.forever(start), epoch + 2))
+
+
+def test_once_gives_one_epoch_and_says_how_long_it_is():
+    batches = make_batches()
+    made = list(batches.once())
+    assert len(made) == batches.per_epoch == int(batches.once().cardinality())
+
+
+def test_one_graph_serves_every_shape_of_three_epochs():
+    batches = make_batches(number=90)
+    traces = []
+
+    @tf.function
+    def shape_of_next(iterator):  # as `fit` reads its data
+        traces.append(iterator)
+        return tf.shape(next(iterator)[1])
+
+    iterator = iter(batches.forever())
+    shapes = [shape_of_next(iterator).numpy() for _ in range(3 * batches.per_epoch)]
+    planned = [plan for epoch in range(3) for plan in batches.plan(epoch)]
+    assert [tuple(shape) for shape in shapes] == [(p.rows, p.target_len) for p in planned]
+    assert len(set(map(tuple, shapes))) > 3
+    assert len(traces) == 1
+
+
+def test_dimensions_are_left_open():
+    (source, target), labels = make_batches().forever().element_spec
+    for spec in (source, target, labels):
+        assert spec.shape.as_list() == [None, None]
+        assert spec.dtype == tf.int32
+
+
+def correlated_lengths(number):
+    """About what news has: 25 words, log-normal; the translation is 20 % off."""
+    rng = np.random.default_rng(5)
+    source = rng.lognormal(3.1, 0.6, number)
+    target = source * rng.lognormal(0.05, 0.2, number)
+    return tuple(np.clip(np.round(x), 2, 200).astype(np.int64) for x in (source, target))
+
+
+def share_of_real_tokens(source, target, shapes):
+    padded = sum(rows * (source_len + target_len) for rows, source_len, target_len in shapes)
+    return (source.sum() + target.sum()) / padded
+
+
+def test_little_of_a_batch_is_padding():
+    source, target = correlated_lengths(20_000)
+    plans = plan_epoch(source, target, batch_tokens=4096, seed=1, epoch=0)
+    bucketed = share_of_real_tokens(source, target, [plan[1:] for plan in plans])
+    rows = 64  # about as many as the budget holds on average
+    plain = share_of_real_tokens(
+        source,
+        target,
+        [
+            (rows, source[i : i + rows].max(), target[i : i + rows].max())
+            for i in range(0, len(source), rows)
+        ],
+    )
+    assert plain < 0.45
+    assert bucketed > 0.85
+
+
+def test_fixed_padding_wastes_less_than_plain_batches():
+    source, target = correlated_lengths(20_000)
+    plans = plan_epoch(source, target, batch_tokens=4096, seed=1, epoch=0, padding="fixed")
+    assert share_of_real_tokens(source, target, [plan[1:] for plan in plans]) > 0.7
+
+
+def test_encoding_ends_each_side_with_eos():
+    pairs = encode_pairs(["10 11 12", ""], ["20", "21 22"], WordTokenizer())
+    assert len(pairs) == 2
+    assert pairs.source.ids.tolist() == [10, 11, 12, 4, 4]
+    assert pairs.source.starts.tolist() == [0, 4, 5]
+    assert pairs.target.ids.tolist() == [20, 4, 21, 22, 4]
+    assert pairs.target.lengths.tolist() == [2, 3]
+
+
+def test_drop_long_looks_at_both_sides_and_counts_eos():
+    # Lengths with eos: (3, 3), (4, 2), (2, 4), (3, 2).
+    source, target = ["10 11", "12 13 14", "15", "16 17"], ["20 21", "22", "23 24 25", "26"]
+    kept, num_dropped = drop_long(encode_pairs(source, target, WordTokenizer()), 3)
+    assert num_dropped == 2
+    assert kept.source.ids.tolist() == [10, 11, 4, 16, 17, 4]
+    assert kept.target.ids.tolist() == [20, 21, 4, 26, 4]
+    assert kept.source.starts.tolist() == [0, 3, 6]
+
+
+def test_drop_long_keeps_what_is_as_long_as_the_limit():
+    pairs = encode_pairs(*random_texts(1, 50), WordTokenizer())
+    longest = max(pairs.source.lengths.max(), pairs.target.lengths.max())
+    assert drop_long(pairs, longest).num_dropped == 0
+    assert drop_long(pairs, 1).num_dropped == 50
+    assert len(drop_long(pairs, 1).pairs) == 0
+
+
+def test_no_pairs_are_refused():
+    nothing = Sequences(np.zeros(0, np.int32), np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="no pairs"):
+        TokenBatches(IdPairs(nothing, nothing), special=SPECIAL, batch_tokens=100)
+
+
+@pytest.mark.parametrize(("padding", "padded"), [("longest", 33), ("fixed", 40)])
+def test_a_budget_too_small_for_the_longest_pair_is_refused(padding, padded):
+    source, target = np.array([33, 5]), np.array([9, 12])
+    plan_epoch(source, target, batch_tokens=8 * padded, seed=1, epoch=0, padding=padding)
+    with pytest.raises(ValueError, match=f"batch_tokens={8 * padded - 1}, longest={padded}"):
+        plan_epoch(source, target, batch_tokens=8 * padded - 1, seed=1, epoch=0, padding=padding)

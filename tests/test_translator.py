@@ -1,0 +1,251 @@
+"""Text in, text out: against greedy search by hand, with full forward passes in NumPy."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from keras_transformer.config import ModelConfig, SearchConfig
+from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.model import Transformer
+from keras_transformer.translator import Translator, search_ids
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "a",
+    "Ein kleines Modell liest einen kleinen Text.",
+    "The model reads.",
+    "Text und Modell",
+    "The lazy dog reads the small text, and reads it again.",
+]
+NEVER_ENDS = 12  # extra tokens that a test lets a translation have
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SubwordTokenizer.train(TEXTS * 3, vocab_size=320)
+
+
+def make_model(tokenizer, *, seed=0, **changes):
+    """A model of random weights, large enough that sentences get different words."""
+    config = {
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "d_model": 16,
+        "d_ff": 24,
+        "num_heads": 2,
+        "output_bias": True,
+        "source_vocab_size": tokenizer.vocab_size,
+        "target_vocab_size": tokenizer.vocab_size,
+        "sharing": "none",
+        **changes,
+    }
+    model = Transformer(ModelConfig(**config))
+    rng = np.random.default_rng(seed)
+    for weight in model.trainable_weights:
+        weight.assign(rng.normal(0, 0.7, weight.shape))
+    return model
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    model = make_model(tokenizer)
+    bias_of_eos(model, 6.0)  # ends some sentences before the limit, not all
+    return model
+
+
+def bias_of_eos(model, bias):
+    new = np.zeros(model.output_bias.shape, np.float32)
+    new[model.special.eos] = bias
+    model.output_bias.assign(new)
+
+
+@pytest.fixture(scope="module")
+def translator(model, tokenizer):
+    return Translator(model, tokenizer, SearchConfig(beam_size=3, extra_length=NEVER_ENDS))
+
+
+def log_probabilities(model, source_ids, prefix):
+    """float64, shape `(len(prefix), vocab_size)`, from one pass over the whole prefix."""
+    logits = model((np.array([source_ids]), np.array([prefix])), training=False)[0].numpy()
+    logits = logits.astype(np.float64)
+    largest = logits.max(-1, keepdims=True)
+    return logits - largest - np.log(np.exp(logits - largest).sum(-1, keepdims=True))
+
+
+def greedy_by_hand(model, source_ids, limit):
+    special = model.special
+    prefix = [special.bos]
+    while len(prefix) <= limit:
+        last = log_probabilities(model, source_ids, prefix)[-1]
+        last[[special.pad, special.bos, special.unk]] = -np.inf
+        prefix.append(int(last.argmax()))
+        if prefix[-1] == special.eos:
+            break
+    return prefix[1:]
+
+
+def with_eos(tokenizer, text):
+    return [*tokenizer.encode([text])[0], tokenizer.special.eos]
+
+
+def test_greedy_search_takes_the_most_probable_token_of_full_forward_passes(
+    translator, model, tokenizer
+):
+    expected = []
+    for text in TEXTS:
+        source_ids = with_eos(tokenizer, text)
+        expected.append(greedy_by_hand(model, source_ids, len(source_ids) + NEVER_ENDS))
+    assert len({tuple(ids) for ids in expected}) == len(TEXTS)
+    ended = [ids[-1] == tokenizer.special.eos for ids in expected]
+    assert any(ended)
+    assert not all(ended)
+    assert translator.translate(TEXTS, beam_size=1) == tokenizer.decode(expected)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_the_score_is_the_penalised_log_probability_of_the_tokens(
+    model, tokenizer, beam_size
+):
+    source_ids = with_eos(tokenizer, TEXTS[3])
+    config = SearchConfig(beam_size=beam_size, alpha=0.9, extra_length=5)
+    found = search_ids(model, np.array([source_ids], np.int32), config)
+    ids = found.ids[0, 0].numpy()[: int(found.lengths[0, 0])]
+    all_log_probs = log_probabilities(model, source_ids, [model.special.bos, *ids[:-1]])
+    log_prob = sum(all_log_probs[i, one] for i, one in enumerate(ids))
+    paper = log_prob / ((5 + len(ids)) / 6) ** 0.9
+    np.testing.assert_allclose(float(found.scores[0, 0]), paper, rtol=1e-5)
+
+
+def test_beam_search_finds_nothing_worse_than_greedy_search(translator, model, tokenizer):
+    better = 0
+    for text in TEXTS:
+        source_ids = np.array([with_eos(tokenizer, text)], np.int32)
+        greedy, beam = (
+            search_ids(model, source_ids, SearchConfig(beam_size=size, alpha=0, extra_length=3))
+            for size in (1, 8)
+        )
+        if bool(greedy.finished[0, 0]) == bool(beam.finished[0, 0]):
+            assert float(beam.scores[0, 0]) >= float(greedy.scores[0, 0]) - 1e-5
+            better += float(beam.scores[0, 0]) > float(greedy.scores[0, 0]) + 1e-3
+    assert better
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_neighbours_in_the_batch_change_nothing(translator, beam_size):
+    alone = [translator.translate([text], beam_size=beam_size)[0] for text in TEXTS]
+    assert len(set(alone)) == len(TEXTS)
+    assert translator.translate(TEXTS, beam_size=beam_size) == alone
+
+
+def test_translations_come_in_the_order_of_the_texts(translator):
+    forwards = translator.translate(TEXTS)
+    assert translator.translate(TEXTS[::-1]) == forwards[::-1]
+    assert translator.translate(TEXTS + TEXTS) == forwards + forwards
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 37, 100, 10_000])
+def test_the_batch_budget_changes_nothing(translator, batch_tokens):
+    assert translator.translate(TEXTS, batch_tokens=batch_tokens) == translator.translate(TEXTS)
+
+
+def test_no_text_gives_no_translation(translator):
+    assert translator.translate([]) == []
+
+
+def test_blank_texts_give_blank_translations_and_shift_nothing(translator):
+    filled = translator.translate([TEXTS[0], TEXTS[3]])
+    found = translator.translate(["", TEXTS[0], "   ", TEXTS[3], ""])
+    assert found == ["", filled[0], "", filled[1], ""]
+    assert all(filled)
+
+
+def test_only_blank_texts_give_as_many_blank_translations(translator):
+    assert translator.translate(["", "  "]) == ["", ""]
+
+
+def test_one_str_is_refused(translator):
+    with pytest.raises(TypeError, match="list of str"):
+        translator.translate("The model reads.")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"beam_size": 0}, "beam_size=0"),
+        ({"alpha": -1.0}, "alpha=-1.0"),
+        ({"beamsize": 2}, "no field 'beamsize'. Did you mean 'beam_size'"),
+    ],
+)
+def test_a_bad_setting_is_refused(translator, change, message):
+    with pytest.raises(ValueError, match=message):
+        translator.translate(TEXTS, **change)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_model_that_never_ends_stops_at_the_limit(tokenizer, beam_size):
+    model = make_model(tokenizer)
+    bias_of_eos(model, -1e4)
+    rows = [with_eos(tokenizer, text) for text in TEXTS[:3]]
+    source_ids = np.zeros((3, max(map(len, rows))), np.int32)
+    for i, row in enumerate(rows):
+        source_ids[i, : len(row)] = row
+    found = search_ids(model, source_ids, SearchConfig(beam_size=beam_size, extra_length=5))
+    # The limit counts tokens of the source, eos included, and not its padding.
+    assert found.lengths[:, 0].numpy().tolist() == [len(row) + 5 for row in rows]
+    assert not found.finished.numpy().any()
+    for ids, row in zip(found.ids[:, 0].numpy(), rows, strict=True):
+        assert np.all(ids[: len(row) + 5] > 3)  # no special id
+        assert np.all(ids[len(row) + 5 :] == 0)
+
+
+def test_a_model_that_ends_at_once_gives_blank_translations(tokenizer):
+    model = make_model(tokenizer)
+    bias_of_eos(model, 1e4)
+    assert Translator(model, tokenizer).translate(TEXTS[:2]) == ["", ""]
+
+
+def test_learned_positions_limit_source_and_translation(tokenizer, caplog):
+    model = make_model(tokenizer, positions="learned", max_positions=9)
+    bias_of_eos(model, -1e4)
+    translator = Translator(model, tokenizer, SearchConfig(beam_size=1, extra_length=40))
+    with caplog.at_level(logging.WARNING):
+        translated = translator.translate([TEXTS[0]])[0]
+    assert "cut 1 sentences at 8 tokens" in caplog.text
+    source_ids = [*tokenizer.encode([TEXTS[0]])[0][:8], tokenizer.special.eos]
+    assert translated == tokenizer.decode([greedy_by_hand(model, source_ids, 9)])[0]
+
+
+def test_a_text_that_is_too_long_is_cut_with_a_warning(translator, tokenizer, caplog):
+    ids = tokenizer.encode([TEXTS[0]])[0]
+    cut = tokenizer.decode([ids[:6]])[0]
+    assert tokenizer.encode([cut])[0] == ids[:6]
+    with caplog.at_level(logging.WARNING):
+        found = translator.translate([TEXTS[0], "a"], max_source_length=7)
+    assert "cut 1 sentences at 6 tokens" in caplog.text
+    assert found == translator.translate([cut, "a"])
+
+
+def test_a_text_as_long_as_the_limit_is_not_cut(translator, tokenizer, caplog):
+    limit = len(with_eos(tokenizer, TEXTS[0]))
+    with caplog.at_level(logging.WARNING):
+        found = translator.translate([TEXTS[0]], max_source_length=limit)
+    assert not caplog.records
+    assert found == translator.translate([TEXTS[0]])
+
+
+def test_translations_follow_the_weights(tokenizer):
+    first, second = make_model(tokenizer), make_model(tokenizer, seed=1)
+    translators = [Translator(model, tokenizer) for model in (first, second)]
+    search = {"beam_size": 1, "extra_length": 4}
+    before, wanted = (t.translate(TEXTS[:2], **search) for t in translators)
+    assert before != wanted
+    first.set_weights(second.get_weights())
+    assert translators[0].translate(TEXTS[:2], **search) == wanted
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_another_vocabulary_than_the_models_is_refused(tokenizer, side):
+    model = make_model(tokenizer, **{f"{side}_vocab_size": 321})
+    with pytest.raises(ValueError, match="320 tokens and .*321"):
+        Translator(model, tokenizer)
