@@ -392,9 +392,7 @@ def _from_dict(cls, values):
             raise ValueError(_unknown(f"{cls.__name__} has no field", name, list(hints)))
     return cls(
         **{
-            name: _from_dict(hints[name], value)
-            if dataclasses.is_dataclass(hints[name])
-            else value
+            name: _from_dict(hints[name], value) if dataclasses.is_dataclass(hints[name]) else value
             for name, value in values.items()
         }
     )
@@ -431,26 +429,19 @@ def _check_types(config):
         # `True` is an int to Python; as a number of layers it is a mistake.
         if type(value) not in options:
             names = " or ".join("None" if o is type(None) else o.__name__ for o in options)
-            raise ValueError(
-                f"`{name}` of {type(config).__name__} must be {names}. Received: {value!r}"
-            )
+            raise ValueError(f"`{name}` of {type(config).__name__} must be {names}. Received: {value!r}")
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(
-                f"`{name}` of {type(config).__name__} must be finite. Received: {value!r}"
-            )
+            raise ValueError(f"`{name}` of {type(config).__name__} must be finite. Received: {value!r}")
 
 
 def _check(config, name, holds, wanted):
     if not holds:
         raise ValueError(
-            f"`{name}` of {type(config).__name__} must be {wanted}. "
-            f"Received: {name}={getattr(config, name)}"
+            f"`{name}` of {type(config).__name__} must be {wanted}. Received: {name}={getattr(config, name)}"
         )
 
 
 def _check_choice(config, name, choices):
     value = getattr(config, name)
     if value not in choices:
-        raise ValueError(
-            _unknown(f"`{name}` of {type(config).__name__} cannot be", value, list(choices))
-        )
+        raise ValueError(_unknown(f"`{name}` of {type(config).__name__} cannot be", value, list(choices)))

@@ -80,9 +80,7 @@ def corpus_scores(hypotheses, references, *, target_language):
     """
     _check_lines(hypotheses, references)
     if not isinstance(target_language, str) or not target_language:
-        raise ValueError(
-            f"`target_language` must be a code such as 'de'. Received: {target_language!r}"
-        )
+        raise ValueError(f"`target_language` must be a code such as 'de'. Received: {target_language!r}")
     bleu = BLEU(trg_lang=target_language)
     chrf = CHRF()
     moses = sacremoses.MosesTokenizer(lang=target_language)
@@ -96,9 +94,7 @@ def corpus_scores(hypotheses, references, *, target_language):
         chrf=chrf.corpus_score(hypotheses, [references]).score,
         chrf_signature=str(chrf.get_signature()),
         tokenized_bleu=multi_bleu(hypotheses_tokenized, references_tokenized),
-        tokenized_bleu_lowercase=multi_bleu(
-            hypotheses_tokenized, references_tokenized, lowercase=True
-        ),
+        tokenized_bleu_lowercase=multi_bleu(hypotheses_tokenized, references_tokenized, lowercase=True),
         exact_match=100 * equal / len(references),
     )
 
@@ -153,8 +149,7 @@ def _check_lines(hypotheses, references, names=("hypotheses", "references")):
         for number, line in enumerate(lines, start=1):
             if not isinstance(line, str):
                 raise TypeError(
-                    f"`{name}` must hold str only. "
-                    f"Received: {type(line).__name__} on line {number}"
+                    f"`{name}` must hold str only. Received: {type(line).__name__} on line {number}"
                 )
     if len(hypotheses) != len(references):
         raise ValueError(

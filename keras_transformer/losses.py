@@ -102,9 +102,7 @@ def _add_at(matrix, indices, values):
         import tensorflow as tf
 
         return tf.tensor_scatter_nd_add(matrix, indices, values)
-    return ops.scatter_update(
-        matrix, indices, matrix[indices[:, 0], indices[:, 1]] + values
-    )
+    return ops.scatter_update(matrix, indices, matrix[indices[:, 0], indices[:, 1]] + values)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -80,8 +80,9 @@ class Transformer(TokenWeightedStep, keras.Model):
         float logits, shape `(batch, target_len, target_vocab_size)`.
     """
 
-    def __init__(self, config, special=SpecialIds(), **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, config, special=SpecialIds(), *, name="transformer", **kwargs):
+        # A constant name: checkpoints call the weights by their paths.
+        super().__init__(name=name, **kwargs)
         if isinstance(config, dict):
             config = ModelConfig(**config)
         if isinstance(special, dict):
@@ -109,9 +110,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         )
         self.target_embedding = self.source_embedding
         if config.sharing != "all":
-            self.target_embedding = self._embedding(
-                "target_embedding", config.target_vocab_size
-            )
+            self.target_embedding = self._embedding("target_embedding", config.target_vocab_size)
         self.embedding_dropout = keras.layers.Dropout(
             config.embedding_dropout, name="embedding_dropout", dtype=policy
         )

@@ -46,9 +46,7 @@ def training_curves(history, *, title=""):
     left.legend(frameon=False)
 
     scored = [record for record in validation if "bleu" in record]
-    right.plot(
-        minutes(scored), [r["bleu"] for r in scored], color=GREEN, marker="o", markersize=3
-    )
+    right.plot(minutes(scored), [r["bleu"] for r in scored], color=GREEN, marker="o", markersize=3)
     right.set(
         xlabel="training time (minutes)",
         ylabel="validation BLEU (sacreBLEU, greedy)",

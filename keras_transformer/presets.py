@@ -76,9 +76,7 @@ MULTI30K_TINY = Config(
         **_layers(4),
         **_dropout(0.3),
     ),
-    data=DataConfig(
-        dataset="multi30k", vocab_size=8000, max_length=128, batch_tokens=4096
-    ),
+    data=DataConfig(dataset="multi30k", vocab_size=8000, max_length=128, batch_tokens=4096),
     training=TrainingConfig(
         max_steps=16_000,
         warmup_steps=2000,
@@ -126,7 +124,7 @@ PRESETS = {
     "big_enfr": _with(
         BIG,
         model={**_dropout(0.1), "source_vocab_size": 32_000, "target_vocab_size": 32_000},
-        data={"source": "en", "target": "fr", "vocab_size": 32_000},
+        data={"dataset": "cldr/en-fr", "target": "fr", "vocab_size": 32_000},
     ),
     # Table 3. Row A: heads, with h * d_k constant.
     "table3_a_heads_1": _with(BASE, model={"num_heads": 1}),
@@ -178,8 +176,4 @@ def preset(name, **model_changes):
 
 def with_vocab_size(config, vocab_size):
     """Returns `config` for a model over one shared vocabulary of `vocab_size` tokens."""
-    return _with(
-        config, model={"source_vocab_size": vocab_size, "target_vocab_size": vocab_size}
-    )
-
-
+    return _with(config, model={"source_vocab_size": vocab_size, "target_vocab_size": vocab_size})

@@ -167,9 +167,7 @@ def beam_search(
     """
     _check(alpha, max_length, eos_id, forbidden_ids)
     if not isinstance(beam_size, numbers.Integral) or beam_size < 1:
-        raise ValueError(
-            f"`beam_size` must be a positive integer. Received: beam_size={beam_size}"
-        )
+        raise ValueError(f"`beam_size` must be a positive integer. Received: beam_size={beam_size}")
     if not isinstance(n_best, numbers.Integral) or not 1 <= n_best <= beam_size:
         raise ValueError(
             "`n_best` must be an integer from 1 to `beam_size`. "
@@ -262,9 +260,7 @@ def _run(advance, found, done, state):
 
     loop = _Loop(ops.zeros((), dtype="int32"), done, found, state)
     loop = keras.tree.map_structure(ops.convert_to_tensor, loop)
-    (loop,) = ops.while_loop(
-        lambda loop: ops.logical_not(ops.all(loop.done)), body, (loop,)
-    )
+    (loop,) = ops.while_loop(lambda loop: ops.logical_not(ops.all(loop.done)), body, (loop,))
     return loop.found
 
 
@@ -356,14 +352,11 @@ def _n_best(beams, limits, n_best, alpha, pad_id):
     )
     # Chosen by counting, for one rank of both would need offsets on the scores.
     place = ops.arange(n_best, dtype="int32")[None]
-    num_finished = ops.sum(
-        ops.cast(beams.finished.scores > NEVER, "int32"), axis=1, keepdims=True
-    )
+    num_finished = ops.sum(ops.cast(beams.finished.scores > NEVER, "int32"), axis=1, keepdims=True)
     finished = place < num_finished
     index = ops.where(finished, place, beam_size + place - num_finished)
     ids, scores, lengths = (
-        _take(ops.concatenate(pair, axis=1), index)
-        for pair in zip(beams.finished, cut_off, strict=True)
+        _take(ops.concatenate(pair, axis=1), index) for pair in zip(beams.finished, cut_off, strict=True)
     )
     return _blank_empty_places(ids, scores, lengths, finished, pad_id)
 
@@ -380,13 +373,9 @@ def _blank_empty_places(ids, scores, lengths, finished, pad_id):
 
 def _check(alpha, max_length, eos_id, forbidden_ids):
     if not (math.isfinite(alpha) and alpha >= 0):
-        raise ValueError(
-            f"`alpha` must be finite and at least 0. Received: alpha={alpha}"
-        )
+        raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={alpha}")
     if isinstance(max_length, numbers.Integral) and max_length < 1:
-        raise ValueError(
-            f"`max_length` must be at least 1. Received: max_length={max_length}"
-        )
+        raise ValueError(f"`max_length` must be at least 1. Received: max_length={max_length}")
     if eos_id in forbidden_ids:
         raise ValueError(
             "`forbidden_ids` must not contain `eos_id`, or nothing would end. "

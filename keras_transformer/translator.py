@@ -25,10 +25,11 @@ class Translator:
     """
 
     def __init__(self, model, tokenizer, search=None):
-        if tokenizer.vocab_size != model.config.target_vocab_size:
+        sizes = model.config.source_vocab_size, model.config.target_vocab_size
+        if set(sizes) != {tokenizer.vocab_size}:
             raise ValueError(
                 "The tokenizer and the model must have one vocabulary. Received: "
-                f"{tokenizer.vocab_size} tokens and {model.config.target_vocab_size}"
+                f"{tokenizer.vocab_size} tokens and {sizes[0]} (source), {sizes[1]} (target)"
             )
         self.model = model
         self.tokenizer = tokenizer
@@ -95,6 +96,7 @@ class Translator:
         return tf.function(
             lambda source_ids: search_ids(self.model, source_ids, config).ids[:, 0],
             input_signature=signature,
+            autograph=False,  # the loop is `ops.while_loop`; a lambda makes AutoGraph complain
         )
 
     def _max_source_length(self, config):
@@ -142,9 +144,7 @@ def search_ids(model, source_ids, config):
     first_ids = tf.fill((tf.shape(source_ids)[0],), special.bos)
     if config.beam_size == 1:
         return greedy_search(step, start.self_attention, first_ids, **settings)
-    return beam_search(
-        step, start.self_attention, first_ids, beam_size=config.beam_size, **settings
-    )
+    return beam_search(step, start.self_attention, first_ids, beam_size=config.beam_size, **settings)
 
 
 def _batches(rows, batch_tokens):
@@ -158,5 +158,3 @@ def _batches(rows, batch_tokens):
         batches[-1].append(number)
     # The longest first: memory runs short at once or not at all.
     return batches[::-1]
-
-

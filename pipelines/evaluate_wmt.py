@@ -16,7 +16,6 @@ import time
 from startup import import_quietly
 
 
-
 def parse_args(argv=None):
     """Parses the command line."""
     parser = argparse.ArgumentParser(description="Translates and scores a split of a corpus.")
@@ -53,9 +52,7 @@ def main(argv=None):
 
         data = RunFolder(args.run).config.data
         dataset = args.dataset or data.dataset
-        pairs = load_split(
-            dataset, args.split, data.source, data.target, on_bad_utf8=data.on_bad_utf8
-        )
+        pairs = load_split(dataset, args.split, data.source, data.target, on_bad_utf8=data.on_bad_utf8)
         translator = Translator.load(args.run, weights=args.weights)
         used = replace(translator.search, **search)
         print(

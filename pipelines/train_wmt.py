@@ -13,7 +13,6 @@ import dataclasses
 import datetime
 import sys
 
-
 from startup import import_quietly
 
 
@@ -39,9 +38,7 @@ def parse_args(argv=None):
         metavar="SECTION.FIELD=VALUE",
         help="changes one setting, e.g. training.warmup_steps=8000; may be repeated",
     )
-    parser.add_argument(
-        "--run-dir", help="run folder (default: runs/PRESET-TIME); an earlier one continues"
-    )
+    parser.add_argument("--run-dir", help="run folder (default: runs/PRESET-TIME); an earlier one continues")
     return parser.parse_args(argv)
 
 
@@ -83,7 +80,7 @@ def main(argv=None):
         config = resolve(args)
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         result = train(config, args.run_dir or f"runs/{args.preset}-{stamp}")
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"train_wmt.py: {error}", file=sys.stderr)
         return 2
     print(report(result))

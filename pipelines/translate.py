@@ -14,7 +14,6 @@ import sys
 from startup import import_quietly
 
 
-
 def parse_args(argv=None):
     """Parses the command line."""
     parser = argparse.ArgumentParser(
@@ -34,8 +33,7 @@ def parse_args(argv=None):
         type=int,
         default=1024,
         metavar="N",
-        help="lines read, sorted by length and translated together (default: 1024; 1 on a "
-        "terminal)",
+        help="lines read, sorted by length and translated together (default: 1024; 1 on a terminal)",
     )
     args = parser.parse_args(argv)
     if args.chunk_lines < 1:

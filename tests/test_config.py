@@ -176,19 +176,15 @@ def test_refuses_another_type(make, message):
 # Ranges: for every field with one, the last value refused and the first accepted.
 
 AT_LEAST_1 = {
-    ModelConfig: (
-        "num_encoder_layers num_decoder_layers d_ff num_heads key_dim value_dim max_positions"
-    ),
+    ModelConfig: ("num_encoder_layers num_decoder_layers d_ff num_heads key_dim value_dim max_positions"),
     TrainingConfig: (
-        "max_steps warmup_steps log_every_steps validate_every_steps keep_checkpoints "
-        "average_last"
+        "max_steps warmup_steps log_every_steps validate_every_steps keep_checkpoints average_last"
     ),
     SearchConfig: "beam_size extra_length batch_tokens",
 }
 AT_LEAST_0 = {
     TrainingConfig: (
-        "max_minutes clip_norm validation_sentences checkpoint_every_steps "
-        "checkpoint_every_minutes seed"
+        "max_minutes clip_norm validation_sentences checkpoint_every_steps checkpoint_every_minutes seed"
     ),
     SearchConfig: "alpha",
 }
@@ -287,8 +283,7 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
         ),
         (
             lambda: ModelConfig(source_vocab_size=7),
-            "`sharing='all'` needs one vocabulary. "
-            "Received: source_vocab_size=7, target_vocab_size=37000",
+            "`sharing='all'` needs one vocabulary. Received: source_vocab_size=7, target_vocab_size=37000",
         ),
         (lambda: DataConfig(vocab_size=7), "`vocab_size` .* at least 8. .*vocab_size=7"),
         (lambda: DataConfig(max_length=1), "`max_length` .* at least 2. .*max_length=1"),
@@ -298,8 +293,7 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
         ),
         (
             lambda: TrainingConfig(average_last=7, keep_checkpoints=6),
-            "`average_last` must be at most `keep_checkpoints`. "
-            "Received: average_last=7, keep_checkpoints=6",
+            "`average_last` must be at most `keep_checkpoints`. Received: average_last=7, keep_checkpoints=6",
         ),
         (lambda: SearchConfig(max_source_length=1), "at least 2. .*max_source_length=1"),
     ],

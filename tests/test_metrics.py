@@ -40,9 +40,7 @@ def negative_log_likelihoods(made):
 
 
 def hits(made):
-    return np.concatenate(
-        [(logits.argmax(-1) == labels)[labels != PAD] for labels, logits in made]
-    )
+    return np.concatenate([(logits.argmax(-1) == labels)[labels != PAD] for labels, logits in made])
 
 
 def updated(metric, made):
@@ -62,9 +60,7 @@ def test_accuracy_is_the_share_of_real_tokens_over_unequal_batches():
 def test_perplexity_is_exp_of_the_mean_over_all_tokens():
     made = batches()
     wanted = np.exp(negative_log_likelihoods(made).mean())
-    mean_of_perplexities = np.mean(
-        [np.exp(negative_log_likelihoods([batch]).mean()) for batch in made]
-    )
+    mean_of_perplexities = np.mean([np.exp(negative_log_likelihoods([batch]).mean()) for batch in made])
     assert abs(wanted - mean_of_perplexities) > 0.1
     np.testing.assert_allclose(updated(Perplexity(), made), wanted, rtol=1e-5)
 
@@ -88,9 +84,7 @@ def test_loss_includes_smoothing_and_perplexity_does_not():
         wanted = 0.7 * one_hot + 0.3 / (VOCAB - 1) * (1 - one_hot)
         total += (-(wanted * log_p).sum(-1) * (labels != PAD)).sum()
     np.testing.assert_allclose(loss.result(), total / 15, rtol=1e-5)
-    np.testing.assert_allclose(
-        perplexity.result(), np.exp(negative_log_likelihoods(made).mean()), rtol=1e-5
-    )
+    np.testing.assert_allclose(perplexity.result(), np.exp(negative_log_likelihoods(made).mean()), rtol=1e-5)
 
 
 @pytest.mark.parametrize("cls", [TokenLoss, TokenAccuracy, Perplexity])
@@ -120,9 +114,7 @@ def test_reset_forgets_everything(cls):
     assert updated(metric, made[1:]) == updated(cls(), made[1:])
 
 
-@pytest.mark.parametrize(
-    ("cls", "nothing"), [(TokenLoss, 0.0), (TokenAccuracy, 0.0), (Perplexity, 1.0)]
-)
+@pytest.mark.parametrize(("cls", "nothing"), [(TokenLoss, 0.0), (TokenAccuracy, 0.0), (Perplexity, 1.0)])
 def test_result_before_any_token_is_finite(cls, nothing):
     assert float(cls().result()) == nothing
     assert updated(cls(), [(np.zeros((1, 3), int), np.ones((1, 3, VOCAB)))]) == nothing

@@ -20,6 +20,9 @@ from keras_transformer.model import Transformer
 from keras_transformer.schedules import TransformerSchedule
 from keras_transformer.translator import search_ids
 
+# Keras hands its variables to h5py in a way that NumPy 2 is about to refuse.
+saves_files = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
 VOCAB, PAD, BOS, EOS = 23, 0, 1, 2
 D_MODEL = 12
 SMALL = {
@@ -50,13 +53,19 @@ every_kind = pytest.mark.parametrize(
 )
 
 
+def drawn(weight, rng):
+    """A value for a weight, kernels of about their usual size, all others off theirs too."""
+    value = rng.normal(size=weight.shape).astype("float32")
+    if len(weight.shape) == 2:
+        return value * max(weight.shape) ** -0.5
+    return 0.2 * value + (weight.name == "gamma")
+
+
 def model_with(dtype=None, **changes):
-    """A small model; all weights, biases and norms too, are off their initial values."""
+    """A small model whose weights depend on nothing but the configuration."""
     model = Transformer(ModelConfig(**{**SMALL, **changes}), dtype=dtype)
     rng = np.random.default_rng(0)
-    model.set_weights(
-        [w + rng.normal(scale=0.2, size=w.shape).astype("float32") for w in model.get_weights()]
-    )
+    model.set_weights([drawn(weight, rng) for weight in model.weights])
     return model
 
 
@@ -73,9 +82,7 @@ def changed(ids, *places_and_values):
 @pytest.mark.parametrize("layers", [1, 2, 6])
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_logit_depends_on_no_later_target_token(layers, norm_first):
-    model = model_with(
-        num_encoder_layers=layers, num_decoder_layers=layers, norm_first=norm_first
-    )
+    model = model_with(num_encoder_layers=layers, num_decoder_layers=layers, norm_first=norm_first)
     before = model((SOURCE, TARGET)).numpy()
     for position in (1, 3, 5):
         target = TARGET.copy()
@@ -114,9 +121,7 @@ def test_the_embedding_of_source_padding_does_not_matter_and_that_of_tokens_does
     matrix = model.source_embedding.embeddings.numpy()
 
     def after(row):
-        model.source_embedding.embeddings.assign(
-            np.where(np.arange(VOCAB)[:, None] == row, 9.0, matrix)
-        )
+        model.source_embedding.embeddings.assign(np.where(np.arange(VOCAB)[:, None] == row, 9.0, matrix))
         return model((SOURCE, TARGET)).numpy()
 
     np.testing.assert_array_equal(after(PAD), before)
@@ -151,8 +156,8 @@ def test_the_order_of_source_tokens_matters():
 def test_the_padding_id_is_that_of_the_special_ids():
     moved = Transformer(ModelConfig(**SMALL), special=SpecialIds(pad=7, bos=1, eos=2, unk=0))
     before = moved((SOURCE, TARGET)).numpy()
-    difference = np.abs(moved((changed(SOURCE, (1, 0, 7)), TARGET)) - before)
-    assert difference[1].max() > 0.01
+    zeros_are_tokens = np.abs(moved((SOURCE[:, :-1], TARGET)) - before)
+    assert zeros_are_tokens[0].max() > 0.001
     longer = np.pad(SOURCE, ((0, 0), (0, 2)), constant_values=7)
     np.testing.assert_allclose(moved((longer, TARGET)), before, atol=2e-6)
 
@@ -194,9 +199,7 @@ def test_what_is_cached_of_the_encoder_has_one_row_a_sentence():
 
 def test_call_is_encode_and_then_decode():
     model = model_with()
-    np.testing.assert_array_equal(
-        model.decode(TARGET, model.encode(SOURCE)), model((SOURCE, TARGET))
-    )
+    np.testing.assert_array_equal(model.decode(TARGET, model.encode(SOURCE)), model((SOURCE, TARGET)))
 
 
 def test_eager_and_in_a_graph_of_unknown_shape_it_is_the_same():
@@ -211,9 +214,7 @@ def test_eager_and_in_a_graph_of_unknown_shape_it_is_the_same():
 # Parts.
 
 
-@pytest.mark.parametrize(
-    ("sharing", "matrices"), [("all", 1), ("target_output", 2), ("none", 3)]
-)
+@pytest.mark.parametrize(("sharing", "matrices"), [("all", 1), ("target_output", 2), ("none", 3)])
 def test_sharing_leaves_so_many_matrices_over_the_vocabulary(sharing, matrices):
     model = model_with(sharing=sharing)
     shapes = [tuple(w.shape) for w in model.weights if VOCAB in w.shape]
@@ -313,15 +314,11 @@ def test_mixed_precision_computes_in_bfloat16_with_float32_weights():
     logits = mixed((SOURCE, TARGET))
     assert logits.dtype == tf.bfloat16
     assert {w.dtype for w in mixed.weights} == {"float32"}
-    np.testing.assert_allclose(
-        tf.cast(logits, tf.float32), exact((SOURCE, TARGET)), atol=0.3, rtol=0.1
-    )
+    np.testing.assert_allclose(tf.cast(logits, tf.float32), exact((SOURCE, TARGET)), atol=0.3, rtol=0.1)
     state = mixed.start(mixed.encode(SOURCE), max_length=4)
     assert state.self_attention[0].key.dtype == tf.bfloat16
     step = mixed.step(TARGET[:, 0], 0, state)
-    np.testing.assert_allclose(
-        tf.cast(step.logits, tf.float32), tf.cast(logits[:, 0], tf.float32), atol=0.1
-    )
+    np.testing.assert_allclose(tf.cast(step.logits, tf.float32), tf.cast(logits[:, 0], tf.float32), atol=0.1)
 
 
 def test_mixed_precision_trains():
@@ -379,9 +376,8 @@ for kind in data["kinds"]:
     found[f"{kind}_logits"] = model(inputs)
     found[f"{kind}_weights"] = len(model.weights)
     found[f"{kind}_tied"] = model.source_embedding is model.target_embedding
-    model.source_embedding.embeddings.assign_add(
-        keras.ops.ones_like(model.source_embedding.embeddings)
-    )
+    embeddings = model.source_embedding.embeddings
+    embeddings.assign(embeddings.numpy()[::-1])
     found[f"{kind}_moved"] = model(inputs)
 np.savez(folder + "/found.npz", **found)
 """
@@ -408,30 +404,31 @@ def loaded_elsewhere(tmp_path_factory):
     return models, np.load(folder / "found.npz")
 
 
+@saves_files
 @pytest.mark.parametrize("name", KINDS)
 def test_a_model_loaded_in_another_process_gives_the_same_logits(loaded_elsewhere, name):
     models, found = loaded_elsewhere
-    np.testing.assert_allclose(
-        found[f"{name}_logits"], models[name]((SOURCE, TARGET)), atol=1e-6
-    )
+    np.testing.assert_allclose(found[f"{name}_logits"], models[name]((SOURCE, TARGET)), atol=1e-6)
 
 
+@saves_files
 @pytest.mark.parametrize("name", KINDS)
 def test_a_model_loaded_in_another_process_is_tied_as_before(loaded_elsewhere, name):
     models, found = loaded_elsewhere
     model = models[name]
     assert found[f"{name}_weights"] == len(model.weights)
     assert found[f"{name}_tied"] == (KINDS[name]["sharing"] == "all")
-    # Adding 1 to the source embedding acts wherever that matrix is shared.
+    # Turning the source embedding upside down acts wherever that matrix is shared.
     embeddings = model.source_embedding.embeddings
     old = embeddings.numpy()
-    embeddings.assign(old + 1)
+    embeddings.assign(old[::-1])
     moved = model((SOURCE, TARGET)).numpy()
     embeddings.assign(old)
     np.testing.assert_allclose(found[f"{name}_moved"], moved, atol=1e-5)
     assert np.abs(moved - found[f"{name}_logits"]).max() > 0.01
 
 
+@saves_files
 @every_kind
 def test_weights_saved_alone_come_back(kind, tmp_path):
     model, other = model_with(**kind), Transformer(ModelConfig(**{**SMALL, **kind}))
@@ -441,6 +438,7 @@ def test_weights_saved_alone_come_back(kind, tmp_path):
     np.testing.assert_array_equal(model((SOURCE, TARGET)), other((SOURCE, TARGET)))
 
 
+@saves_files
 def test_other_precision_and_special_ids_survive_a_file(tmp_path):
     special = SpecialIds(pad=3, bos=2, eos=1, unk=0)
     model = Transformer(ModelConfig(**SMALL), special=special, dtype="mixed_bfloat16")
@@ -491,15 +489,13 @@ def test_learns_to_copy():
     rng = np.random.default_rng(0)
     inputs, labels = digits(rng, 400 * 64)
     batches = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(64)
-    model.fit(batches, verbose=0)
+    model.fit(batches, shuffle=False, verbose=0)
 
     unseen, answers = digits(rng, 211)
     shown = model.evaluate(unseen, answers, batch_size=211, verbose=0, return_dict=True)
     assert shown["token_accuracy"] > 0.99
     for beam_size in (1, 3):
-        found = search_ids(
-            model, unseen[0], SearchConfig(beam_size=beam_size, extra_length=2)
-        ).ids[:, 0]
+        found = search_ids(model, unseen[0], SearchConfig(beam_size=beam_size, extra_length=2)).ids[:, 0]
         width = max(found.shape[1], answers.shape[1])
         exact = np.pad(found, ((0, 0), (0, width - found.shape[1]))) == np.pad(
             answers, ((0, 0), (0, width - answers.shape[1]))

@@ -109,17 +109,13 @@ def test_the_model_has_as_many_weights_as_counted_by_hand(name, without_random_n
     config = PRESETS[name]
     learned = config.model.max_positions if config.model.positions == "learned" else 0
     assert config.model.source_vocab_size == config.model.target_vocab_size
-    wanted = by_hand(
-        config.model.target_vocab_size, SIZES[name], config.model.norm_first, learned
-    )
+    wanted = by_hand(config.model.target_vocab_size, SIZES[name], config.model.norm_first, learned)
     assert count(config) == wanted
     if name in PUBLISHED:
         assert wanted == PUBLISHED[name]
 
 
-@pytest.mark.parametrize(
-    ("vocab_size", "millions"), [(32_000, 60.49), (33_708, 61.36), (36_000, 62.53)]
-)
+@pytest.mark.parametrize(("vocab_size", "millions"), [(32_000, 60.49), (33_708, 61.36), (36_000, 62.53)])
 def test_base_with_other_vocabularies(vocab_size, millions, without_random_numbers):
     found = count(with_vocab_size(PRESETS["base"], vocab_size))
     assert round(found / 1e6, 2) == millions

@@ -59,9 +59,7 @@ def test_first_update_of_an_optimizer_uses_step_1_of_the_equation():
 
 def test_learning_rate_shown_by_adam_is_that_of_the_next_update():
     optimizer = keras.optimizers.Adam(TransformerSchedule(D_MODEL, WARMUP))
-    np.testing.assert_allclose(
-        optimizer.learning_rate, 512**-0.5 * 4000**-1.5, rtol=1e-6
-    )
+    np.testing.assert_allclose(optimizer.learning_rate, 512**-0.5 * 4000**-1.5, rtol=1e-6)
     assert float(optimizer.learning_rate) > 0
 
 

@@ -59,9 +59,7 @@ class Toy:
         return logits - np.log(np.sum(np.exp(logits)))
 
     def score(self, sentence, tokens, alpha):
-        total = sum(
-            self.log_probs(sentence, tokens[:i])[tokens[i]] for i in range(len(tokens))
-        )
+        total = sum(self.log_probs(sentence, tokens[:i])[tokens[i]] for i in range(len(tokens)))
         return total / ((5 + len(tokens)) / 6) ** alpha
 
 
@@ -81,15 +79,10 @@ def ranked(hypotheses):
 def enumerate_all(toy, sentence, limit, alpha, forbidden=()):
     """Every hypothesis there is."""
     words = [t for t in range(toy.vocab_size) if t != EOS and t not in forbidden]
-    ended = [
-        (*head, EOS)
-        for n in range(limit)
-        for head in itertools.product(words, repeat=n)
-    ]
+    ended = [(*head, EOS) for n in range(limit) for head in itertools.product(words, repeat=n)]
     cut_off = list(itertools.product(words, repeat=limit))
     return ranked(
-        Listed(tokens[-1] == EOS, toy.score(sentence, tokens, alpha), tokens)
-        for tokens in ended + cut_off
+        Listed(tokens[-1] == EOS, toy.score(sentence, tokens, alpha), tokens) for tokens in ended + cut_off
     )
 
 
@@ -111,10 +104,7 @@ def list_beam_search(toy, sentence, limit, alpha, beam_size, forbidden=()):
                 finished.append(Listed(True, score, tokens))
             else:
                 alive.append((total, tokens))
-    cut_off = [
-        Listed(False, total / ((5 + limit) / 6) ** alpha, tokens)
-        for total, tokens in alive
-    ]
+    cut_off = [Listed(False, total / ((5 + limit) / 6) ** alpha, tokens) for total, tokens in alive]
     return ranked(finished)[:beam_size] + ranked(cut_off)
 
 
@@ -149,9 +139,7 @@ def check_same(found, sentence, expected):
     padded = [(*t, *[PAD] * (found.ids.shape[2] - len(t))) for t in tokens]
     np.testing.assert_array_equal(found.ids[sentence], padded)
     np.testing.assert_array_equal(found.lengths[sentence], [len(t) for t in tokens])
-    np.testing.assert_array_equal(
-        found.finished[sentence], [h.finished for h in expected] + [False] * empty
-    )
+    np.testing.assert_array_equal(found.finished[sentence], [h.finished for h in expected] + [False] * empty)
     np.testing.assert_allclose(
         found.scores[sentence],
         [h.score for h in expected] + [-math.inf] * empty,
@@ -169,7 +157,7 @@ def check_equal(left, right):
 
 
 @pytest.mark.parametrize(
-    "length, alpha, expected",
+    ("length", "alpha", "expected"),
     [
         (1, 0.6, 1.0),  # (6 / 6) ** anything
         (7, 0.0, 1.0),
@@ -187,7 +175,7 @@ def test_length_penalty_is_that_of_wu_et_al(length, alpha, expected):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
-@pytest.mark.parametrize("seed, vocab_size, limit", [(1, 3, 4), (2, 4, 4), (3, 5, 3)])
+@pytest.mark.parametrize(("seed", "vocab_size", "limit"), [(1, 3, 4), (2, 4, 4), (3, 5, 3)])
 def test_wide_beam_lists_every_hypothesis_there_is(seed, vocab_size, limit, alpha):
     toy = Toy(seed, vocab_size)
     width = vocab_size**limit
@@ -208,7 +196,7 @@ def test_wide_beam_finds_the_best_hypothesis_of_all(seed, alpha):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
-@pytest.mark.parametrize("beam_size, n_best", [(2, 1), (2, 2), (3, 1), (4, 1), (4, 3)])
+@pytest.mark.parametrize(("beam_size", "n_best"), [(2, 1), (2, 2), (3, 1), (4, 1), (4, 3)])
 def test_stopping_early_loses_nothing(beam_size, n_best, alpha):
     forbidden = (PAD, BOS)
     sentences = list(range(12))
@@ -234,9 +222,7 @@ def test_score_is_that_of_the_ids_and_at_most_the_best_of_all(beam_size):
     alpha = 0.6
     toy = Toy(7, 4)
     sentences, limits = [2, 3, 5, 7, 11], [4, 3, 4, 2, 4]
-    found = search(
-        toy, sentences, limits, beam_size=beam_size, n_best=beam_size, alpha=alpha
-    )
+    found = search(toy, sentences, limits, beam_size=beam_size, n_best=beam_size, alpha=alpha)
     for row, (sentence, limit) in enumerate(zip(sentences, limits, strict=True)):
         assert found.finished[row, 0] >= found.finished[row, -1]
         for place in range(beam_size):
@@ -244,13 +230,9 @@ def test_score_is_that_of_the_ids_and_at_most_the_best_of_all(beam_size):
             tokens = tuple(found.ids[row, place, :length])
             if length:
                 score = toy.score(sentence, tokens, alpha)
-                np.testing.assert_allclose(
-                    found.scores[row, place], score, rtol=2e-6, atol=2e-6
-                )
+                np.testing.assert_allclose(found.scores[row, place], score, rtol=2e-6, atol=2e-6)
                 best = enumerate_all(toy, sentence, limit, alpha)
-                same = [
-                    h.score for h in best if h.finished == found.finished[row, place]
-                ]
+                same = [h.score for h in best if h.finished == found.finished[row, place]]
                 assert found.scores[row, place] <= same[0] + 1e-6
             else:
                 assert found.scores[row, place] == -math.inf
@@ -269,10 +251,11 @@ def test_beam_of_one_is_greedy_search(seed, alpha):
     assert [x.dtype for x in greedy] == [x.dtype for x in beam]
     for row, limit in enumerate(limits):
         check_same(greedy, row, list_beam_search(toy, row, limit, alpha, 1, (PAD,)))
-    assert greedy.finished.any() and not greedy.finished.all()
+    assert greedy.finished.any()
+    assert not greedy.finished.all()
 
 
-@pytest.mark.parametrize("beam_size, n_best", [(None, 1), (3, 1), (3, 3)])
+@pytest.mark.parametrize(("beam_size", "n_best"), [(None, 1), (3, 1), (3, 3)])
 def test_neighbours_in_the_batch_change_nothing(beam_size, n_best):
     toy = Toy(4, 6)
     sentences, limits = [13, 1, 8, 6, 21], [12, 3, 1, 7, 9]
@@ -308,14 +291,16 @@ def test_only_padding_follows_the_end_and_forbidden_ids_never_appear(beam_size):
         forbidden_ids=(PAD, BOS),
         **settings,
     )
-    assert found.finished.any() and not found.finished.all()
+    assert found.finished.any()
+    assert not found.finished.all()
     for row, place in np.ndindex(found.lengths.shape):
         ids, length = found.ids[row, place], found.lengths[row, place]
         assert length <= limits[row]
         assert (ids[length:] == PAD).all()
         assert not np.isin(ids[:length], [PAD, BOS]).any()
         if found.finished[row, place]:
-            assert list(ids).count(EOS) == 1 and ids[length - 1] == EOS
+            assert list(ids).count(EOS) == 1
+            assert ids[length - 1] == EOS
         else:
             assert EOS not in ids
 
@@ -355,15 +340,18 @@ def test_loop_ends_as_soon_as_nothing_better_can_come():
         positions = []
         found = to_numpy(run())
         assert positions == list(range(calls))
-        assert found.ids[0, 0, 0] == EOS and found.finished.all()
+        assert found.ids[0, 0, 0] == EOS
+        assert found.finished.all()
 
 
 @pytest.mark.parametrize("beam_size", [None, 3])
 def test_limit_of_zero_gives_the_empty_hypothesis(beam_size):
     toy = Toy(3, 5)
     found = search(toy, [3, 4], [0, 5], beam_size=beam_size)
-    assert found.scores[0, 0] == 0.0 and found.lengths[0, 0] == 0
-    assert not found.finished[0, 0] and (found.ids[0, 0] == PAD).all()
+    assert found.scores[0, 0] == 0.0
+    assert found.lengths[0, 0] == 0
+    assert not found.finished[0, 0]
+    assert (found.ids[0, 0] == PAD).all()
     alone = search(toy, [4], [5], beam_size=beam_size)
     check_equal(alone, Hypotheses(*(x[1:] for x in found)))
 
@@ -381,8 +369,10 @@ def test_sentence_without_any_continuation_has_no_hypothesis(beam_size, nothing)
     whole = search(toy, [3, 4], [5, 5], beam_size=beam_size)
     toy.step = step
     found = search(toy, [3, 4], [5, 5], beam_size=beam_size)
-    assert found.scores[0, 0] == -math.inf and found.lengths[0, 0] == 0
-    assert not found.finished[0, 0] and (found.ids[0, 0] == PAD).all()
+    assert found.scores[0, 0] == -math.inf
+    assert found.lengths[0, 0] == 0
+    assert not found.finished[0, 0]
+    assert (found.ids[0, 0] == PAD).all()
     check_equal(*(Hypotheses(*(x[1:] for x in h)) for h in (found, whole)))
 
 
@@ -428,9 +418,7 @@ def test_half_logits_give_float32_scores(beam_size):
     check_equal(whole, half)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="tf.function is TensorFlow's"
-)
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.function is TensorFlow's")
 @pytest.mark.parametrize("beam_size", [None, 1, 3])
 @pytest.mark.parametrize("known_batch", [True, False])
 @pytest.mark.parametrize("known_length", [True, False])
@@ -473,14 +461,12 @@ def test_graph_gives_what_eager_gives(beam_size, known_batch, known_length):
         sentences, limits = [13, 1, 8, 6, 21][:size], [12, 3, 1, 7, 9][:size]
         found = to_numpy(graph(tf.constant(sentences), tf.constant(limits), 12))
         settings = {} if beam_size is None else {"n_best": beam_size}
-        eager = search(
-            toy, sentences, limits, beam_size=beam_size, max_length=12, **settings
-        )
+        eager = search(toy, sentences, limits, beam_size=beam_size, max_length=12, **settings)
         check_equal(found, eager)
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    ("settings", "message"),
     [
         ({"beam_size": 0}, "`beam_size`.*beam_size=0"),
         ({"beam_size": 2.0}, r"`beam_size`.*beam_size=2\.0"),

@@ -255,9 +255,7 @@ def _plan_longest(source_lengths, target_lengths, order, batch_tokens):
                 break
             end, source_len, target_len = end + 1, longer_source, longer_target
         indices = order[begin * ROWS_MULTIPLE : end * ROWS_MULTIPLE]
-        plans.append(
-            BatchPlan(indices, (end - begin) * ROWS_MULTIPLE, source_len, target_len)
-        )
+        plans.append(BatchPlan(indices, (end - begin) * ROWS_MULTIPLE, source_len, target_len))
         begin = end
     return plans
 

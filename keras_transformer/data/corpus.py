@@ -101,9 +101,7 @@ def load_split(dataset, split, source, target, *, on_bad_utf8="refuse"):
     if split not in names and split == "test":
         split = next((name for name in names if name.startswith("test")), split)
     if split not in names and names:
-        raise DataError(
-            f"{folder}: no split {split!r} with ending .{source}. Known: {', '.join(names)}"
-        )
+        raise DataError(f"{folder}: no split {split!r} with ending .{source}. Known: {', '.join(names)}")
     return _read_split(folder, split, source, target, on_bad_utf8)
 
 
@@ -129,8 +127,7 @@ def _cldr_locales(dataset, source, target):
         raise DataError(f"{dataset}: the built-in corpus is named cldr/SOURCE-TARGET")
     if {source, target} != set(named):
         raise DataError(
-            f"{dataset} holds {named[0]} and {named[1]}. "
-            f"Received: source {source!r}, target {target!r}"
+            f"{dataset} holds {named[0]} and {named[1]}. Received: source {source!r}, target {target!r}"
         )
     return source, target
 
@@ -146,9 +143,7 @@ def _folder(dataset):
 
 
 def _read_split(folder, name, source, target, on_bad_utf8):
-    return read_parallel(
-        folder / f"{name}.{source}", folder / f"{name}.{target}", on_bad_utf8=on_bad_utf8
-    )
+    return read_parallel(folder / f"{name}.{source}", folder / f"{name}.{target}", on_bad_utf8=on_bad_utf8)
 
 
 def _unzip(examples):

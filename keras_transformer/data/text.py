@@ -54,9 +54,7 @@ def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
         str, one line without its end.
     """
     if on_bad_utf8 not in ON_BAD_UTF8:
-        raise ValueError(
-            f"`on_bad_utf8` must be one of {list(ON_BAD_UTF8)}. Received: {on_bad_utf8!r}"
-        )
+        raise ValueError(f"`on_bad_utf8` must be one of {list(ON_BAD_UTF8)}. Received: {on_bad_utf8!r}")
     return _lines(stream, name, on_bad_utf8)
 
 

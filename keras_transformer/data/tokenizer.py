@@ -71,8 +71,7 @@ class SubwordTokenizer:
         )
         if found != special:
             raise ValueError(
-                f"{name} has other special ids than asked for. "
-                f"Expected: {special}. Received: {found}"
+                f"{name} has other special ids than asked for. Expected: {special}. Received: {found}"
             )
         # The unknown id stays: it stands for text, and shows as "⁇".
         self._textless = {special.pad, special.bos, special.eos}
@@ -118,20 +117,15 @@ class SubwordTokenizer:
         _check_choice("model_type", model_type, MODEL_TYPES)
         _check_choice("normalization", normalization, NORMALIZATIONS)
         if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or vocab_size < 1:
-            raise ValueError(
-                f"`vocab_size` must be a positive whole number. Received: {vocab_size!r}"
-            )
+            raise ValueError(f"`vocab_size` must be a positive whole number. Received: {vocab_size!r}")
         if not 0 < character_coverage <= 1:
             raise ValueError(
-                "`character_coverage` must be above 0 and at most 1. "
-                f"Received: {character_coverage!r}"
+                f"`character_coverage` must be above 0 and at most 1. Received: {character_coverage!r}"
             )
         if max_texts is not None and max_texts < 1:
             raise ValueError(f"`max_texts` must be at least 1. Received: {max_texts!r}")
         if isinstance(texts, (str, bytes)):
-            raise TypeError(
-                f"`texts` must be an iterable of str. Received: {type(texts).__name__}"
-            )
+            raise TypeError(f"`texts` must be an iterable of str. Received: {type(texts).__name__}")
 
         model = io.BytesIO()
         stream = _Texts(texts, normalization)
@@ -183,9 +177,7 @@ class SubwordTokenizer:
         try:
             model_bytes = pathlib.Path(path).read_bytes()
         except OSError as error:
-            raise ValueError(
-                f"{path}: cannot read the tokenizer model: {error.strerror}"
-            ) from error
+            raise ValueError(f"{path}: cannot read the tokenizer model: {error.strerror}") from error
         return cls(model_bytes, special=special, name=str(path))
 
     def save(self, path):
@@ -265,8 +257,7 @@ class SubwordTokenizer:
             for one in row:
                 if not 0 <= one < self.vocab_size:
                     raise ValueError(
-                        f"`ids` must be at least 0 and below vocab_size={self.vocab_size}. "
-                        f"Received: {one}"
+                        f"`ids` must be at least 0 and below vocab_size={self.vocab_size}. Received: {one}"
                     )
         return self._processor.decode(rows) if rows else []
 
@@ -279,9 +270,7 @@ class SubwordTokenizer:
         """
         tf, tensorflow_text = _import_tensorflow_text()
         with tf.init_scope():  # the model is loaded once, outside any graph being traced
-            return tensorflow_text.SentencepieceTokenizer(
-                model=self._model_bytes, out_type=tf.int32
-            )
+            return tensorflow_text.SentencepieceTokenizer(model=self._model_bytes, out_type=tf.int32)
 
     def encode_tensor(self, texts):
         """`encode` as a TensorFlow graph, for `Dataset.map` and exported models.

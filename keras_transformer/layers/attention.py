@@ -67,16 +67,23 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     # float32 whatever the policy: the softmax of a half type loses mass.
     scores = ops.cast(scores, "float32") * (1.0 / key.shape[-1] ** 0.5)
     if mask is None:
-        weights = ops.softmax(scores, axis=-1)
+        weights = _softmax(scores)
     else:
         mask = ops.expand_dims(mask, 1)  # one mask for all heads
         hidden = 1.0 - ops.cast(mask, "float32")
         # exp(-1e9) is exactly 0 beside any score that can occur.
-        weights = ops.softmax(scores - 1e9 * hidden, axis=-1)
+        weights = _softmax(scores - 1e9 * hidden)
         weights = weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
     mixing = weights if dropout is None else dropout(weights)
     output = ops.einsum("bhts,bhsd->bhtd", ops.cast(mixing, value.dtype), value)
     return Attention(output, weights)
+
+
+def _softmax(scores):
+    """Softmax over source positions; Keras warns where there is one, at the first cached step."""
+    if scores.shape[-1] == 1:
+        return ops.ones_like(scores)
+    return ops.softmax(scores, axis=-1)
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -104,9 +111,7 @@ class MultiHeadAttention(keras.layers.Layer):
     Keras' implicit masks are neither read nor changed.
     """
 
-    def __init__(
-        self, num_heads, key_dim, *, value_dim=None, dropout=0.0, use_bias=False, **kwargs
-    ):
+    def __init__(self, num_heads, key_dim, *, value_dim=None, dropout=0.0, use_bias=False, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -120,9 +125,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.supports_masking = True
 
         def projection(width, name):
-            return Projection(
-                num_heads * width, use_bias=use_bias, name=name, dtype=self.dtype_policy
-            )
+            return Projection(num_heads * width, use_bias=use_bias, name=name, dtype=self.dtype_policy)
 
         self.query_projection = projection(self.key_dim, "query")
         self.key_projection = projection(self.key_dim, "key")
@@ -172,9 +175,7 @@ class MultiHeadAttention(keras.layers.Layer):
             self._split_heads(self.value_projection(value)),
         )
 
-    def attend(
-        self, query, key_value, attention_mask=None, *, return_weights=False, training=None
-    ):
+    def attend(self, query, key_value, attention_mask=None, *, return_weights=False, training=None):
         """Attends to keys and values that `project` made.
 
         Args:

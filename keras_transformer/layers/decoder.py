@@ -99,9 +99,7 @@ class DecoderLayer(keras.layers.Layer):
         self.self_attention_residual = Residual(name="self_attention_residual", **residual)
         self.cross_attention = MultiHeadAttention(name="cross_attention", **attention)
         self.cross_attention_residual = Residual(name="cross_attention_residual", **residual)
-        self.feed_forward = FeedForward(
-            d_ff, dropout=relu_dropout, name="feed_forward", dtype=policy
-        )
+        self.feed_forward = FeedForward(d_ff, dropout=relu_dropout, name="feed_forward", dtype=policy)
         self.feed_forward_residual = Residual(name="feed_forward_residual", **residual)
 
     def build(self, inputs_shape, encoder_output_shape):
@@ -124,9 +122,7 @@ class DecoderLayer(keras.layers.Layer):
             self_attention_mask = causal_mask(ops.shape(inputs)[1])
         x = inputs
         y = self.self_attention_residual.enter(x)
-        y = self.self_attention(
-            y, y, attention_mask=self_attention_mask, training=training
-        ).output
+        y = self.self_attention(y, y, attention_mask=self_attention_mask, training=training).output
         x = self.self_attention_residual.leave(x, y, training=training)
 
         y = self.cross_attention_residual.enter(x)
@@ -158,9 +154,7 @@ class DecoderLayer(keras.layers.Layer):
         """
         x = inputs
         rows, _, d_model = ops.shape(x)
-        attended = self.self_attention.step(
-            self.self_attention_residual.enter(x), position, cache
-        )
+        attended = self.self_attention.step(self.self_attention_residual.enter(x), position, cache)
         x = self.self_attention_residual.leave(x, attended.output)
 
         # The hypotheses of a sentence are the queries of one attention to it.

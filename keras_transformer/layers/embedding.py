@@ -64,14 +64,11 @@ class PositionalEmbedding(keras.layers.Layer):
             a graph of unknown length the lookup itself fails on a CPU.
     """
 
-    def __init__(
-        self, vocab_size, d_model, *, positions="interleaved", max_positions=1024, **kwargs
-    ):
+    def __init__(self, vocab_size, d_model, *, positions="interleaved", max_positions=1024, **kwargs):
         super().__init__(**kwargs)
         if positions not in ("interleaved", "halves", "learned"):
             raise ValueError(
-                "`positions` must be 'interleaved', 'halves' or 'learned'. "
-                f"Received: {positions!r}"
+                f"`positions` must be 'interleaved', 'halves' or 'learned'. Received: {positions!r}"
             )
         self.vocab_size = vocab_size
         self.d_model = d_model

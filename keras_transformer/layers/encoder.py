@@ -78,9 +78,7 @@ class EncoderLayer(keras.layers.Layer):
             dtype=policy,
         )
         self.self_attention_residual = Residual(name="self_attention_residual", **residual)
-        self.feed_forward = FeedForward(
-            d_ff, dropout=relu_dropout, name="feed_forward", dtype=policy
-        )
+        self.feed_forward = FeedForward(d_ff, dropout=relu_dropout, name="feed_forward", dtype=policy)
         self.feed_forward_residual = Residual(name="feed_forward_residual", **residual)
 
     def build(self, inputs_shape):

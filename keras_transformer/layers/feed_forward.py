@@ -23,17 +23,13 @@ class FeedForward(keras.layers.Layer):
         self.d_ff = d_ff
         self.dropout = dropout
         self.supports_masking = True
-        self.inner = Projection(
-            d_ff, use_bias=True, activation="relu", name="inner", dtype=self.dtype_policy
-        )
+        self.inner = Projection(d_ff, use_bias=True, activation="relu", name="inner", dtype=self.dtype_policy)
         self.relu_dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
         self.outer = None  # as wide as the input, so made in `build`
 
     def build(self, inputs_shape):
         self.inner.build(inputs_shape)
-        self.outer = Projection(
-            inputs_shape[-1], use_bias=True, name="outer", dtype=self.dtype_policy
-        )
+        self.outer = Projection(inputs_shape[-1], use_bias=True, name="outer", dtype=self.dtype_policy)
         self.outer.build((*inputs_shape[:-1], self.d_ff))
 
     def call(self, inputs, training=None):

@@ -28,12 +28,8 @@ class Residual(keras.layers.Layer):
         self.norm_first = norm_first
         self.epsilon = epsilon
         self.supports_masking = True
-        self.norm = keras.layers.LayerNormalization(
-            epsilon=epsilon, name="norm", dtype=self.dtype_policy
-        )
-        self.residual_dropout = keras.layers.Dropout(
-            dropout, name="dropout", dtype=self.dtype_policy
-        )
+        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+        self.residual_dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def build(self, inputs_shape):
         self.norm.build(inputs_shape)

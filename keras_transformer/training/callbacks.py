@@ -62,8 +62,7 @@ class Progress(keras.callbacks.Callback):
             "minutes": now / 60,
             **{name: float(value) for name, value in logs.items()},
             "learning_rate": float(self.model.optimizer.learning_rate),
-            "target_tokens_per_second": tokens
-            / max(now - self.last_time - self.other_seconds, 1e-9),
+            "target_tokens_per_second": tokens / max(now - self.last_time - self.other_seconds, 1e-9),
         }
         self.model.reset_metrics()
         self.run.append_history({"kind": "train", **record})
@@ -156,9 +155,7 @@ class Validation(keras.callbacks.Callback):
         self.validated = step
         seconds = self.clock.seconds - begin
         self.progress.other_seconds += seconds
-        self.run.append_history(
-            {"kind": "validation", "step": step, "minutes": begin / 60, **record}
-        )
+        self.run.append_history({"kind": "validation", "step": step, "minutes": begin / 60, **record})
         self.progress.write_scalars("validation", step, record)
         bleu = f" | BLEU {record['bleu']:.2f} (greedy)" if "bleu" in record else ""
         print(

@@ -14,6 +14,7 @@ Checkpoints are TensorFlow's: complete or invisible, with a checksum for each te
 import json
 import os
 import pathlib
+import re
 
 import keras
 import numpy as np
@@ -92,19 +93,12 @@ class RunFolder:
                 "its end; until then there is `last`"
             )
         model = Transformer(self.config.model)
-        try:
-            restored = tf.train.Checkpoint(weights=_by_path(model.weights)).restore(newest)
-            restored.assert_existing_objects_matched().expect_partial()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"{newest}: damaged, or of another model: {reason}") from error
+        _restore(tf.train.Checkpoint(weights=_by_path(model.weights)), newest, partly=True)
         return model
 
     def checkpoints(self, model, optimizer):
         """Returns the `Checkpoints` of a model in training."""
-        return Checkpoints(
-            self.path / "checkpoints", model, optimizer, self.config.training.keep_checkpoints
-        )
+        return Checkpoints(self.path / "checkpoints", model, optimizer, self.config.training.keep_checkpoints)
 
     def average(self, model, last):
         """Writes the mean of the newest checkpoints' weights, and puts it into `model`.
@@ -123,8 +117,7 @@ class RunFolder:
         by_path = _by_path(model.weights)
         totals = {name: np.zeros(weight.shape, np.float64) for name, weight in by_path.items()}
         for path in paths:
-            restored = tf.train.Checkpoint(weights=by_path).restore(path)
-            restored.assert_existing_objects_matched().expect_partial()
+            _restore(tf.train.Checkpoint(weights=by_path), path, partly=True)
             for name, weight in by_path.items():
                 totals[name] += weight.numpy()
         for name, weight in by_path.items():
@@ -159,19 +152,14 @@ class Checkpoints:
     """
 
     def __init__(self, folder, model, optimizer, keep):
-        weights = _by_path(model.weights)
-        # Dropout's seed states: without them a resumed run is another run.
-        seeds = {
-            name: variable
-            for name, variable in _by_path(model.variables).items()
-            if name not in weights
-        }
+        self.folder = pathlib.Path(folder)
         self.optimizer = optimizer
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self._checkpoint = tf.train.Checkpoint(
-            weights=weights,
-            optimizer=_by_path(optimizer.variables),
-            seeds=seeds,
+            weights=_by_path(model.weights),
+            optimizer=_by_path(optimizer.variables, "adam"),
+            # Dropout's seed states: without them a resumed run is another run.
+            seeds=_seed_states(model),
             seconds=self.seconds,
         )
         self._manager = tf.train.CheckpointManager(
@@ -183,10 +171,21 @@ class Checkpoints:
 
         Returns:
             int, the step it was saved at; 0 where there is none.
+
+        Raises:
+            ValueError: the newest state is damaged or of another model, or there are
+                states but not the list of them: starting anew would overwrite them.
         """
-        if self._manager.latest_checkpoint is None:
+        newest = self._manager.latest_checkpoint
+        if newest is None:
+            lost = sorted(path.stem for path in self.folder.glob("step-*.index"))
+            if lost:
+                raise ValueError(
+                    f"{self.folder}: the file `checkpoint` is missing or damaged, but there "
+                    f"is {', '.join(lost)}. Restore it, or choose another --run-dir"
+                )
             return 0
-        self._checkpoint.restore(self._manager.latest_checkpoint).assert_consumed()
+        _restore(self._checkpoint, newest)
         return int(self.optimizer.iterations.numpy())
 
     def save(self, seconds):
@@ -221,12 +220,47 @@ def write_text(path, text):
     os.replace(temporary, path)
 
 
-def _by_path(variables):
-    """{path: tf.Variable}; the part before the model's own name is left out."""
+def _restore(checkpoint, path, *, partly=False):
+    """Restores a checkpoint file; `partly` where it holds more than `checkpoint`."""
+    try:
+        # Every checksum is looked at before anything changes.
+        reader = tf.train.load_checkpoint(path)
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+        # Without `expect_partial`, what is left over is listed when Python ends.
+        status = checkpoint.restore(path).expect_partial()
+        status.assert_existing_objects_matched() if partly else status.assert_consumed()
+    except (AssertionError, IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path}: damaged, or of another model: {reason}") from error
+
+
+def _by_path(variables, owner=None):
+    """{path: tf.Variable}; `owner` stands for the path's first part, as Keras numbers it."""
     found = {}
     for variable in variables:
         name = variable.path
+        if owner is not None:
+            name = f"{owner}/{name.partition('/')[2]}"
         if name in found:
             raise ValueError(f"Two variables have the path {name!r}.")
         found[name] = variable.value if isinstance(variable, keras.Variable) else variable
     return found
+
+
+def _seed_states(model):
+    """{name: tf.Variable} of dropout's seed states, numbered from 0.
+
+    Keras numbers seed generators through the whole process: the second model of a
+    notebook would find none of its own names in a checkpoint of the first.
+    """
+    numbers = {}
+    for variable in model.variables:
+        match = re.match(r"seed_generator_?(\d*)/", variable.path)
+        if match:
+            numbers[int(match[1] or 0)] = variable
+    ordered = [numbers[number] for number in sorted(numbers)]
+    return {
+        f"seed_generator{f'_{i}' if i else ''}/seed_generator_state": variable.value
+        for i, variable in enumerate(ordered)
+    }

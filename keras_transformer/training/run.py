@@ -89,16 +89,18 @@ def train(config, run_dir):
         f" {len(corpus.validation.source):,} for validation",
         flush=True,
     )
-    run = earlier or RunFolder.create(run_dir, *_with_tokenizer(config, corpus.train))
-    tokenizer = run.load_tokenizer()
-    _check_same_settings(run, with_vocab_size(config, tokenizer.vocab_size))
-
-    keras.utils.set_random_seed(training.seed)
-    keras.config.set_dtype_policy(training.precision)
-    model = Transformer(run.config.model)
-    compile_model(model, training)
+    tokenizer = earlier.load_tokenizer() if earlier else _train_tokenizer(data, corpus.train)
+    config = with_vocab_size(config, tokenizer.vocab_size)
+    if earlier:
+        _check_same_settings(earlier, config)
     batches = _batches(corpus.train, tokenizer, data, training.seed, "training")
     validation = _batches(corpus.validation, tokenizer, data, training.seed, "validation")
+    # The folder appears when nothing is left to refuse.
+    run = earlier or RunFolder.create(run_dir, config, tokenizer)
+
+    keras.utils.set_random_seed(training.seed)
+    model = Transformer(run.config.model, dtype=training.precision)
+    compile_model(model, training)
     print(
         f"model: {model.count_params():,} parameters, vocabulary {tokenizer.vocab_size:,};"
         f" {batches.per_epoch:,} batches an epoch of up to {data.batch_tokens:,} tokens a side",
@@ -185,23 +187,19 @@ def report(result, *, examples=10):
             "",
             "next:",
             f"  echo 'your sentence' | python pipelines/translate.py {run}",
-            f"  python pipelines/evaluate_wmt.py {run} --dataset {data.dataset}"
-            f" --split {result.split}",
+            f"  python pipelines/evaluate_wmt.py {run} --dataset {data.dataset} --split {result.split}",
             f"  tensorboard --logdir {run / 'tensorboard'}",
         ]
     )
 
 
-def _with_tokenizer(config, train_pairs):
-    """Trains the vocabulary; returns (config, tokenizer)."""
-    print(f"training a vocabulary of {config.data.vocab_size:,} tokens", flush=True)
-    tokenizer = SubwordTokenizer.train(
+def _train_tokenizer(data, train_pairs):
+    print(f"training a vocabulary of {data.vocab_size:,} tokens", flush=True)
+    return SubwordTokenizer.train(
         itertools.chain(train_pairs.source, train_pairs.target),
-        vocab_size=config.data.vocab_size,
-        normalization=config.data.normalization,
-        split_digits=config.data.split_digits,
+        vocab_size=data.vocab_size,
+        normalization=data.normalization,
     )
-    return with_vocab_size(config, tokenizer.vocab_size), tokenizer
 
 
 def _check_same_settings(run, config):
@@ -218,18 +216,15 @@ def _check_same_settings(run, config):
 
 
 def _batches(pairs, tokenizer, data, seed, name):
-    kept, num_dropped = drop_long(
-        encode_pairs(pairs.source, pairs.target, tokenizer), data.max_length
-    )
+    kept, num_dropped = drop_long(encode_pairs(pairs.source, pairs.target, tokenizer), data.max_length)
+    if not len(kept):
+        raise DataError(
+            f"{name}: all {num_dropped:,} pairs have over {data.max_length} tokens. Raise data.max_length"
+        )
     if num_dropped:
         print(
             f"{name}: left out {num_dropped:,} pairs of over {data.max_length} tokens",
             file=sys.stderr,
-        )
-    if not len(kept):
-        raise DataError(
-            f"{name}: all {num_dropped:,} pairs have over {data.max_length} tokens. "
-            "Raise data.max_length"
         )
     return TokenBatches(
         kept,

@@ -43,9 +43,7 @@ class TokenWeightedStep:
         kwargs.setdefault("jit_compile", False)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
         # A namespace, as Keras tracks lists and a built model takes no new members.
-        self._reported = types.SimpleNamespace(
-            metrics=[TokenLoss(pad_id=loss.pad_id), *metrics]
-        )
+        self._reported = types.SimpleNamespace(metrics=[TokenLoss(pad_id=loss.pad_id), *metrics])
 
     @property
     def metrics(self):
@@ -54,9 +52,7 @@ class TokenWeightedStep:
     def get_compile_config(self):
         config = super().get_compile_config()
         if config and self.compiled:
-            config["metrics"] = [
-                keras.saving.serialize_keras_object(metric) for metric in self.metrics[1:]
-            ]
+            config["metrics"] = [keras.saving.serialize_keras_object(metric) for metric in self.metrics[1:]]
         return config
 
     def compile_from_config(self, config):
@@ -80,9 +76,7 @@ class TokenWeightedStep:
 
     def _mean_over_tokens(self, statistics):
         # A batch without a real token has loss 0, not 0 / 0.
-        return tf.reduce_sum(statistics.loss) / tf.maximum(
-            tf.reduce_sum(statistics.weight), 1.0
-        )
+        return tf.reduce_sum(statistics.loss) / tf.maximum(tf.reduce_sum(statistics.weight), 1.0)
 
     def _add_to_metrics(self, statistics):
         for metric in self.metrics:

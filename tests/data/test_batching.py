@@ -54,9 +54,7 @@ def random_texts(seed, number, longest=30):
 
 def make_batches(seed=0, number=203, padding="longest", order_seed=1, budget=BUDGET):
     pairs = encode_pairs(*random_texts(seed, number), WordTokenizer())
-    return TokenBatches(
-        pairs, special=SPECIAL, batch_tokens=budget, seed=order_seed, padding=padding
-    )
+    return TokenBatches(pairs, special=SPECIAL, batch_tokens=budget, seed=order_seed, padding=padding)
 
 
 def take(dataset, number):
@@ -158,8 +156,7 @@ def test_longest_pads_to_the_longest_of_the_batch(seed):
 def test_fixed_padding_has_one_shape_per_length():
     batches = make_batches(padding="fixed", number=600)
     shapes = {
-        (batch.source_ids.shape, batch.labels.shape)
-        for batch in take(batches.once(), batches.per_epoch)
+        (batch.source_ids.shape, batch.labels.shape) for batch in take(batches.once(), batches.per_epoch)
     }
     # Up to 34 tokens: 8, 16, 24, 32 and 40, a quarter or 8 longer each.
     assert shapes == {((BUDGET // n // 8 * 8, n),) * 2 for n in (8, 16, 24, 32, 40)}
@@ -275,10 +272,7 @@ def test_little_of_a_batch_is_padding():
     plain = share_of_real_tokens(
         source,
         target,
-        [
-            (rows, source[i : i + rows].max(), target[i : i + rows].max())
-            for i in range(0, len(source), rows)
-        ],
+        [(rows, source[i : i + rows].max(), target[i : i + rows].max()) for i in range(0, len(source), rows)],
     )
     assert plain < 0.45
     assert bucketed > 0.85

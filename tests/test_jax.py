@@ -1,0 +1,149 @@
+"""The model side on another backend: JAX, without TensorFlow on the machine."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="JAX is not installed (extra `test`)"
+)
+
+WITHOUT_TENSORFLOW = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tensorflow", "tensorflow_text", "tf_keras"):
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Blocked())
+
+import jax
+import keras
+import numpy as np
+import keras_transformer as kt
+
+assert keras.backend.backend() == "jax"
+keras.utils.set_random_seed(1)
+VOCAB = 13
+
+def make_model(**changes):
+    return kt.Transformer(kt.ModelConfig(
+        source_vocab_size=VOCAB, target_vocab_size=VOCAB, num_encoder_layers=1,
+        num_decoder_layers=1, d_model=8, d_ff=12, num_heads=2, **changes))
+
+rng = np.random.default_rng(0)
+source = rng.integers(4, VOCAB, (6, 5)).astype("int32")
+labels = np.concatenate([source[:, ::-1], np.full((6, 1), 2)], axis=1).astype("int32")
+source[0, 3:], labels[0, 3:] = 0, 0
+target = np.concatenate([np.ones((6, 1)), labels[:, :-1]], axis=1).astype("int32")
+"""
+
+
+def run(code):
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    environment["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_TENSORFLOW + code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_a_model_trains_without_tensorflow():
+    run("""
+model = make_model()
+model.compile(
+    keras.optimizers.Adam(kt.TransformerSchedule(8, 10), beta_2=0.98, epsilon=1e-9),
+    kt.LabelSmoothedCrossEntropy(0.1),
+    metrics=[kt.TokenAccuracy(), kt.Perplexity()],
+)
+fitted = model.fit((source, target), labels, batch_size=6, epochs=60, verbose=0).history
+assert set(fitted) == {"loss", "token_accuracy", "perplexity"}
+assert np.all(np.isfinite(fitted["loss"]))
+assert fitted["loss"][-1] < 0.75 * fitted["loss"][0], fitted["loss"]
+for weight in model.weights:
+    assert np.all(np.isfinite(np.asarray(weight)))
+# A metric against NumPy.
+outputs = model((source, target))
+perplexity = kt.Perplexity()
+perplexity.update_state(labels, outputs)
+logits = np.asarray(outputs, "float64")
+log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+of_label = np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
+np.testing.assert_allclose(
+    float(perplexity.result()), np.exp(-of_label[labels != 0].mean()), rtol=1e-5)
+assert "tensorflow" not in sys.modules
+""")
+
+
+def test_the_gradient_of_the_loss_is_softmax_minus_what_is_wanted():
+    run("""
+logits = rng.normal(size=(6, 6, VOCAB)).astype("float32")
+for smoothing, formula in ((0.0, "t2t"), (0.1, "t2t"), (0.1, "uniform")):
+    loss = kt.LabelSmoothedCrossEntropy(smoothing, formula=formula)
+    found = np.asarray(jax.grad(lambda x: loss(labels, x))(logits))
+    softmax = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    others = smoothing / (VOCAB - 1 if formula == "t2t" else VOCAB)
+    wanted = np.full(logits.shape, others)
+    label = 1 - others * (VOCAB - 1)
+    np.put_along_axis(wanted, labels[..., None], label, -1)
+    real = (labels != 0)[..., None]
+    np.testing.assert_allclose(found, (softmax - wanted) * real / real.sum(), atol=1e-6)
+""")
+
+
+def test_search_takes_the_steps_of_full_forward_passes():
+    run("""
+from keras_transformer.search import Step
+
+model = make_model(residual_dropout=0.0, embedding_dropout=0.0)
+for weight in model.trainable_weights:
+    weight.assign(rng.normal(0, 0.7, weight.shape))
+encoded = model.encode(source)
+
+def search(beam_size):
+    start = model.start(encoded, max_length=4, hypotheses=beam_size)
+
+    def step(ids, position, caches):
+        logits, state = model.step(ids, position, start._replace(self_attention=caches))
+        return Step(logits, state.self_attention)
+
+    settings = dict(max_lengths=np.full(6, 4, "int32"), max_length=4, eos_id=2, pad_id=0,
+                    alpha=0.0, forbidden_ids=(0, 1, 3))
+    first = np.ones(6, "int32")
+    if beam_size == 1:
+        return kt.greedy_search(step, start.self_attention, first, **settings)
+    return kt.beam_search(step, start.self_attention, first, beam_size=beam_size, **settings)
+
+def log_probs_of(prefixes):
+    logits = np.asarray(model((source, prefixes)), "float64")
+    logits -= logits.max(-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+prefixes = np.concatenate([np.ones((6, 1)), np.zeros((6, 4))], axis=1).astype("int32")
+done = np.zeros(6, bool)
+for position in range(4):
+    allowed = log_probs_of(prefixes)[:, position]
+    allowed[:, [0, 1, 3]] = -np.inf
+    prefixes[:, position + 1] = np.where(done, 0, allowed.argmax(-1))
+    done |= prefixes[:, position + 1] == 2
+np.testing.assert_array_equal(np.asarray(search(1).ids)[:, 0], prefixes[:, 1:])
+
+found = search(3)
+ids = np.asarray(found.ids)[:, 0]
+log_probs = log_probs_of(np.concatenate([np.ones((6, 1)), ids[:, :-1]], axis=1).astype("int32"))
+scores = (np.take_along_axis(log_probs, ids[..., None], -1)[..., 0] * (ids != 0)).sum(-1)
+np.testing.assert_allclose(np.asarray(found.scores)[:, 0], scores, rtol=1e-4)
+""")

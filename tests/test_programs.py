@@ -1,0 +1,368 @@
+"""The programs, called as they are from a shell, and what they refuse."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import sacrebleu
+
+from keras_transformer.presets import PRESETS
+from keras_transformer.translator import Translator
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SETTINGS = [
+    "model.num_encoder_layers=1",
+    "model.num_decoder_layers=1",
+    "model.d_model=16",
+    "model.d_ff=24",
+    "model.num_heads=2",
+    "data.vocab_size=310",
+    "data.max_length=40",
+    "data.batch_tokens=640",
+    "training.max_steps=6",
+    "training.log_every_steps=3",
+    "training.validate_every_steps=6",
+    "training.validation_sentences=3",
+    "training.checkpoint_every_steps=3",
+    "search.extra_length=4",
+]
+SENTENCES = [
+    (f"the {noun} sees {number} dogs", f"der {translated} sieht {number} Hunde")
+    for noun, translated in (("man", "Mann"), ("king", "König"), ("fox", "Fuchs"))
+    for number in range(30)
+]
+
+
+def load(name):
+    """A program of `pipelines/`, which is no package, as a module."""
+    folder = ROOT / "pipelines"
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(folder))  # as Python does for a program that it runs
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(folder))
+    return module
+
+
+train_wmt, translate, evaluate_wmt = map(load, ("train_wmt", "translate", "evaluate_wmt"))
+
+
+def write_corpus(folder):
+    folder.mkdir(exist_ok=True)
+    for name, part in (("train", SENTENCES[6:]), ("val", SENTENCES[:6]), ("test", SENTENCES[:6])):
+        for ending, side in zip(("en", "de"), zip(*part, strict=True), strict=True):
+            (folder / f"{name}.{ending}").write_text("\n".join(side) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def train_arguments(folder, run, *more):
+    arguments = ["--dataset", folder, "--source", "en", "--target", "de", "--run-dir", run]
+    for setting in SETTINGS:
+        arguments += ["--set", setting]
+    return [str(argument) for argument in (*arguments, *more)]
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    """(exit code, what was printed, run folder) of one training."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = train_wmt.main(train_arguments(corpus, run))
+    return code, printed.getvalue(), run
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[2]
+
+
+def translate_bytes(run, data, *more):
+    stdout = io.BytesIO()
+    assert translate.main([str(run), *more], stdin=io.BytesIO(data), stdout=stdout) == 0
+    return stdout.getvalue()
+
+
+def test_training_ends_with_what_to_do_next(trained):
+    code, printed, run = trained
+    assert code == 0
+    assert "step       3/6 | loss " in printed
+    assert f"pipelines/translate.py {run}" in printed.split("next:")[1]
+
+
+def test_every_set_is_in_the_configuration(run):
+    written = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    for setting in SETTINGS:
+        path, value = setting.split("=")
+        section, name = path.split(".")
+        assert str(written[section][name]) == value
+
+
+def test_training_again_continues(run, corpus, capsys):
+    assert train_wmt.main(train_arguments(corpus, run)) == 0
+    assert "at step 6" in capsys.readouterr().out
+
+
+def test_a_built_in_corpus_brings_its_languages():
+    args = train_wmt.parse_args(["--dataset", "cldr/fr-pt_BR"])
+    data = train_wmt.resolve(args).data
+    assert (data.dataset, data.source, data.target) == ("cldr/fr-pt_BR", "fr", "pt_BR")
+
+
+def test_every_preset_can_be_asked_for():
+    for name, config in PRESETS.items():
+        resolved = train_wmt.resolve(train_wmt.parse_args(["--preset", name]))
+        assert resolved == config
+
+
+def test_translates_one_line_for_every_line(run):
+    lines = ["the man sees 3 dogs", "", "the fox sees 4 dogs", "   "]
+    out = translate_bytes(run, "\n".join(lines).encode() + b"\n").decode().split("\n")
+    assert len(out) == len(lines) + 1
+    assert out[1] == out[3] == out[4] == ""
+    expected = Translator.load(run).translate(lines)
+    assert out[:-1] == [" ".join(text.split("\n")) for text in expected]
+
+
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [(b"", 0), (b"\n", 1), (b"the man", 1), (b"a\r\nb\x00c\xe2\x80\xa8d\n", 2), (b"\xff\n", 1)],
+)
+def test_odd_input_gives_as_many_lines_and_valid_utf_8(run, data, number):
+    out = translate_bytes(run, data, "--beam-size", "1")
+    assert out.count(b"\n") == number
+    assert out.decode("utf-8").endswith("\n") or number == 0
+
+
+def test_chunks_change_nothing(run):
+    data = "\n".join(source for source, _ in SENTENCES[:5]).encode()
+    whole = translate_bytes(run, data, "--beam-size", "1")
+    assert translate_bytes(run, data, "--beam-size", "1", "--chunk-lines", "2") == whole
+
+
+def test_weights_search_and_alpha_are_those_asked_for(run):
+    out = translate_bytes(
+        run, b"the man sees 3 dogs\n", "--weights", "last", "--beam-size", "2", "--alpha", "0"
+    )
+    translator = Translator.load(run, weights="last")
+    expected = translator.translate(["the man sees 3 dogs"], beam_size=2, alpha=0.0)[0]
+    assert out.decode() == " ".join(expected.split("\n")) + "\n"
+
+
+def test_evaluation_writes_the_translations_and_scores_them(run, corpus, tmp_path, capsys):
+    output = tmp_path / "hypotheses.de"
+    assert evaluate_wmt.main([str(run), "--beam-size", "1", "--json", "--output", str(output)]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    sources, references = map(list, zip(*SENTENCES[:6], strict=True))
+    translations = Translator.load(run).translate(sources, beam_size=1)
+    assert output.read_text(encoding="utf-8") == "".join(f"{text}\n" for text in translations)
+    bleu = sacrebleu.BLEU(trg_lang="de").corpus_score(translations, [references]).score
+    assert scores["bleu"] == pytest.approx(bleu, abs=1e-9)
+    assert scores["num_lines"] == 6
+
+
+def test_evaluation_prints_figures_with_their_signatures(run, capsys):
+    assert evaluate_wmt.main([str(run), "--split", "validation", "--beam-size", "1"]) == 0
+    captured = capsys.readouterr()
+    assert [line.split()[0] for line in captured.out.splitlines()] == [
+        "BLEU", "chrF", "tokenized", "lower", "exact",
+    ]  # fmt: skip
+    assert f"version:{sacrebleu.__version__}" in captured.out
+    assert "translating 6 lines" in captured.err
+
+
+def bad_corpus(tmp_path, damage):
+    folder = write_corpus(tmp_path / "corpus")
+    if damage == "no train.de":
+        (folder / "train.de").unlink()
+    elif damage == "other length":
+        (folder / "train.de").write_text("eins\nzwei\n", encoding="utf-8")
+    elif damage == "empty":
+        (folder / "val.en").write_bytes(b"")
+    elif damage == "bad bytes":
+        (folder / "train.en").write_bytes(b"fine\nsch\xf6n\n")
+    elif damage == "no validation":
+        (folder / "val.en").unlink()
+    return folder
+
+
+def check_refusal(code, captured, program, words):
+    """Exit code 2, and one line on standard error that says all of `words`."""
+    assert code == 2
+    assert captured.err.count("\n") == 1, captured.err
+    assert captured.err.startswith(f"{program}: ")
+    for word in words:
+        assert word in captured.err
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("no train.de", ["train.de: no such file"]),
+        ("other length", ["train.en and ", "Received: 84 and 2 lines"]),
+        ("empty", ["val.en: the file is empty"]),
+        ("bad bytes", ["train.en: line 2: byte 4 (0xf6)"]),
+        ("no validation", ["no validation split", "valid.en"]),
+    ],
+)
+def test_a_bad_corpus_is_refused_before_anything_is_written(tmp_path, capsys, damage, words):
+    folder = bad_corpus(tmp_path, damage)
+    code = train_wmt.main(train_arguments(folder, tmp_path / "run"))
+    check_refusal(code, capsys.readouterr(), "train_wmt.py", words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--preset", "bse"], ["No preset 'bse'. Did you mean 'base'?"]),
+        (["--set", "model.droput=0.2"], ["ModelConfig has no field 'droput'", "Did you mean"]),
+        (["--set", "training.warmup_step=9"], ["Did you mean 'warmup_steps'?"]),
+        (["--set", "modle.d_model=8"], ["No section 'modle'. Did you mean 'model'?"]),
+        (["--set", "d_model=8"], ["Expected section.field=value. Received: 'd_model=8'"]),
+        (["--set", "model.d_model"], ["Expected section.field=value"]),
+        (["--set", "model.d_model=wide"], ["`model.d_model` must be a whole number", "'wide'"]),
+        (["--set", "training.label_smoothing=1"], ["label_smoothing", "below 1"]),
+        (["--set", "model.num_heads=3"], ["d_model=16, num_heads=3"]),
+        (["--set", "model.target_vocab_size=9", "--set", "model.source_vocab_size=9"],
+         ["set data.vocab_size"]),
+        (["--set", "data.max_length=3"], ["have over 3 tokens"]),
+        (["--set", "data.vocab_size=9"], ["vocab"]),
+        (["--dataset", "no/such/folder"], ["no/such/folder: no such folder", "cldr/"]),
+        (["--dataset", "cldr/en-xx"], ["'xx'"]),
+        (["--source", "fr"], ["train.fr: no such file"]),
+    ],
+)  # fmt: skip
+def test_a_bad_argument_of_training_is_refused(corpus, tmp_path, capsys, arguments, words):
+    if "cldr/en-xx" in arguments:
+        arguments = [*arguments, "--source", "en", "--target", "xx"]
+    code = train_wmt.main(train_arguments(corpus, tmp_path / "run", *arguments))
+    check_refusal(code, capsys.readouterr(), "train_wmt.py", words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_in_use_is_refused_and_kept(corpus, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("precious", encoding="utf-8")
+    code = train_wmt.main(train_arguments(corpus, tmp_path))
+    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["is not a run folder"])
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_folder_that_cannot_be_made_is_refused(corpus, tmp_path, capsys):
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
+    code = train_wmt.main(train_arguments(corpus, tmp_path / "file" / "run"))
+    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["Not a directory"])
+
+
+def test_a_run_is_not_continued_with_other_settings(run, corpus, capsys):
+    arguments = train_arguments(corpus, run, "--set", "training.warmup_steps=7")
+    code = train_wmt.main(arguments)
+    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["training.warmup_steps=", "not 7"])
+
+
+@pytest.mark.parametrize("program", ["translate", "evaluate_wmt"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--beam-size", "0"], ["`beam_size`", "at least 1", "beam_size=0"]),
+        (["--alpha", "-1"], ["`alpha`", "at least 0", "alpha=-1.0"]),
+        (["--alpha", "nan"], ["`alpha`", "finite"]),
+    ],
+)
+def test_a_bad_setting_of_search_is_refused(run, capsys, program, arguments, words):
+    code, out = call(program, [str(run), *arguments])
+    check_refusal(code, capsys.readouterr(), f"{program}.py", words)
+    assert out == b""
+
+
+def call(program, arguments):
+    if program == "evaluate_wmt":
+        return evaluate_wmt.main(arguments), b""
+    out = io.BytesIO()
+    return translate.main(arguments, stdin=io.BytesIO(b"the man\n"), stdout=out), out.getvalue()
+
+
+@pytest.mark.parametrize("program", ["translate", "evaluate_wmt"])
+def test_a_missing_run_folder_is_refused(tmp_path, capsys, program):
+    code, out = call(program, [str(tmp_path / "nowhere")])
+    words = ["nowhere: not a run folder", "--run-dir"]
+    check_refusal(code, capsys.readouterr(), f"{program}.py", words)
+    assert out == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--split", "test_2042"], ["no split 'test_2042'", "Known: test, train, val"]),
+        (["--dataset", "no/such/folder"], ["no such folder"]),
+        (["--output", "no/such/folder/out.de", "--beam-size", "1"], ["no/such/folder"]),
+    ],
+)
+def test_a_bad_argument_of_evaluation_is_refused(run, capsys, arguments, words):
+    code = evaluate_wmt.main([str(run), *arguments])
+    err = capsys.readouterr().err
+    progress = "translating ", " sentences/s"
+    said = [line for line in err.splitlines() if not any(part in line for part in progress)]
+    assert code == 2
+    assert len(said) == 1
+    assert said[0].startswith("evaluate_wmt.py: ")
+    assert all(word in said[0] for word in words)
+
+
+def test_a_bad_number_of_lines_is_refused(run, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        translate.main([str(run), "--chunk-lines", "0"])
+    assert "--chunk-lines must be at least 1, not 0" in capsys.readouterr().err
+
+
+def start(*arguments):
+    # Without what the programs have set in this process.
+    environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_a_sentence_on_standard_input_gives_one_line_on_standard_output(run):
+    program = start("pipelines/translate.py", run, "--beam-size", "1")
+    out, err = program.communicate(b"the king sees 7 dogs\n", timeout=300)
+    assert program.returncode == 0, err
+    expected = Translator.load(run).translate(["the king sees 7 dogs"], beam_size=1)[0]
+    assert out.decode("utf-8") == " ".join(expected.split("\n")) + "\n"
+
+
+def test_a_reader_that_leaves_ends_translation_quietly(run):
+    program = start("pipelines/translate.py", run, "--beam-size", "1", "--chunk-lines", "1")
+    program.stdout.close()  # as `| head` does when it has enough
+    with contextlib.suppress(BrokenPipeError):
+        program.stdin.write(b"the king sees 7 dogs\n" * 3)
+        program.stdin.close()
+    err = program.stderr.read()
+    assert program.wait(timeout=300) == 0, err
+    assert err.count(b"\n") == 0, err
+    program.stderr.close()
+
+
+def test_a_refusal_is_one_line_in_a_shell(tmp_path):
+    program = start("pipelines/train_wmt.py", "--preset", "bse", "--run-dir", tmp_path / "run")
+    out, err = program.communicate(timeout=300)
+    assert program.returncode == 2
+    assert out == b""
+    assert err.decode().splitlines() == ["train_wmt.py: No preset 'bse'. Did you mean 'base'?"]

@@ -1,0 +1,394 @@
+"""Whole runs of a tiny model: the folder, resuming to the bit, averages, what was logged."""
+
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import sacrebleu
+import tensorflow as tf
+
+from keras_transformer import config as configs
+from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
+from keras_transformer.data.batching import TokenBatches
+from keras_transformer.training import callbacks
+from keras_transformer.training.run import report, train
+from keras_transformer.translator import Translator
+
+NOUNS = {"dog": "Hund", "man": "Mann", "fox": "Fuchs", "king": "König", "baker": "Bäcker"}
+VERBS = {"sees": "sieht", "hears": "hört", "helps": "hilft", "knows": "kennt"}
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder of a few hundred short sentences."""
+    folder = tmp_path_factory.mktemp("corpus")
+    pairs = [
+        (f"the {a} {verb} the {b} {n} times", f"der {NOUNS[a]} {VERBS[verb]} {n} Mal {NOUNS[b]}")
+        for n, a, verb, b in itertools.product(range(2, 5), NOUNS, VERBS, NOUNS)
+    ]
+    np.random.default_rng(3).shuffle(pairs)
+    for name, part in (("train", pairs[30:]), ("val", pairs[:9]), ("test", pairs[9:30])):
+        for ending, side in zip(("en", "de"), zip(*part, strict=True), strict=True):
+            (folder / f"{name}.{ending}").write_text("\n".join(side) + "\n", encoding="utf-8")
+    return folder
+
+
+def make_config(corpus, **training):
+    return Config(
+        model=ModelConfig(
+            source_vocab_size=310,
+            target_vocab_size=310,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            d_model=16,
+            d_ff=24,
+            num_heads=2,
+            residual_dropout=0.2,
+            embedding_dropout=0.2,
+        ),
+        data=DataConfig(dataset=str(corpus), vocab_size=310, max_length=40, batch_tokens=640),
+        training=TrainingConfig(
+            **{
+                "max_steps": STEPS,
+                "warmup_steps": 6,
+                "log_every_steps": 5,
+                "validate_every_steps": 8,
+                "validation_sentences": 6,
+                "checkpoint_every_steps": 4,
+                "checkpoint_every_minutes": 0.0,
+                "keep_checkpoints": 2,
+                "average_last": 2,
+                **training,
+            }
+        ),
+        search=SearchConfig(beam_size=2, extra_length=3),
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory):
+    """The result of 12 steps at once."""
+    return train(make_config(corpus), tmp_path_factory.mktemp("runs") / "whole")
+
+
+@pytest.fixture(scope="module")
+def batch_starts():
+    """At which batch each part of `resumed` began to read."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def resumed(corpus, batch_starts, tmp_path_factory):
+    """The result of 5 steps, continued to 12."""
+    path = tmp_path_factory.mktemp("runs") / "resumed"
+    forever = TokenBatches.forever
+
+    def spy(self, start=0):
+        batch_starts.append(start)
+        return forever(self, start)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenBatches, "forever", spy)
+        train(make_config(corpus, max_steps=5), path)
+        return train(make_config(corpus), path)
+
+
+@pytest.fixture(scope="module")
+def timed(corpus, tmp_path_factory):
+    """A run whose time is up after its first step."""
+    config = make_config(corpus, max_minutes=1e-6, max_steps=1000, log_every_steps=1, validation_sentences=0)
+    return train(config, tmp_path_factory.mktemp("runs") / "timed")
+
+
+def checkpoint_names(result):
+    return sorted(path.stem for path in (result.run.path / "checkpoints").glob("*.index"))
+
+
+def checkpoint_values(run, step):
+    reader = tf.train.load_checkpoint(str(run.path / "checkpoints" / f"step-{step}"))
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if name.startswith(("weights/", "optimizer/", "seeds/"))
+    }
+
+
+def of_kind(run, kind):
+    return [record for record in run.read_history() if record["kind"] == kind]
+
+
+def test_the_run_folder_holds_everything(whole):
+    assert {path.name for path in whole.run.path.iterdir()} == {
+        "config.json",
+        "tokenizer.model",
+        "checkpoints",
+        "averaged",
+        "history.jsonl",
+        "tensorboard",
+        "translations.test.de",
+    }
+
+
+def test_the_configuration_file_holds_every_setting(whole, corpus):
+    written = json.loads((whole.run.path / "config.json").read_text(encoding="utf-8"))
+    assert written == dataclasses.asdict(make_config(corpus))
+
+
+def test_checkpoints_are_as_many_as_asked_and_the_last_step_is_one(whole):
+    assert checkpoint_names(whole) == ["step-12", "step-8"]
+
+
+def test_a_continued_run_equals_an_uninterrupted_one_to_the_bit(whole, resumed):
+    expected, found = (checkpoint_values(result.run, STEPS) for result in (whole, resumed))
+    assert expected.keys() == found.keys()
+    assert any(name.startswith("seeds/") for name in expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_continued_run_is_translated_alike(whole, resumed):
+    assert len(resumed.translations) == 21
+    assert resumed.translations == whole.translations
+    assert resumed.scores == whole.scores
+
+
+def test_training_changed_the_weights(whole):
+    before, after = (checkpoint_values(whole.run, step) for step in (8, 12))
+    changed = [n for n in before if n.startswith("weights/") and np.any(before[n] != after[n])]
+    assert len(changed) == sum(name.startswith("weights/") for name in before)
+
+
+def test_another_seed_gives_other_weights(whole, corpus, tmp_path):
+    other = train(make_config(corpus, seed=2, validation_sentences=0), tmp_path / "run")
+    expected, found = (checkpoint_values(run, STEPS) for run in (whole.run, other.run))
+    name = next(n for n in expected if "embeddings" in n and n.startswith("weights/"))
+    assert np.abs(expected[name] - found[name]).max() > 0.01
+
+
+def test_a_continued_run_skips_the_batches_it_has_read(resumed, batch_starts):
+    assert batch_starts == [0, 5]
+
+
+def test_a_finished_run_is_not_trained_on(whole, corpus):
+    before = whole.run.path / "checkpoints"
+    times = {path.name: path.stat().st_mtime_ns for path in before.iterdir()}
+    again = train(make_config(corpus), whole.run.path)
+    assert {path.name: path.stat().st_mtime_ns for path in before.iterdir()} == times
+    assert again.translations == whole.translations
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "message"),
+    [
+        ("training", {"warmup_steps": 7}, "training.warmup_steps=6, not 7"),
+        ("training", {"seed": 9}, "training.seed=1, not 9"),
+        ("model", {"d_ff": 25}, "model.d_ff=24, not 25"),
+        ("data", {"batch_tokens": 641, "max_length": 41}, r"data\..*\(1 more\)"),
+    ],
+)
+def test_other_settings_are_refused_with_the_one_that_changed(whole, corpus, section, change, message):
+    config = make_config(corpus)
+    changed = configs.replace(getattr(config, section), **change)
+    before = (whole.run.path / "history.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=message):
+        train(dataclasses.replace(config, **{section: changed}), whole.run.path)
+    assert (whole.run.path / "history.jsonl").read_bytes() == before
+
+
+def test_a_folder_in_use_is_refused_untouched(corpus, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious", encoding="utf-8")
+    with pytest.raises(ValueError, match="exists and is not a run folder"):
+        train(make_config(corpus), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"max_length": 3}, "training: all 270 pairs have over 3 tokens"),
+        ({"vocab_size": 100}, "vocab"),
+    ],
+)
+def test_data_that_leaves_nothing_makes_no_folder(corpus, tmp_path, data, message):
+    config = make_config(corpus)
+    config = dataclasses.replace(config, data=configs.replace(config.data, **data))
+    with pytest.raises(ValueError, match=message):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_translations_are_made_with_the_mean_of_the_last_checkpoints(whole):
+    newest, before = (checkpoint_values(whole.run, step) for step in (12, 8))
+    model = whole.run.load_model(weights="averaged")
+    for weight in model.weights:
+        key = "weights/" + weight.path.replace("/", ".S") + "/.ATTRIBUTES/VARIABLE_VALUE"
+        mean = (newest[key].astype(np.float64) + before[key]) / 2
+        np.testing.assert_array_equal(weight.numpy(), mean.astype(np.float32))
+    translator = Translator(model, whole.run.load_tokenizer(), whole.run.config.search)
+    assert translator.translate(whole.pairs.source) == whole.translations
+
+
+def test_translations_of_the_test_set_are_written_one_a_line(whole, corpus):
+    lines = (whole.run.path / "translations.test.de").read_text(encoding="utf-8").split("\n")
+    assert lines == [*whole.translations, ""]
+    sources = (corpus / "test.en").read_text(encoding="utf-8").splitlines()
+    assert whole.pairs.source == sources
+    assert len(whole.translations) == len(sources)
+
+
+def test_the_score_is_that_of_sacrebleu_against_the_file(whole, corpus):
+    references = (corpus / "test.de").read_text(encoding="utf-8").splitlines()
+    bleu = sacrebleu.BLEU(trg_lang="de").corpus_score(whole.translations, [references]).score
+    assert whole.scores.bleu == pytest.approx(bleu, abs=1e-9)
+    assert of_kind(whole.run, "test")[0]["bleu"] == pytest.approx(bleu, abs=1e-9)
+
+
+def test_history_has_the_logged_steps(whole):
+    records = of_kind(whole.run, "train")
+    assert [record["step"] for record in records] == [5, 10, 12]
+    assert records[0]["minutes"] < records[1]["minutes"] < records[2]["minutes"]
+    for record in records:
+        paper = 16**-0.5 * min(record["step"] ** -0.5, record["step"] * 6**-1.5)
+        after = 16**-0.5 * min((record["step"] + 1) ** -0.5, (record["step"] + 1) * 6**-1.5)
+        rates = pytest.approx(paper, rel=1e-5), pytest.approx(after, rel=1e-5)
+        assert record["learning_rate"] in rates
+        # Smoothing only adds to the cross-entropy of a model this untrained.
+        assert record["loss"] > 0.9 * math.log(record["perplexity"])
+        assert 0 <= record["token_accuracy"] <= 1
+        assert record["target_tokens_per_second"] > 0
+
+
+def test_the_first_loss_is_about_that_of_a_guess(timed):
+    # Logits of a new model have variance 1 or so: ln V, and half of it at most on top.
+    assert math.log(310) - 0.3 < of_kind(timed.run, "train")[0]["loss"] < math.log(310) + 2
+
+
+def test_validations_are_at_their_steps_and_at_the_end(whole):
+    assert [record["step"] for record in of_kind(whole.run, "validation")] == [8, 12]
+
+
+def test_validation_loss_and_perplexity_are_those_of_the_last_weights(whole, corpus):
+    model = whole.run.load_model(weights="last")
+    tokenizer = whole.run.load_tokenizer()
+    sums, count = np.zeros(3), 0
+    sides = ((corpus / f"val.{ending}").read_text(encoding="utf-8").splitlines() for ending in ("en", "de"))
+    for source, target in zip(*sides, strict=True):
+        source_ids = [*tokenizer.encode([source])[0], 2]
+        labels = [*tokenizer.encode([target])[0], 2]
+        inputs = np.array([source_ids]), np.array([[1, *labels[:-1]]])
+        logits = model(inputs, training=False)[0].numpy().astype(np.float64)
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        of_label = log_probs[np.arange(len(labels)), labels]
+        others = (log_probs.sum(-1) - of_label) / (310 - 1)
+        sums += [
+            -(0.9 * of_label + 0.1 * others).sum(),
+            -of_label.sum(),
+            (logits.argmax(-1) == labels).sum(),
+        ]
+        count += len(labels)
+    record = of_kind(whole.run, "validation")[-1]
+    assert record["loss"] == pytest.approx(sums[0] / count, rel=1e-5)
+    assert record["perplexity"] == pytest.approx(math.exp(sums[1] / count), rel=1e-5)
+    assert record["token_accuracy"] == pytest.approx(sums[2] / count, abs=1e-6)
+
+
+def test_validation_bleu_is_of_searched_translations(whole, corpus):
+    sources, references = (
+        (corpus / f"val.{ending}").read_text(encoding="utf-8").splitlines()[:6] for ending in ("en", "de")
+    )
+    translator = Translator.load(whole.run.path, weights="last")
+    translations = translator.translate(sources, beam_size=1)
+    bleu = sacrebleu.BLEU(trg_lang="de").corpus_score(translations, [references]).score
+    assert of_kind(whole.run, "validation")[-1]["bleu"] == pytest.approx(bleu, abs=1e-9)
+
+
+def test_validation_does_not_disturb_the_means_that_are_logged(whole, corpus, tmp_path):
+    config = make_config(corpus, validate_every_steps=100, validation_sentences=0)
+    undisturbed = train(config, tmp_path / "run")
+    for ours, theirs in zip(of_kind(whole.run, "train"), of_kind(undisturbed.run, "train"), strict=True):
+        for name in ("step", "loss", "perplexity", "token_accuracy"):
+            assert ours[name] == theirs[name]
+
+
+def test_tensorboard_shows_the_numbers_of_the_history(whole):
+    found = {}
+    for path in sorted((whole.run.path / "tensorboard").glob("events.*")):
+        for serialised in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(serialised.numpy())
+            for value in event.summary.value:
+                found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+    expected = {
+        (f"{record['kind']}/{name}", record["step"]): number
+        for record in whole.run.read_history()
+        if record["kind"] in ("train", "validation")
+        for name, number in record.items()
+        if name in ("loss", "perplexity", "token_accuracy", "learning_rate", "bleu")
+    }
+    assert len(expected) == 3 * 4 + 2 * 4
+    for key, number in expected.items():
+        assert found[key] == pytest.approx(number, rel=1e-6)
+
+
+def test_training_stops_when_the_time_is_up_and_is_complete(timed):
+    assert checkpoint_names(timed) == ["step-1"]
+    assert [record["step"] for record in of_kind(timed.run, "validation")] == [1]
+    assert len(timed.translations) == len(timed.pairs.source)
+
+
+def test_time_of_earlier_parts_counts(timed, capsys):
+    again = train(timed.run.config, timed.run.path)
+    assert checkpoint_names(again) == ["step-1"]  # no step is left
+    assert "continuing" in capsys.readouterr().out
+
+
+def test_without_a_test_set_the_validation_set_is_translated(corpus, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name in ("train.en", "train.de", "val.en", "val.de"):
+        (folder / name).write_bytes((corpus / name).read_bytes())
+    settings = {"max_steps": 1, "validation_sentences": 0}
+    result = train(make_config(folder, **settings), tmp_path / "run")
+    assert result.split == "validation"
+    assert result.pairs.source == (folder / "val.en").read_text(encoding="utf-8").splitlines()
+    assert (result.run.path / "translations.validation.de").exists()
+
+
+def test_the_report_shows_ten_translations_the_signature_and_what_to_do_next(whole):
+    text = report(whole)
+    lines = text.split("\n")
+    shown = [line.removeprefix("  source      ") for line in lines if "  source      " in line]
+    assert len(set(shown)) == 10
+    assert set(shown) <= set(whole.pairs.source)
+    for source in shown:
+        i = whole.pairs.source.index(source)
+        place = lines.index(f"  source      {source}")
+        assert lines[place + 1] == f"  translation {whole.translations[i]}"
+        assert lines[place + 2] == f"  reference   {whole.pairs.target[i]}"
+    assert "nrefs:1|case:mixed" in text
+    assert sacrebleu.__version__ in text
+    for program in ("translate.py", "evaluate_wmt.py"):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        assert (root / "pipelines" / program).exists()
+        assert f"pipelines/{program} {whole.run.path}" in text
+
+
+def test_a_second_model_of_a_process_loads_the_weights_of_the_first(whole):
+    before = keras.layers.Dropout(0.5)  # takes a number from Keras' count of generators
+    assert before.seed_generator is not None
+    first, second = (whole.run.load_model(weights="last") for _ in range(2))
+    for a, b in zip(first.weights, second.weights, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_a_clock_counts_earlier_parts(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now[0])
+    clock = callbacks.Clock(earlier=30.0)
+    now[0] = 107.5
+    assert clock.seconds == 37.5
