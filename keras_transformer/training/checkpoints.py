@@ -132,6 +132,11 @@ class RunFolder:
         with (self.path / "history.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
+    def rewind_history(self, step):
+        """Drops the records of steps after `step`: a run that continues makes them again."""
+        kept = [record for record in self.read_history() if record.get("step", 0) <= step]
+        write_text(self.path / "history.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+
     def read_history(self):
         """Returns the records of `history.jsonl`, oldest first."""
         path = self.path / "history.jsonl"

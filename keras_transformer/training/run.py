@@ -111,59 +111,19 @@ def train(config, run_dir):
     step = checkpoints.restore()
     clock = Clock(float(checkpoints.seconds.numpy()))
     if step:
+        run.rewind_history(step)
         print(f"continuing {run.path} at step {step:,}", flush=True)
-    steps = training.max_steps - step
-    if training.max_minutes and clock.seconds >= 60 * training.max_minutes:
-        steps = 0
-    if steps > 0:
-        progress = Progress(
-            run,
-            clock,
-            log_every_steps=training.log_every_steps,
-            max_steps=training.max_steps,
-            max_minutes=training.max_minutes,
-        )
-        callbacks = [
-            Saving(
-                checkpoints,
-                clock,
-                every_steps=training.checkpoint_every_steps,
-                every_minutes=training.checkpoint_every_minutes,
-            ),
-            progress,
-            Validation(
-                run,
-                clock,
-                progress,
-                validation.once(),
-                _validation_bleu(model, tokenizer, run.config, corpus.validation),
-                every_steps=training.validate_every_steps,
-                max_steps=training.max_steps,
-            ),
-        ]
-        if training.max_minutes:
-            callbacks.append(TimeLimit(clock, training.max_minutes))
+    time_is_up = training.max_minutes and clock.seconds >= 60 * training.max_minutes
+    if step < training.max_steps and not time_is_up:
+        bleu = _validation_bleu(model, tokenizer, run.config, corpus.validation)
         model.fit(
             batches.forever(step),
-            steps_per_epoch=steps,
+            steps_per_epoch=training.max_steps - step,
             shuffle=False,
             verbose=0,
-            callbacks=callbacks,
+            callbacks=_callbacks(run, training, clock, checkpoints, validation.once(), bleu),
         )
-
-    averaged = run.average(model, training.average_last)
-    split = corpus.test_name if corpus.test else "validation"
-    pairs = corpus.test or corpus.validation
-    print(
-        f"\ntranslating {split} with the mean of {len(averaged)} checkpoints"
-        f" (beam {run.config.search.beam_size}, alpha {run.config.search.alpha:g})",
-        flush=True,
-    )
-    translations = Translator(model, tokenizer, run.config.search).translate(pairs.source)
-    scores = corpus_scores(translations, pairs.target, target_language=data.target)
-    write_text(run.path / f"translations.{split}.{data.target}", "\n".join(translations) + "\n")
-    run.append_history({"kind": "test", "split": split, **scores.to_dict()})
-    return Result(run, split, pairs, translations, scores)
+    return _translate_unseen(run, model, tokenizer, corpus, training.average_last)
 
 
 def report(result, *, examples=10):
@@ -200,6 +160,56 @@ def _train_tokenizer(data, train_pairs):
         vocab_size=data.vocab_size,
         normalization=data.normalization,
     )
+
+
+def _callbacks(run, training, clock, checkpoints, validation_batches, bleu):
+    """What happens beside the steps, in this order: a state is saved before all else."""
+    progress = Progress(
+        run,
+        clock,
+        log_every_steps=training.log_every_steps,
+        max_steps=training.max_steps,
+        max_minutes=training.max_minutes,
+    )
+    callbacks = [
+        Saving(
+            checkpoints,
+            clock,
+            every_steps=training.checkpoint_every_steps,
+            every_minutes=training.checkpoint_every_minutes,
+        ),
+        progress,
+        Validation(
+            run,
+            clock,
+            progress,
+            validation_batches,
+            bleu,
+            every_steps=training.validate_every_steps,
+            max_steps=training.max_steps,
+        ),
+    ]
+    if training.max_minutes:
+        callbacks.append(TimeLimit(clock, training.max_minutes))
+    return callbacks
+
+
+def _translate_unseen(run, model, tokenizer, corpus, average_last):
+    """Averages the weights, translates the test (or validation) split and scores it."""
+    averaged = run.average(model, average_last)
+    split = corpus.test_name if corpus.test else "validation"
+    pairs = corpus.test or corpus.validation
+    search, target = run.config.search, run.config.data.target
+    print(
+        f"\ntranslating {split} with the mean of {len(averaged)} checkpoints"
+        f" (beam {search.beam_size}, alpha {search.alpha:g})",
+        flush=True,
+    )
+    translations = Translator(model, tokenizer, search).translate(pairs.source)
+    scores = corpus_scores(translations, pairs.target, target_language=target)
+    write_text(run.path / f"translations.{split}.{target}", "\n".join(translations) + "\n")
+    run.append_history({"kind": "test", "split": split, **scores.to_dict()})
+    return Result(run, split, pairs, translations, scores)
 
 
 def _check_same_settings(run, config):

@@ -324,3 +324,10 @@ def test_history_is_one_json_object_a_line(run):
     assert [json.loads(line) for line in lines[:-1]] == records
     assert lines[-1] == ""
     assert run.read_history() == records
+
+
+def test_a_rewound_history_ends_at_the_restored_step(run):
+    for step in (5, 10, 15):
+        run.append_history({"kind": "train", "step": step})
+    run.rewind_history(10)
+    assert [record["step"] for record in run.read_history()] == [5, 10]
