@@ -1,0 +1,50 @@
+"""Pictures of a run: what is drawn is what the history says."""
+
+import numpy as np
+import pytest
+
+from keras_transformer.plotting import training_curves
+
+HISTORY = [
+    {"kind": "train", "step": 100, "minutes": 2.0, "perplexity": 50.0},
+    {"kind": "validation", "step": 100, "minutes": 2.0, "perplexity": 60.0, "bleu": 3.0},
+    {"kind": "train", "step": 300, "minutes": 6.0, "perplexity": 20.0},
+    {"kind": "validation", "step": 300, "minutes": 6.0, "perplexity": 30.0, "bleu": 11.0},
+    {"kind": "test", "split": "test", "bleu": 12.0},
+]
+
+
+def drawn(axes):
+    return [np.stack(line.get_data(), 1).tolist() for line in axes.get_lines()]
+
+
+def test_curves_show_perplexity_and_bleu_over_minutes():
+    left, right = training_curves(HISTORY, title="a run").get_axes()[:2]
+    assert drawn(left) == [[[2, 50], [6, 20]], [[2, 60], [6, 30]]]
+    assert drawn(right) == [[[2, 3], [6, 11]]]
+
+
+def test_updates_stand_above_the_minutes_at_which_they_were_made():
+    figure = training_curves(HISTORY)
+    right = figure.get_axes()[1]
+    (above,) = right.child_axes
+    figure.draw_without_rendering()
+    assert above.get_xlim() == pytest.approx([50 * minute for minute in right.get_xlim()])
+
+
+def test_every_axis_is_labelled_and_the_legend_names_both_curves():
+    left, right = training_curves(HISTORY).get_axes()[:2]
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["training", "validation"]
+    for axes in (left, right):
+        assert axes.get_xlabel() == "training time (minutes)"
+        assert axes.get_ylabel()
+
+
+def test_a_run_without_bleu_has_an_empty_right_side():
+    history = [{k: v for k, v in record.items() if k != "bleu"} for record in HISTORY]
+    assert drawn(training_curves(history).get_axes()[1]) == [[]]
+
+
+def test_a_history_without_training_is_refused():
+    with pytest.raises(ValueError, match="no record of training"):
+        training_curves(HISTORY[-1:])
