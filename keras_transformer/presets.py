@@ -64,8 +64,9 @@ T2T_BASE = _with(
 )
 
 # The published recipe for Multi30k English-German ("Tiny", 41.02 tokenised lower-case
-# BLEU): 4 + 4 layers, d 128, peak rate 0.005 after 2,000 steps, batches of 2 x 4,096
-# tokens. Batches here are half as large, the rate lower by about as much as that asks.
+# BLEU): 4 + 4 layers, d 128, dropout 0.3, peak rate 0.005 after 2,000 steps, batches of
+# 2 x 4,096 tokens of lower-cased text. Here batches are half as large and the rate is
+# lower: at a peak of 0.004 attention to the source stayed uniform.
 MULTI30K_TINY = Config(
     model=ModelConfig(
         source_vocab_size=8000,
@@ -79,8 +80,8 @@ MULTI30K_TINY = Config(
     data=DataConfig(dataset="multi30k", vocab_size=8000, max_length=128, batch_tokens=4096),
     training=TrainingConfig(
         max_steps=16_000,
-        warmup_steps=2000,
-        learning_rate_scale=2.0,
+        warmup_steps=1000,
+        learning_rate_scale=0.4,
         log_every_steps=50,
         validate_every_steps=500,
         checkpoint_every_steps=250,
