@@ -207,6 +207,7 @@ def test_big_for_english_french_has_dropout_0_1():
         "model.target_vocab_size": 32_000,
         "model.residual_dropout": 0.1,
         "model.embedding_dropout": 0.1,
+        "data.dataset": "cldr/en-fr",
         "data.target": "fr",
         "data.vocab_size": 32_000,
     }
