@@ -170,6 +170,8 @@ class DataConfig:
         _check_choice(self, "normalization", ("nfc", "nfkc", "identity"))
         _check_choice(self, "padding", PADDINGS)
         _check_choice(self, "on_bad_utf8", ("refuse", "replace"))
+        if self.source == self.target:
+            raise ValueError(f"`source` and `target` must be two languages. Received: {self.source!r} twice")
         if self.batch_tokens < 8 * self.max_length:
             raise ValueError(
                 "`batch_tokens` must hold 8 sentences of `max_length` tokens. "

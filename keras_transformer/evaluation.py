@@ -72,8 +72,8 @@ def corpus_scores(hypotheses, references, *, target_language):
         hypotheses: list of str, detokenised translations. An empty line is a bad
             translation, and counts.
         references: list of str, the untouched references, as many.
-        target_language: such as `"de"`; chooses the rules of the Moses tokenizer and,
-            for Chinese, Japanese and Korean, sacreBLEU's own tokenizer.
+        target_language: such as `"de"`; chooses the rules of the Moses tokenizer and
+            sacreBLEU's tokenizer, see `bleu_scorer`.
 
     Returns:
         `Scores`.
@@ -81,7 +81,7 @@ def corpus_scores(hypotheses, references, *, target_language):
     _check_lines(hypotheses, references)
     if not isinstance(target_language, str) or not target_language:
         raise ValueError(f"`target_language` must be a code such as 'de'. Received: {target_language!r}")
-    bleu = BLEU(trg_lang=target_language)
+    bleu = bleu_scorer(target_language)
     chrf = CHRF()
     moses = sacremoses.MosesTokenizer(lang=target_language)
     hypotheses_tokenized = [" ".join(moses.tokenize(line, escape=False)) for line in hypotheses]
@@ -97,6 +97,19 @@ def corpus_scores(hypotheses, references, *, target_language):
         tokenized_bleu_lowercase=multi_bleu(hypotheses_tokenized, references_tokenized, lowercase=True),
         exact_match=100 * equal / len(references),
     )
+
+
+def bleu_scorer(target_language):
+    """Returns the `sacrebleu.BLEU` of a language; its signature names the tokenizer.
+
+    That is sacreBLEU's own choice: `13a`, or `zh`, `ja-mecab` and `ko-mecab`. Where the
+    extra packages of the last two (`pip install sacrebleu[ja]`) are missing, it is
+    `char`: n-grams of characters.
+    """
+    try:
+        return BLEU(trg_lang=target_language)
+    except (ImportError, RuntimeError):
+        return BLEU(tokenize="char")
 
 
 def multi_bleu(hypotheses_tokenized, references_tokenized, *, lowercase=False):

@@ -63,7 +63,7 @@ T2T_BASE = _with(
     search={"extra_length": 100},
 )
 
-# The published recipe for Multi30k English-German ("Tiny", 41.02 tokenised lower-case
+# After the published recipe for Multi30k English-German ("Tiny", 41.02 tokenised lower-case
 # BLEU): 4 + 4 layers, d 128, dropout 0.3, post-norm, peak rate 0.005 after 2,000 steps,
 # batches of 2 x 4,096 tokens of lower-cased text. It starts from smaller query, key and
 # value matrices. From Glorot's, and with batches half as large, four post-norm layers
@@ -94,7 +94,7 @@ MULTI30K_TINY = Config(
 )
 
 # At most ten minutes on two CPU cores with the built-in corpus. Little dropout, as the
-# corpus shows no noise to fit; digits apart, as half of it is numbers to copy.
+# corpus shows no noise to fit.
 DEMO = Config(
     model=ModelConfig(
         source_vocab_size=2000,
@@ -105,7 +105,7 @@ DEMO = Config(
         **_layers(2),
         **_dropout(0.05),
     ),
-    data=DataConfig(vocab_size=2000, split_digits=True, max_length=128, batch_tokens=2048),
+    data=DataConfig(vocab_size=2000, max_length=128, batch_tokens=2048),
     training=TrainingConfig(
         max_steps=4000,
         max_minutes=9.0,

@@ -10,6 +10,7 @@ each other.
 
 import argparse
 import json
+import os
 import sys
 import time
 
@@ -22,7 +23,9 @@ def parse_args(argv=None):
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
     parser.add_argument("--dataset", help="corpus or folder (default: that of the run)")
     parser.add_argument(
-        "--split", default="test", help="test, validation, or a file's name before its ending"
+        "--split",
+        default="test",
+        help="test, validation, or a file's name before its ending (default: test)",
     )
     parser.add_argument(
         "--weights",
@@ -50,6 +53,8 @@ def main(argv=None):
         from keras_transformer.training.checkpoints import RunFolder, write_text
         from keras_transformer.translator import Translator
 
+        if args.output and not os.path.isdir(os.path.dirname(args.output) or "."):
+            raise ValueError(f"{args.output}: its folder does not exist")
         data = RunFolder(args.run).config.data
         dataset = args.dataset or data.dataset
         pairs = load_split(dataset, args.split, data.source, data.target, on_bad_utf8=data.on_bad_utf8)
@@ -70,6 +75,8 @@ def main(argv=None):
     except (ValueError, OSError) as error:
         print(f"evaluate_wmt.py: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     print(json.dumps(scores.to_dict(), indent=2) if args.json else scores)
     return 0
 

@@ -11,6 +11,7 @@ on two CPU cores. Started again on the same run folder, it continues.
 import argparse
 import dataclasses
 import datetime
+import os
 import sys
 
 from startup import import_quietly
@@ -53,9 +54,18 @@ def resolve(args):
     from keras_transformer.presets import preset
 
     config = preset(args.preset)
+    for name in ("source_vocab_size", "target_vocab_size"):
+        if any(text.startswith(f"model.{name}") for text in args.set):
+            raise ValueError(f"model.{name} follows from the tokenizer: set data.vocab_size")
+    named = args.dataset or any(text.startswith("data.dataset=") for text in args.set)
+    if args.preset != "demo" and not named:
+        raise ValueError(
+            f"preset {args.preset} needs a corpus: --dataset DIR --source LANGUAGE --target LANGUAGE"
+        )
     data = {}
     if args.dataset:
-        data["dataset"] = args.dataset
+        builtin = args.dataset.startswith("cldr/")
+        data["dataset"] = args.dataset if builtin else os.path.normpath(args.dataset)
         if named := languages_of(args.dataset):
             data["source"], data["target"] = named
     if args.source:
@@ -63,11 +73,7 @@ def resolve(args):
     if args.target:
         data["target"] = args.target
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
-    config = override(config, args.set)
-    for name in ("source_vocab_size", "target_vocab_size"):
-        if any(text.startswith(f"model.{name}") for text in args.set):
-            raise ValueError(f"model.{name} follows from the tokenizer: set data.vocab_size")
-    return config
+    return override(config, args.set)
 
 
 def main(argv=None):
@@ -79,11 +85,15 @@ def main(argv=None):
 
         config = resolve(args)
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        result = train(config, args.run_dir or f"runs/{args.preset}-{stamp}")
+        print(report(train(config, args.run_dir or f"runs/{args.preset}-{stamp}")))
     except (ValueError, OSError) as error:
         print(f"train_wmt.py: {error}", file=sys.stderr)
         return 2
-    print(report(result))
+    except KeyboardInterrupt:
+        print(
+            "train_wmt.py: stopped; the same --run-dir continues from its newest checkpoint", file=sys.stderr
+        )
+        return 130
     return 0
 
 

@@ -65,6 +65,8 @@ def main(argv=None, stdin=None, stdout=None):
     except ValueError as error:
         print(f"translate.py: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:
         # Whoever read the translations has had enough; Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

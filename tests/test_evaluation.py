@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 
+from keras_transformer import evaluation
 from keras_transformer.evaluation import corpus_scores, multi_bleu
 
 REFERENCE = pathlib.Path(__file__).resolve().parents[1] / "../shared/data/bleu_reference"
@@ -196,3 +197,18 @@ def test_refuses(score, hypotheses, references, error, message):
 def test_refuses_a_language_that_is_no_code(language):
     with pytest.raises(ValueError, match="`target_language`"):
         corpus_scores(["a"], ["a"], target_language=language)
+
+
+def test_japanese_without_mecab_is_scored_in_characters(monkeypatch):
+    real = evaluation.BLEU
+
+    def without_mecab(**settings):
+        if settings.get("trg_lang") == "ja":
+            raise RuntimeError("Japanese tokenization requires extra dependencies")
+        return real(**settings)
+
+    monkeypatch.setattr(evaluation, "BLEU", without_mecab)
+    scorer = evaluation.bleu_scorer("ja")
+    found = scorer.corpus_score(["日本語です。"], [["日本語です。"]])
+    assert found.score == pytest.approx(100)
+    assert "tok:char" in str(scorer.get_signature())

@@ -1,6 +1,7 @@
 """The programs, called as they are from a shell, and what they refuse."""
 
 import contextlib
+import dataclasses
 import importlib.util
 import io
 import json
@@ -123,8 +124,10 @@ def test_a_built_in_corpus_brings_its_languages():
 
 def test_every_preset_can_be_asked_for():
     for name, config in PRESETS.items():
-        resolved = train_wmt.resolve(train_wmt.parse_args(["--preset", name]))
-        assert resolved == config
+        arguments = ["--preset", name, "--dataset", "corpora/mine"]
+        resolved = train_wmt.resolve(train_wmt.parse_args(arguments))
+        data = dataclasses.replace(config.data, dataset="corpora/mine")
+        assert resolved == dataclasses.replace(config, data=data)
 
 
 def test_translates_one_line_for_every_line(run):
@@ -243,6 +246,7 @@ def test_a_bad_corpus_is_refused_before_anything_is_written(tmp_path, capsys, da
         (["--dataset", "no/such/folder"], ["no/such/folder: no such folder", "cldr/"]),
         (["--dataset", "cldr/en-xx"], ["'xx'"]),
         (["--source", "fr"], ["train.fr: no such file"]),
+        (["--source", "de"], ["must be two languages", "'de' twice"]),
     ],
 )  # fmt: skip
 def test_a_bad_argument_of_training_is_refused(corpus, tmp_path, capsys, arguments, words):
@@ -251,6 +255,11 @@ def test_a_bad_argument_of_training_is_refused(corpus, tmp_path, capsys, argumen
     code = train_wmt.main(train_arguments(corpus, tmp_path / "run", *arguments))
     check_refusal(code, capsys.readouterr(), "train_wmt.py", words)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_preset_other_than_the_demo_needs_a_corpus(capsys):
+    code = train_wmt.main(["--preset", "base"])
+    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["preset base needs a corpus", "--dataset"])
 
 
 def test_a_run_folder_in_use_is_refused_and_kept(corpus, tmp_path, capsys):
@@ -263,7 +272,7 @@ def test_a_run_folder_in_use_is_refused_and_kept(corpus, tmp_path, capsys):
 def test_a_run_folder_that_cannot_be_made_is_refused(corpus, tmp_path, capsys):
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     code = train_wmt.main(train_arguments(corpus, tmp_path / "file" / "run"))
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["Not a directory"])
+    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["cannot write in"])
 
 
 def test_a_run_is_not_continued_with_other_settings(run, corpus, capsys):

@@ -89,6 +89,7 @@ def load_split(dataset, split, source, target, *, on_bad_utf8="refuse"):
         DataError: as `load_corpus`, or there is no such split.
     """
     if dataset.startswith("cldr/"):
+        split = "validation" if split in VALIDATION_NAMES else split
         if split not in cldr.Splits._fields:
             known = ", ".join(cldr.Splits._fields)
             raise DataError(f"{dataset} has no split {split!r}. Known: {known}")
@@ -117,7 +118,9 @@ def split_names(folder, language):
 
 def languages_of(dataset):
     """Returns (source, target) that a dataset's name tells, or `None`."""
-    match = re.fullmatch(r"cldr/(\w+?)-(\w+(?:[-_]\w+)?)", dataset)
+    # pt-BR and zh-Hans hold a hyphen, too: what follows it starts with a capital.
+    locale = r"([a-z]{2,}(?:[-_][A-Z]\w+)*)"
+    match = re.fullmatch(f"cldr/{locale}-{locale}", dataset)
     return match.groups() if match else None
 
 

@@ -78,7 +78,7 @@ def _lines(stream, name, on_bad_utf8):
                 raise DataError(
                     f"{name}: line {number}: byte {error.start + 1} "
                     f"(0x{line[error.start]:02x}) is not valid UTF-8. "
-                    "Convert the file to UTF-8, or pass on_bad_utf8='replace'"
+                    "Convert the file to UTF-8, or replace such bytes with --set data.on_bad_utf8=replace"
                 ) from error
             text = line.decode("utf-8", errors="replace")
             num_replaced += 1

@@ -399,7 +399,7 @@ def _training_error(error, vocab_size, num_texts):
         return ValueError(
             "`vocab_size` is too small: the characters of the texts and the special and "
             f"byte tokens alone need {smallest[1]}. Received: vocab_size={vocab_size}. "
-            "Increase it, or lower `character_coverage`"
+            "Increase it"
         )
     return ValueError(f"SentencePiece cannot learn a vocabulary from `texts`: {message}")
 

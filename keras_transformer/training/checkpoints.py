@@ -142,8 +142,9 @@ class RunFolder:
         path = self.path / "history.jsonl"
         if not path.exists():
             return []
-        lines = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines if line]
+        # What follows the last newline is a record that a crash cut short.
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        return [json.loads(line) for line in lines]
 
 
 class Checkpoints:
@@ -208,8 +209,11 @@ class Checkpoints:
 
 
 def check_unused(path):
-    """Raises `ValueError` if `path` exists and is not an empty folder."""
+    """Raises `ValueError` if `path` is not an empty folder and no new one can be made there."""
     path = pathlib.Path(path)
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise ValueError(f"{path}: cannot write in {nearest}. Choose another --run-dir")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
 

@@ -7,7 +7,6 @@ import sys
 from typing import NamedTuple
 
 import keras
-import sacrebleu
 
 from keras_transformer import config as configs
 from keras_transformer.config import SpecialIds
@@ -15,7 +14,7 @@ from keras_transformer.data.batching import TokenBatches, drop_long, encode_pair
 from keras_transformer.data.corpus import load_corpus
 from keras_transformer.data.text import DataError, Pairs
 from keras_transformer.data.tokenizer import SubwordTokenizer
-from keras_transformer.evaluation import Scores, corpus_scores
+from keras_transformer.evaluation import Scores, bleu_scorer, corpus_scores
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, TokenAccuracy
 from keras_transformer.model import Transformer
@@ -92,7 +91,7 @@ def train(config, run_dir):
     tokenizer = earlier.load_tokenizer() if earlier else _train_tokenizer(data, corpus.train)
     config = with_vocab_size(config, tokenizer.vocab_size)
     if earlier:
-        _check_same_settings(earlier, config)
+        _continue_with(earlier, config)
     batches = _batches(corpus.train, tokenizer, data, training.seed, "training")
     validation = _batches(corpus.validation, tokenizer, data, training.seed, "validation")
     # The folder appears when nothing is left to refuse.
@@ -110,7 +109,7 @@ def train(config, run_dir):
     checkpoints = run.checkpoints(model, model.optimizer)
     step = checkpoints.restore()
     clock = Clock(float(checkpoints.seconds.numpy()))
-    if step:
+    if earlier:
         run.rewind_history(step)
         print(f"continuing {run.path} at step {step:,}", flush=True)
     time_is_up = training.max_minutes and clock.seconds >= 60 * training.max_minutes
@@ -155,11 +154,15 @@ def report(result, *, examples=10):
 
 def _train_tokenizer(data, train_pairs):
     print(f"training a vocabulary of {data.vocab_size:,} tokens", flush=True)
-    return SubwordTokenizer.train(
-        itertools.chain(train_pairs.source, train_pairs.target),
-        vocab_size=data.vocab_size,
-        normalization=data.normalization,
-    )
+    try:
+        return SubwordTokenizer.train(
+            itertools.chain(train_pairs.source, train_pairs.target),
+            vocab_size=data.vocab_size,
+            normalization=data.normalization,
+            split_digits=data.split_digits,
+        )
+    except ValueError as error:
+        raise ValueError(f"{error}. Change it with --set data.vocab_size=NUMBER") from error
 
 
 def _callbacks(run, training, clock, checkpoints, validation_batches, bleu):
@@ -201,7 +204,7 @@ def _translate_unseen(run, model, tokenizer, corpus, average_last):
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target
     print(
-        f"\ntranslating {split} with the mean of {len(averaged)} checkpoints"
+        f"\ntranslating {split} with the mean of the newest checkpoints, {len(averaged)} of them"
         f" (beam {search.beam_size}, alpha {search.alpha:g})",
         flush=True,
     )
@@ -212,10 +215,11 @@ def _translate_unseen(run, model, tokenizer, corpus, average_last):
     return Result(run, split, pairs, translations, scores)
 
 
-def _check_same_settings(run, config):
+def _continue_with(run, config):
+    """Takes over how long the run is to be; refuses any other change."""
     changed = configs.differences(run.config, config)
-    # A run may be made longer; nothing else may change under it.
-    changed = [c for c in changed if c[0] not in ("training.max_steps", "training.max_minutes")]
+    length = ("training.max_steps", "training.max_minutes")
+    changed = [change for change in changed if change[0] not in length]
     if changed:
         path, before, after = changed[0]
         more = f" ({len(changed) - 1} more)" if len(changed) > 1 else ""
@@ -223,6 +227,8 @@ def _check_same_settings(run, config):
             f"{run.path}: this run has {path}={before!r}, not {after!r}{more}. "
             "Continue it with its own settings or choose another --run-dir"
         )
+    write_text(run.path / "config.json", configs.to_json(config))
+    run.config = config
 
 
 def _batches(pairs, tokenizer, data, seed, name):
@@ -254,7 +260,6 @@ def _validation_bleu(model, tokenizer, config, pairs):
 
     def bleu():
         translations = translator.translate(source, beam_size=1)
-        scorer = sacrebleu.BLEU(trg_lang=config.data.target)
-        return scorer.corpus_score(translations, [target]).score
+        return bleu_scorer(config.data.target).corpus_score(translations, [target]).score
 
     return bleu

@@ -207,8 +207,8 @@ def test_an_unknown_locale_is_refused():
 
 
 def test_an_unknown_split_of_the_built_in_corpus_is_refused_with_the_known_ones():
-    with pytest.raises(DataError, match="no split 'dev'. Known: train, validation, test"):
-        load_split("cldr/en-de", "dev", "en", "de")
+    with pytest.raises(DataError, match="no split 'dev2'. Known: train, validation, test"):
+        load_split("cldr/en-de", "dev2", "en", "de")
 
 
 @pytest.mark.parametrize(
@@ -217,6 +217,7 @@ def test_an_unknown_split_of_the_built_in_corpus_is_refused_with_the_known_ones(
         ("cldr/en-de", ("en", "de")),
         ("cldr/en-pt_BR", ("en", "pt_BR")),
         ("cldr/en-pt-BR", ("en", "pt-BR")),
+        ("cldr/pt-BR-zh_Hans_SG", ("pt-BR", "zh_Hans_SG")),
         ("data/en-de", None),
     ],
 )

@@ -331,3 +331,12 @@ def test_a_rewound_history_ends_at_the_restored_step(run):
         run.append_history({"kind": "train", "step": step})
     run.rewind_history(10)
     assert [record["step"] for record in run.read_history()] == [5, 10]
+
+
+def test_a_record_that_a_crash_cut_short_is_left_out(run):
+    run.append_history({"step": 5})
+    with (run.path / "history.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 10, "lo')
+    run.rewind_history(7)
+    run.append_history({"step": 8})
+    assert [record["step"] for record in run.read_history()] == [5, 8]

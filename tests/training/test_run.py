@@ -16,6 +16,7 @@ from keras_transformer import config as configs
 from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
 from keras_transformer.data.batching import TokenBatches
 from keras_transformer.training import callbacks
+from keras_transformer.training.checkpoints import RunFolder
 from keras_transformer.training.run import report, train
 from keras_transformer.translator import Translator
 
@@ -392,3 +393,23 @@ def test_a_clock_counts_earlier_parts(monkeypatch):
     clock = callbacks.Clock(earlier=30.0)
     now[0] = 107.5
     assert clock.seconds == 37.5
+
+
+def test_digits_are_apart_where_the_settings_say_so(tmp_path):
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    for split, language in itertools.product(("train", "valid"), ("en", "de")):
+        lines = [f"{language} 2015 {number}" for number in range(2000, 2100)]
+        (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for split_digits, longest in ((True, 1), (False, 4)):
+        config = make_config(folder, max_steps=1, validation_sentences=0)
+        data = configs.replace(config.data, vocab_size=279, split_digits=split_digits)
+        result = train(dataclasses.replace(config, data=data), tmp_path / f"run {split_digits}")
+        pieces = result.run.load_tokenizer().pieces(["2015"])[0]
+        assert max(len(piece.lstrip("\u2581")) for piece in pieces) == longest
+
+
+def test_the_settings_of_a_longer_run_are_written(corpus, tmp_path):
+    train(make_config(corpus, max_steps=1), tmp_path / "run")
+    train(make_config(corpus, max_steps=2), tmp_path / "run")
+    assert RunFolder(tmp_path / "run").config.training.max_steps == 2
