@@ -211,11 +211,11 @@ class Checkpoints:
 def check_unused(path):
     """Raises `ValueError` if `path` is not an empty folder and no new one can be made there."""
     path = pathlib.Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise ValueError(f"{path}: cannot write in {nearest}. Choose another --run-dir")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
 
 
 def write_text(path, text):

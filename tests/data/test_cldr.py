@@ -13,6 +13,7 @@ import unicodedata
 import pytest
 
 from keras_transformer.data import cldr
+from keras_transformer.data.cldr_kinds import KINDS
 
 LOCALE_PAIRS = [("en", "de"), ("en", "fr"), ("de", "ja"), ("en", "ru"), ("en", "ar")]
 NUM_PAIRS = 3000
@@ -127,7 +128,7 @@ class TestPromises:
         # Japanese has no "12 million" and counts years by emperors; num2words lacks Arabic ordinals.
         lacking = {("de", "ja"): {"round_number", "year"}, ("en", "ar"): {"ordinal"}}
         kinds = {example.kind for example in examples(pair).train}
-        assert kinds == set(cldr.KINDS) - lacking.get(pair, set())
+        assert kinds == set(KINDS) - lacking.get(pair, set())
 
     def test_text_can_be_typed(self, examples, pair):
         text = "".join(example.source + example.target for split in examples(pair) for example in split)
@@ -154,7 +155,7 @@ def default_splits():
 def test_default_held_out_splits_have_every_kind_but_bare_names(default_splits):
     assert [len(split) for split in default_splits] == [40_000, 500, 1000]
     for split in default_splits.validation, default_splits.test:
-        assert {example.kind for example in split} == set(cldr.KINDS) - {"name"}
+        assert {example.kind for example in split} == set(KINDS) - {"name"}
 
 
 def test_training_has_every_name_alone_and_in_lists(default_splits):
@@ -196,7 +197,7 @@ def test_language_without_spelled_numbers_has_the_other_kinds():
     # num2words has no Filipino; its own rule would take the Finnish numbers.
     splits = cldr.make_examples("en", "fil", num_pairs=2000)
     kinds = {example.kind for example in splits.train}
-    assert kinds == set(cldr.KINDS) - set(SPELLED_KINDS)
+    assert kinds == set(KINDS) - set(SPELLED_KINDS)
 
 
 def test_pairs_are_the_examples_without_their_kind(examples):
