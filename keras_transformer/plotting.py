@@ -1,5 +1,6 @@
 """Pictures of a run; each function returns a matplotlib figure."""
 
+import numpy as np
 from matplotlib.figure import Figure
 
 # Okabe and Ito's colours: distinct for every kind of colour vision, and in grey.
@@ -50,6 +51,7 @@ def training_curves(history, *, title=""):
     right.set(
         xlabel="training time (minutes)",
         ylabel="validation BLEU (sacreBLEU, greedy)",
+        xlim=(0, 1.02 * train[-1]["minutes"]),
         ylim=(0, None),
     )
     steps = right.secondary_xaxis("top", functions=_minutes_to_steps(train))
@@ -63,6 +65,13 @@ def training_curves(history, *, title=""):
 
 
 def _minutes_to_steps(train):
-    """Two functions: updates at a time and back, by the average speed."""
-    speed = train[-1]["step"] / max(train[-1]["minutes"], 1e-9)
-    return (lambda minutes: minutes * speed), (lambda steps: steps / speed)
+    """Two functions: updates at a time and back, straight between the records."""
+    minutes = [0.0, *(record["minutes"] for record in train)]
+    steps = [0.0, *(record["step"] for record in train)]
+    # The axis is a little longer than the run: on at its average speed.
+    minutes.append(2 * minutes[-1])
+    steps.append(2 * steps[-1])
+    return (
+        lambda values: np.interp(values, minutes, steps),
+        lambda values: np.interp(values, steps, minutes),
+    )
