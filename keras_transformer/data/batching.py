@@ -1,12 +1,9 @@
 """Pairs of id sequences to token-bucketed batches.
 
-The order of the data is a pure function of (seed, epoch): `plan_epoch` computes it from
-the lengths alone, so a run that continues at batch k of epoch e makes neither the batches
-before it nor a different choice. TensorFlow gathers and pads what the plan names.
-
-A batch holds pairs of about the same source and target length, in rows that are a
-multiple of 8; rows left over at the end of an epoch are filled with padding, which the
-loss does not count, so no pair is lost.
+`EpochPlanner` says which pairs share a batch; here they are gathered and padded, and
+handed to TensorFlow. A run that continues at batch k of epoch e makes none of the batches
+before it. Rows left over in a batch are padding, which the loss does not count, so no
+pair is lost.
 """
 
 import itertools
@@ -15,25 +12,66 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-ROWS_MULTIPLE = 8
+from keras_transformer.data.planning import EpochPlanner
 
 
-class Sequences(NamedTuple):
-    """Many sequences of ids, one after the other.
+class Sequences:
+    """Many sequences of ids, kept one after the other in one array or several.
 
-    Attributes:
-        ids: int32 NumPy array, shape `(total_length,)`.
-        starts: int64 NumPy array, shape `(num_sequences + 1,)`; sequence i is
+    Args:
+        parts: list of `(ids, starts)`: an integer NumPy array of shape
+            `(total_length,)`, in memory or mapped from a file, and an int64 NumPy array
+            of shape `(num_sequences + 1,)`; sequence i of the part is
             `ids[starts[i]:starts[i + 1]]`.
     """
 
-    ids: np.ndarray
-    starts: np.ndarray
+    def __init__(self, parts):
+        self._ids = [ids for ids, _ in parts]
+        self._starts = np.concatenate([starts[:-1] for _, starts in parts])
+        self._first = np.cumsum([0] + [len(starts) - 1 for _, starts in parts])
+        self.lengths = np.concatenate([np.diff(starts) for _, starts in parts]).astype(np.int32)
 
-    @property
-    def lengths(self):
-        """int64 NumPy array, shape `(num_sequences,)`, in tokens."""
-        return np.diff(self.starts)
+    def __len__(self):
+        """Number of sequences."""
+        return len(self.lengths)
+
+    def __getitem__(self, number):
+        """Returns one sequence, an integer NumPy array of shape `(length,)`."""
+        part = np.searchsorted(self._first, number, side="right") - 1
+        start = self._starts[number]
+        return self._ids[part][start : start + self.lengths[number]]
+
+    def padded(self, indices, rows, length, pad_id):
+        """Gathers sequences into one array.
+
+        Args:
+            indices: int NumPy array, at most `rows` numbers of sequences.
+            rows: number of rows.
+            length: number of columns, at least that of the longest of the sequences.
+            pad_id: fills the rest.
+
+        Returns:
+            int32 NumPy array, shape `(rows, length)`.
+        """
+        padded = np.full((rows, length), pad_id, np.int32)
+        part = np.searchsorted(self._first, indices, side="right") - 1
+        for number in np.unique(part):
+            here = np.flatnonzero(part == number)
+            sequences = indices[here]
+            lengths = self.lengths[sequences]
+            # Position in its row of every token of these sequences, one row after the other.
+            columns = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            tokens = np.repeat(self._starts[sequences], lengths) + columns
+            padded[np.repeat(here, lengths), columns] = self._ids[number][tokens]
+        return padded
+
+    def select(self, keep):
+        """Returns the sequences of a mask, bool, shape `(num_sequences,)`, as `Sequences`."""
+        parts = []
+        for ids, first, last in zip(self._ids, self._first, self._first[1:], strict=False):
+            lengths, chosen = self.lengths[first:last], keep[first:last]
+            parts.append((ids[np.repeat(chosen, lengths)], _starts(lengths[chosen])))
+        return Sequences(parts)
 
 
 class IdPairs(NamedTuple):
@@ -47,46 +85,66 @@ class IdPairs(NamedTuple):
     source: Sequences
     target: Sequences
 
-    def __len__(self):
+    @property
+    def num_pairs(self):
         """Number of pairs."""
-        return len(self.source.starts) - 1
+        return len(self.source)
 
 
 class FilteredIds(NamedTuple):
-    """Pairs that are left after a filter, and how many are not."""
-
-    pairs: IdPairs
-    num_dropped: int
-
-
-class BatchPlan(NamedTuple):
-    """Which pairs form one batch, and its shape.
+    """Pairs that are left after a filter.
 
     Attributes:
-        indices: int64 NumPy array of pair numbers, at most `rows` of them.
-        rows: number of rows.
-        source_len: padded source length, in tokens.
-        target_len: padded target length, in tokens.
+        pairs: `IdPairs`.
+        keep: bool NumPy array, which of the pairs before are left.
     """
 
-    indices: np.ndarray
-    rows: int
-    source_len: int
-    target_len: int
+    pairs: IdPairs
+    keep: np.ndarray
+
+    @property
+    def num_dropped(self):
+        """Number of pairs that are not left."""
+        return int(np.sum(~self.keep))
 
 
-def encode_pairs(source, target, tokenizer):
+def encode_pairs(source, target, tokenizer, target_tokenizer=None):
     """Encodes two lists of sentences.
 
     Args:
         source: list of str.
         target: list of str, as many.
         tokenizer: has `encode(texts)` and `special.eos`.
+        target_tokenizer: the same for the target; `None` for a shared vocabulary.
 
     Returns:
         `IdPairs`.
     """
-    return IdPairs(_sequences(source, tokenizer), _sequences(target, tokenizer))
+    target_tokenizer = target_tokenizer or tokenizer
+    return IdPairs(
+        Sequences([encode_flat(source, tokenizer)]), Sequences([encode_flat(target, target_tokenizer)])
+    )
+
+
+def encode_flat(texts, tokenizer):
+    """Encodes texts into one array, an end-of-sentence id after each.
+
+    Returns:
+        ids, int32 NumPy array of shape `(total_length,)`, and starts, int64 NumPy array
+        of shape `(num_texts + 1,)`.
+    """
+    return flatten(tokenizer.encode(texts), tokenizer.special.eos)
+
+
+def flatten(rows, eos_id):
+    """Joins lists of ids as `encode_flat` does."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    starts = _starts(lengths + 1)
+    ids = np.full(starts[-1], eos_id, np.int32)
+    is_text = np.ones(len(ids), bool)
+    is_text[starts[1:] - 1] = False
+    ids[is_text] = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
+    return ids, starts
 
 
 def drop_long(pairs, max_length):
@@ -96,59 +154,9 @@ def drop_long(pairs, max_length):
         `FilteredIds`.
     """
     keep = np.maximum(pairs.source.lengths, pairs.target.lengths) <= max_length
-    return FilteredIds(
-        IdPairs(_select(pairs.source, keep), _select(pairs.target, keep)),
-        int(np.sum(~keep)),
-    )
-
-
-def fixed_lengths(max_length):
-    """Padded lengths of `padding="fixed"`: multiples of 8, each about a quarter longer.
-
-    Returns:
-        list of int, the last at least `max_length`.
-    """
-    lengths = [8]
-    while lengths[-1] < max_length:
-        lengths.append(8 * -(-max(lengths[-1] + 8, lengths[-1] * 5 // 4) // 8))
-    return lengths
-
-
-def plan_epoch(source_lengths, target_lengths, *, batch_tokens, seed, epoch, padding="longest"):
-    """Chooses the batches of one epoch.
-
-    Args:
-        source_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
-        target_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
-        batch_tokens: no batch has more padded tokens than this, on either side.
-        seed: with `epoch`, decides the order.
-        epoch: int, from 0.
-        padding: `"longest"` pads to the longest of the batch; `"fixed"` to one of
-            `fixed_lengths`, with as many rows as the budget holds: one shape a length.
-
-    Returns:
-        list of `BatchPlan`; every pair is in exactly one.
-
-    Raises:
-        ValueError: the budget does not hold 8 rows of the longest pair.
-    """
-    if not len(source_lengths):
-        raise ValueError("There are no pairs to make batches of.")
-    longest = int(max(source_lengths.max(), target_lengths.max()))
-    if padding == "fixed":
-        longest = fixed_lengths(longest)[-1]
-    if ROWS_MULTIPLE * longest > batch_tokens:
-        raise ValueError(
-            f"`batch_tokens` must hold {ROWS_MULTIPLE} rows of the longest pair. "
-            f"Received: batch_tokens={batch_tokens}, longest={longest}"
-        )
-    rng = np.random.default_rng([seed, epoch])
-    order = rng.permutation(len(source_lengths))
-    if padding == "fixed":
-        plans = _plan_fixed(source_lengths, target_lengths, order, batch_tokens)
-    else:
-        plans = _plan_longest(source_lengths, target_lengths, order, batch_tokens)
-    return [plans[i] for i in rng.permutation(len(plans))]
+    if keep.all():
+        return FilteredIds(pairs, keep)
+    return FilteredIds(IdPairs(pairs.source.select(keep), pairs.target.select(keep)), keep)
 
 
 class TokenBatches:
@@ -157,32 +165,50 @@ class TokenBatches:
     Args:
         pairs: `IdPairs`.
         special: `SpecialIds`.
-        batch_tokens: budget of a batch in padded tokens, for each side.
-        seed: of the order.
-        padding: `"longest"` or `"fixed"`.
+        **plan: `batch_tokens`, `seed`, `padding` and so on, as `EpochPlanner` takes them.
 
     A batch is `((source_ids, target_ids), labels)`, int32: source ids and labels end with
     eos, target ids start with bos and lag one token behind the labels.
     """
 
-    def __init__(self, pairs, *, special, batch_tokens, seed=1, padding="longest"):
+    def __init__(self, pairs, *, special, **plan):
         self.pairs = pairs
         self.special = special
-        self.batch_tokens = batch_tokens
-        self.seed = seed
-        self.padding = padding
-        self.per_epoch = len(self.plan(0))
+        self.planner = EpochPlanner(pairs.source.lengths, pairs.target.lengths, **plan)
+
+    @property
+    def per_epoch(self):
+        """Number of batches of the first epoch; later ones have about as many."""
+        return self.planner.num_batches(0)
 
     def plan(self, epoch):
         """Returns the `BatchPlan`s of one epoch, in order."""
-        return plan_epoch(
-            self.pairs.source.lengths,
-            self.pairs.target.lengths,
-            batch_tokens=self.batch_tokens,
-            seed=self.seed,
-            epoch=epoch,
-            padding=self.padding,
-        )
+        return self.planner.plan(epoch)
+
+    def batch(self, plan):
+        """Returns the batch of one `BatchPlan`, int32 NumPy arrays.
+
+        Returns:
+            `((source_ids, target_ids), labels)`, of shapes `(rows, source_len)`,
+            `(rows, target_len)` and `(rows, target_len)`.
+        """
+        source_ids = self.pairs.source.padded(plan.indices, plan.rows, plan.source_len, self.special.pad)
+        labels = self.pairs.target.padded(plan.indices, plan.rows, plan.target_len, self.special.pad)
+        target_ids = np.empty_like(labels)
+        target_ids[:, 0] = self.special.bos
+        target_ids[:, 1:] = labels[:, :-1]
+        return (source_ids, target_ids), labels
+
+    def plans(self, start=0):
+        """Yields the `BatchPlan`s of the endless stream.
+
+        Args:
+            start: number of batches of the whole run that are skipped, unmade.
+        """
+        first_epoch, skipped = self.planner.locate(start)
+        for epoch in itertools.count(first_epoch):
+            yield from self.plan(epoch)[skipped:]
+            skipped = 0
 
     def forever(self, start=0):
         """Returns an endless `tf.data.Dataset`, epoch after epoch.
@@ -190,100 +216,20 @@ class TokenBatches:
         Args:
             start: number of batches of the whole run that are skipped, unmade.
         """
-
-        def plans():
-            first_epoch, skipped = divmod(start, self.per_epoch)
-            for epoch in itertools.count(first_epoch):
-                yield from self.plan(epoch)[skipped:]
-                skipped = 0
-
-        return self._dataset(plans)
+        return self._dataset(lambda: map(self.batch, self.plans(start)))
 
     def once(self):
         """Returns a `tf.data.Dataset` of every pair once, in the order of epoch 0."""
-        dataset = self._dataset(lambda: iter(self.plan(0)))
+        dataset = self._dataset(lambda: map(self.batch, self.plan(0)))
         return dataset.apply(tf.data.experimental.assert_cardinality(self.per_epoch))
 
-    def _dataset(self, plans):
-        source = tf.RaggedTensor.from_row_splits(*self.pairs.source)
-        target = tf.RaggedTensor.from_row_splits(*self.pairs.target)
-        special = self.special
-
-        def make_batch(indices, rows, source_len, target_len):
-            source_ids = _padded(source, indices, rows, source_len, special.pad)
-            labels = _padded(target, indices, rows, target_len, special.pad)
-            first = tf.fill((rows, 1), special.bos)
-            target_ids = tf.concat([first, labels[:, :-1]], axis=1)
-            return (source_ids, target_ids), labels
-
-        number = tf.TensorSpec((), tf.int32)
-        signature = (tf.TensorSpec((None,), tf.int64), number, number, number)
-        return (
-            tf.data.Dataset.from_generator(plans, output_signature=signature)
-            .map(make_batch, num_parallel_calls=tf.data.AUTOTUNE)
-            .prefetch(tf.data.AUTOTUNE)
+    @staticmethod
+    def _dataset(batches):
+        ids = tf.TensorSpec((None, None), tf.int32)
+        return tf.data.Dataset.from_generator(batches, output_signature=((ids, ids), ids)).prefetch(
+            tf.data.AUTOTUNE
         )
 
 
-def _padded(sequences, indices, rows, length, pad_id):
-    """Gathers sequences into int32, shape `(rows, length)`."""
-    ids = tf.gather(sequences, indices).to_tensor(pad_id)
-    missing = tf.stack([rows, length]) - tf.shape(ids)
-    ids = tf.pad(ids, tf.stack([tf.zeros_like(missing), missing], 1), constant_values=pad_id)
-    return tf.ensure_shape(ids, (None, None))
-
-
-def _plan_longest(source_lengths, target_lengths, order, batch_tokens):
-    # By target length, and within it by source length up and down in turn, so that
-    # neighbours differ little on both sides. Pairs alike in both stay in random order.
-    source, target = source_lengths[order], target_lengths[order]
-    order = order[np.lexsort((np.where(target % 2, source, -source), target))]
-
-    # Longest source and target of each group of 8 rows.
-    firsts = np.arange(0, len(order), ROWS_MULTIPLE)
-    source = np.maximum.reduceat(source_lengths[order], firsts)
-    target = np.maximum.reduceat(target_lengths[order], firsts)
-    plans = []
-    begin = 0
-    while begin < len(firsts):
-        end, source_len, target_len = begin, 0, 0
-        while end < len(firsts):
-            longer_source = max(source_len, int(source[end]))
-            longer_target = max(target_len, int(target[end]))
-            rows = (end + 1 - begin) * ROWS_MULTIPLE
-            if rows * max(longer_source, longer_target) > batch_tokens:
-                break
-            end, source_len, target_len = end + 1, longer_source, longer_target
-        indices = order[begin * ROWS_MULTIPLE : end * ROWS_MULTIPLE]
-        plans.append(BatchPlan(indices, (end - begin) * ROWS_MULTIPLE, source_len, target_len))
-        begin = end
-    return plans
-
-
-def _plan_fixed(source_lengths, target_lengths, order, batch_tokens):
-    longest = np.maximum(source_lengths, target_lengths)[order]
-    lengths = fixed_lengths(int(longest.max()))
-    bucket = np.searchsorted(lengths, longest)
-    plans = []
-    for number, length in enumerate(lengths):
-        members = order[bucket == number]
-        rows = batch_tokens // length // ROWS_MULTIPLE * ROWS_MULTIPLE
-        for begin in range(0, len(members), rows):
-            plans.append(BatchPlan(members[begin : begin + rows], rows, length, length))
-    return plans
-
-
-def _sequences(texts, tokenizer):
-    rows = tokenizer.encode(texts)
-    lengths = np.fromiter((len(row) + 1 for row in rows), np.int64, len(rows))
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    ids = np.full(starts[-1], tokenizer.special.eos, np.int32)
-    for begin, row in zip(starts, rows, strict=False):
-        ids[begin : begin + len(row)] = row
-    return Sequences(ids, starts)
-
-
-def _select(sequences, keep):
-    lengths = sequences.lengths
-    starts = np.concatenate([[0], np.cumsum(lengths[keep])]).astype(np.int64)
-    return Sequences(sequences.ids[np.repeat(keep, lengths)], starts)
+def _starts(lengths):
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -232,8 +232,9 @@ def _continue_with(run, config):
 
 
 def _batches(pairs, tokenizer, data, seed, name):
-    kept, num_dropped = drop_long(encode_pairs(pairs.source, pairs.target, tokenizer), data.max_length)
-    if not len(kept):
+    filtered = drop_long(encode_pairs(pairs.source, pairs.target, tokenizer), data.max_length)
+    num_dropped = filtered.num_dropped
+    if not filtered.pairs.num_pairs:
         raise DataError(
             f"{name}: all {num_dropped:,} pairs have over {data.max_length} tokens. Raise data.max_length"
         )
@@ -243,7 +244,7 @@ def _batches(pairs, tokenizer, data, seed, name):
             file=sys.stderr,
         )
     return TokenBatches(
-        kept,
+        filtered.pairs,
         special=SpecialIds(),
         batch_tokens=data.batch_tokens,
         seed=seed,

@@ -1,0 +1,411 @@
+"""Which pairs share a batch: a pure function of the lengths, the seed and the epoch.
+
+Pairs of one source and one target length form a cell. The cells are walked in serpentine
+order: in bands of one side's length, up and down the other side's in turn, so that
+neighbours differ little on both sides. A dynamic program cuts that walk into batches so
+that the fewest positions are padding; where a shape must be one of a few (XLA,
+accelerators), into that many regions first. All this needs only the counts of the cells.
+Random numbers decide which pair of a cell goes where, and the order of the batches.
+"""
+
+import functools
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+ROWS_MULTIPLE = 8
+PADDINGS = ("longest", "fixed")
+
+# A batch costs as much as this share of its budget in positions: without it, the least
+# padding is that of many small batches.
+_BATCH_COST = 0.2
+# Epochs take turns: how the walk bends decides which lengths share a batch.
+_NUM_WALKS = 8
+_PHASES = (0.5, 0.25, 0.67, 0.33)
+_NUM_BANDS = (3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 26, 32)
+_PARTS = 16  # a batch is cut to about a 16th of its budget
+_PIECES = 400  # a walk is cut into regions at one of so many places
+
+
+class BatchPlan(NamedTuple):
+    """Which pairs form one batch, and its shape.
+
+    Attributes:
+        indices: int64 NumPy array of pair numbers, at most `rows` of them.
+        rows: number of rows.
+        source_len: padded source length, in tokens.
+        target_len: padded target length, in tokens.
+    """
+
+    indices: np.ndarray
+    rows: int
+    source_len: int
+    target_len: int
+
+
+class _Region(NamedTuple):
+    """So many pairs of the walk, in batches of one shape."""
+
+    num_pairs: int
+    rows: int
+    source_len: int
+    target_len: int
+
+    @property
+    def num_batches(self):
+        return -(-self.num_pairs // self.rows)
+
+    @property
+    def num_positions(self):
+        return self.num_batches * self.rows * (self.source_len + self.target_len)
+
+
+class _Layout(NamedTuple):
+    """The shapes of an epoch: whole batches within cells, then the regions of the walk."""
+
+    counts: np.ndarray  # pairs of each cell
+    rank: np.ndarray  # of each cell in the walk
+    whole: list  # of (cell, _Region), pairs of one cell that fill batches by themselves
+    regions: list
+
+    @property
+    def num_batches(self):
+        return sum(region.num_batches for region in self._all())
+
+    @property
+    def num_positions(self):
+        return sum(region.num_positions for region in self._all())
+
+    def _all(self):
+        return itertools.chain((region for _, region in self.whole), self.regions)
+
+
+class EpochPlanner:
+    """Chooses the batches of every epoch.
+
+    Args:
+        source_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
+        target_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
+        batch_tokens: no batch has more padded tokens than this, on either side.
+        seed: with the epoch, decides the order.
+        padding: `"longest"` pads to the longest of the batch; `"fixed"` to one of
+            `max_shapes` shapes, the same in every epoch.
+        max_shapes: number of shapes of `"fixed"`.
+        sizes: number of pairs of each corpus, in the order in which they stand; `None`
+            for one corpus.
+        weights: how many times each corpus is seen in an epoch; `None` for once each.
+
+    Raises:
+        ValueError: no pairs, or the budget does not hold 8 rows of the longest pair.
+    """
+
+    def __init__(
+        self,
+        source_lengths,
+        target_lengths,
+        *,
+        batch_tokens,
+        seed=1,
+        padding="longest",
+        max_shapes=16,
+        sizes=None,
+        weights=None,
+    ):
+        num_pairs = len(source_lengths)
+        if not num_pairs:
+            raise ValueError("There are no pairs to make batches of.")
+        if padding not in PADDINGS:
+            raise ValueError(f"`padding` must be one of {list(PADDINGS)}. Received: {padding!r}")
+        longest = int(max(source_lengths.max(), target_lengths.max()))
+        if ROWS_MULTIPLE * longest > batch_tokens:
+            raise ValueError(
+                f"`batch_tokens` must hold {ROWS_MULTIPLE} rows of the longest pair. "
+                f"Received: batch_tokens={batch_tokens}, longest={longest}"
+            )
+        sizes = [num_pairs] if sizes is None else list(sizes)
+        weights = [1.0] * len(sizes) if weights is None else [float(weight) for weight in weights]
+        if sum(sizes) != num_pairs or len(weights) != len(sizes):
+            raise ValueError(
+                "`sizes` must add up to the number of pairs, with one weight each. "
+                f"Received: sizes={sizes}, weights={weights}, {num_pairs} pairs"
+            )
+        self.seed = seed
+        self._batch_tokens = batch_tokens
+        self._max_shapes = max_shapes if padding == "fixed" else None
+        self._cell, self._source, self._target = _cells(source_lengths, target_lengths)
+        if not sum(size * weight for size, weight in zip(sizes, weights, strict=True)) >= 1:
+            raise ValueError(f"The weights leave no pair of the corpora. Received: weights={weights}")
+        self._corpora = [
+            _Draws(self._cell[end - size : end], end - size, weight, seed)
+            for size, end, weight in zip(sizes, itertools.accumulate(sizes), weights, strict=True)
+        ]
+        # Then every epoch has its own pairs, and so its own shapes.
+        self._draws = any(corpus.fraction for corpus in self._corpora)
+
+    def plan(self, epoch):
+        """Returns the `BatchPlan`s of one epoch, in order.
+
+        Every pair is in exactly one; where a corpus has weight w, in floor(w) or
+        ceil(w) of them, and over the epochs in w on average.
+        """
+        layout = self._layout_of(epoch)
+        rng = np.random.default_rng([self.seed, epoch])
+        indices = rng.permutation(self._indices(epoch))
+        rank = layout.rank[self._cell[indices]]
+        # Stable, so pairs of one cell stay in random order.
+        indices = indices[np.argsort(rank, kind="stable")]
+        begins = np.concatenate([[0], np.cumsum(np.bincount(rank, minlength=len(layout.rank)))])
+        plans = []
+        in_walk = np.ones(len(indices), bool)
+        for cell, region in layout.whole:
+            begin = begins[layout.rank[cell]]
+            in_walk[begin : begin + region.num_pairs] = False
+            plans += _batches(region, indices[begin : begin + region.num_pairs])
+        ends = np.cumsum([region.num_pairs for region in layout.regions])
+        members = np.split(indices[in_walk], ends[:-1])
+        if self._max_shapes:
+            self._exchange(layout.regions, members, rng)
+        for region, chosen in zip(layout.regions, members, strict=True):
+            plans += _batches(region, chosen)
+        return [plans[i] for i in rng.permutation(len(plans))]
+
+    def _indices(self, epoch):
+        return np.concatenate([corpus.indices(epoch) for corpus in self._corpora])
+
+    def _exchange(self, regions, members, rng):
+        """Regions that stay the same swap pairs that fit in either, and shuffle theirs."""
+        lengths = self._source[self._cell], self._target[self._cell]
+        for one, other in itertools.combinations(range(len(regions)), 2):
+            fits = []
+            for mine, theirs in ((one, other), (other, one)):
+                box = regions[theirs].source_len, regions[theirs].target_len
+                inside = [side[members[mine]] <= limit for side, limit in zip(lengths, box, strict=True)]
+                fits.append(rng.permutation(np.flatnonzero(inside[0] & inside[1])))
+            number = min(map(len, fits)) // 2
+            a, b = fits[0][:number], fits[1][:number]
+            members[one][a], members[other][b] = members[other][b], members[one][a]
+        for chosen in members:
+            rng.shuffle(chosen)
+
+    def num_batches(self, epoch):
+        """Returns the number of batches of an epoch, without making them."""
+        return self._layout_of(epoch).num_batches
+
+    def locate(self, start):
+        """Returns (epoch, batch within it) of batch `start` of the whole stream."""
+        first = 0
+        if not self._draws:
+            cycle = sum(self.num_batches(epoch) for epoch in range(_NUM_WALKS))
+            first, start = start // cycle * _NUM_WALKS, start % cycle
+        for epoch in itertools.count(first):
+            if start < self.num_batches(epoch):
+                return epoch, start
+            start -= self.num_batches(epoch)
+
+    def real_share(self, epoch=0):
+        """Returns the share of an epoch's source and target positions that hold tokens."""
+        layout = self._layout_of(epoch)
+        return float(np.dot(layout.counts, self._source + self._target) / layout.num_positions)
+
+    def _layout_of(self, epoch):
+        # The few shapes of "fixed" are to be the same in every epoch.
+        walk = 0 if self._max_shapes else epoch % _NUM_WALKS
+        return self._layout(walk, epoch if self._draws else 0)
+
+    @functools.lru_cache(maxsize=_NUM_WALKS)  # noqa: B019 - planners live as long as a run
+    def _layout(self, walk, epoch):
+        source, target, budget = self._source, self._target, self._batch_tokens
+        counts = np.bincount(self._cell[self._indices(epoch)], minlength=len(source))
+        longest = np.maximum(source, target)
+        capacity = budget // longest // ROWS_MULTIPLE * ROWS_MULTIPLE
+        num_whole = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
+        whole = [
+            (cell, _Region(*map(int, (num * capacity[cell], capacity[cell], source[cell], target[cell]))))
+            for cell, num in enumerate(num_whole)
+            if num
+        ]
+        rest = counts - num_whole * capacity
+        sides = ((source, target), (target, source))
+        if self._max_shapes:
+            walks = [(*side, bands, 0.5) for side in sides for bands in range(1, 8)]
+            cut = functools.partial(_cut_into_regions, max_regions=self._max_shapes)
+        else:
+            walks = [(*sides[walk % 2], bands, _PHASES[walk // 2]) for bands in _NUM_BANDS]
+            cut = _cut_into_batches
+        best = None
+        for major, minor, bands, phase in walks:
+            order = _serpentine(major, minor, rest * (source + target), bands, phase)
+            regions, cost = cut(source[order], target[order], rest[order], budget)
+            if best is None or cost < best[0]:
+                best = cost, order, regions
+        rank = np.empty(len(order), np.int64)
+        rank[best[1]] = np.arange(len(order))
+        return _Layout(counts, rank, whole, best[2])
+
+
+class _Draws:
+    """How often each epoch sees the pairs of one corpus.
+
+    A whole number of times, all of them; for the fraction of a weight, a new draw in
+    every epoch, spread evenly over the cells.
+    """
+
+    def __init__(self, cell, first, weight, seed):
+        self._cell = cell
+        self._first = first
+        self._seed = seed
+        self._copies, self.fraction = divmod(weight, 1)
+
+    def indices(self, epoch):
+        """int64 NumPy array of the pair numbers of one epoch, in no particular order."""
+        numbers = np.arange(len(self._cell))
+        chosen = np.tile(numbers, int(self._copies))
+        if self.fraction:
+            rng = np.random.default_rng([self._seed, epoch, self._first])
+            shuffled = rng.permutation(numbers)
+            by_cell = shuffled[np.argsort(self._cell[shuffled], kind="stable")]
+            # Every 1/fraction-th, from a random start: systematic sampling.
+            steps = np.floor((np.arange(len(numbers) + 1)) * self.fraction + rng.random())
+            chosen = np.concatenate([chosen, by_cell[np.diff(steps) > 0]])
+        return chosen + self._first
+
+
+def _batches(region, members):
+    return [
+        BatchPlan(members[begin : begin + region.rows], *region[1:])
+        for begin in range(0, len(members), region.rows)
+    ]
+
+
+def _cells(source_lengths, target_lengths):
+    """Returns the cell of each pair, and source and target length of each cell."""
+    span = int(target_lengths.max()) + 1
+    keys = source_lengths.astype(np.int64) * span + target_lengths
+    found = np.flatnonzero(np.bincount(keys))
+    number = np.zeros(found[-1] + 1, np.int32)
+    number[found] = np.arange(len(found))
+    return number[keys], found // span, found % span
+
+
+def _serpentine(major, minor, mass, num_bands, phase):
+    """Orders cells in bands of `major` of equal mass, along `minor` up and down in turn."""
+    by_length = np.bincount(major, weights=mass)
+    middle = np.cumsum(by_length) - by_length / 2
+    band = np.floor(middle / by_length.sum() * num_bands + phase).astype(int)[major]
+    return np.lexsort((major, np.where(band % 2, minor, -minor), band))
+
+
+def _cut_into_batches(source, target, counts, budget):
+    """Cuts a walk into batches of the least padding and number.
+
+    Returns:
+        list of `_Region` of one batch each, and their cost in positions.
+    """
+    rows, source, target = _parts(source, target, counts, budget)
+    if not len(rows):
+        return [], 0.0
+    # Cost of every batch that begins at part i and ends within the next `width` parts.
+    width = 2 * _PARTS + 2
+    longest_source = np.maximum.accumulate(_windows(source, width), axis=1)
+    longest_target = np.maximum.accumulate(_windows(target, width), axis=1)
+    padded_rows = _round_up(np.cumsum(_windows(rows, width), axis=1))
+    fits = padded_rows * np.maximum(longest_source, longest_target) <= budget
+    cost = padded_rows * (longest_source + longest_target) + _BATCH_COST * budget
+    cost = np.where(fits, cost, np.inf)
+
+    best = np.full(len(rows) + width + 1, np.inf)
+    best[0] = 0
+    previous = np.zeros(len(best), np.int64)
+    for begin in range(len(rows)):
+        reached = slice(begin + 1, begin + 1 + width)
+        through = best[begin] + cost[begin]
+        better = through < best[reached]
+        best[reached][better] = through[better]
+        previous[reached][better] = begin
+    cuts = []
+    end = len(rows)
+    while end:
+        begin = previous[end]
+        num_pairs = int(rows[begin:end].sum())
+        box = int(source[begin:end].max()), int(target[begin:end].max())
+        cuts.append(_Region(num_pairs, int(_round_up(num_pairs)), *box))
+        end = begin
+    return cuts[::-1], float(best[len(rows)])
+
+
+def _cut_into_regions(source, target, counts, budget, max_regions):
+    """Cuts a walk into at most `max_regions` regions, each of batches of one shape.
+
+    Returns:
+        list of `_Region`, and their cost in positions.
+    """
+    totals = np.cumsum(counts)
+    piece = np.floor((totals - counts / 2) / totals[-1] * _PIECES).astype(int)
+    first = np.flatnonzero(np.diff(piece, prepend=-1))
+    source, target = np.maximum.reduceat(source, first), np.maximum.reduceat(target, first)
+    totals = np.concatenate([[0], totals[first[1:] - 1], totals[-1:]])
+
+    # Cost of the region from piece i to piece j, and the shortest way through k of them.
+    num_pieces = len(first)
+    cost = np.full((num_pieces, num_pieces + 1), np.inf)
+    for i in range(num_pieces):
+        box = np.maximum.accumulate(source[i:]), np.maximum.accumulate(target[i:])
+        num_batches, rows = _equal_batches(totals[i + 1 :] - totals[i], *box, budget)
+        cost[i, i + 1 :] = num_batches * (rows * (box[0] + box[1]) + _BATCH_COST * budget)
+    best = np.full((max_regions + 1, num_pieces + 1), np.inf)
+    best[0, 0] = 0
+    previous = np.zeros(best.shape, np.int64)
+    for k in range(1, max_regions + 1):
+        through = best[k - 1, :num_pieces, None] + cost
+        previous[k], best[k] = through.argmin(axis=0), through.min(axis=0)
+    k = int(best[:, num_pieces].argmin())
+    total, regions, end = float(best[k, num_pieces]), [], num_pieces
+    for left in range(k, 0, -1):
+        begin = previous[left, end]
+        num_pairs = int(totals[end] - totals[begin])
+        box = int(source[begin:end].max()), int(target[begin:end].max())
+        regions.append(_Region(num_pairs, int(_equal_batches(num_pairs, *box, budget)[1]), *box))
+        end = begin
+    return regions[::-1], total
+
+
+def _equal_batches(num_pairs, source_len, target_len, budget):
+    """Returns number and rows of the fewest batches, as equal as multiples of 8 allow."""
+    capacity = budget // np.maximum(source_len, target_len) // ROWS_MULTIPLE * ROWS_MULTIPLE
+    num_batches = -(-num_pairs // capacity)
+    return num_batches, _round_up(-(-num_pairs // num_batches))
+
+
+def _parts(source, target, counts, budget):
+    """Cuts a walk into runs of rows that are a small part of a batch each.
+
+    Returns:
+        three int NumPy arrays: rows, longest source and longest target of each run.
+    """
+    parts = []
+    rows, longest_source, longest_target = 0, 0, 0
+    for source_len, target_len, count in zip(source.tolist(), target.tolist(), counts.tolist(), strict=True):
+        part = budget // max(source_len, target_len) // _PARTS // ROWS_MULTIPLE * ROWS_MULTIPLE
+        part = max(part, ROWS_MULTIPLE)
+        while count:
+            if rows >= part:
+                parts.append((rows, longest_source, longest_target))
+                rows, longest_source, longest_target = 0, 0, 0
+            taken = min(count, part - rows)
+            rows, count = rows + taken, count - taken
+            longest_source = max(longest_source, source_len)
+            longest_target = max(longest_target, target_len)
+    if rows:
+        parts.append((rows, longest_source, longest_target))
+    return np.array(parts, np.int64).reshape(-1, 3).T
+
+
+def _windows(values, width):
+    """Returns each element with the `width - 1` after it, zeros beyond the end."""
+    padded = np.concatenate([values, np.zeros(width, values.dtype)])
+    return np.lib.stride_tricks.sliding_window_view(padded, width)[: len(values)]
+
+
+def _round_up(rows):
+    return -(-rows // ROWS_MULTIPLE) * ROWS_MULTIPLE
