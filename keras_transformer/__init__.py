@@ -37,7 +37,7 @@ _LAZY = {
     "Translator": "keras_transformer.translator",
     "compile_model": "keras_transformer.training.run",
     "corpus_scores": "keras_transformer.evaluation",
-    "encode_pairs": "keras_transformer.data.batching",
+    "encode_pairs": "keras_transformer.data.sequences",
     "load_corpus": "keras_transformer.data.corpus",
     "train": "keras_transformer.training.run",
 }

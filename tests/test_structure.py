@@ -26,6 +26,7 @@ FLOORS = [
         "data.text",
         "data.tokenizer",
         "data.planning",
+        "data.sequences",
         "data.locale_text",
         "training.callbacks",
     },

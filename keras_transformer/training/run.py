@@ -10,8 +10,9 @@ import keras
 
 from keras_transformer import config as configs
 from keras_transformer.config import SpecialIds
-from keras_transformer.data.batching import TokenBatches, drop_long, encode_pairs
+from keras_transformer.data.batching import TokenBatches
 from keras_transformer.data.corpus import load_corpus
+from keras_transformer.data.sequences import drop_long, encode_pairs
 from keras_transformer.data.text import DataError, Pairs
 from keras_transformer.data.tokenizer import SubwordTokenizer
 from keras_transformer.evaluation import Scores, bleu_scorer, corpus_scores

@@ -8,14 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config import SpecialIds
-from keras_transformer.data.batching import (
-    IdPairs,
-    Sequences,
-    TokenBatches,
-    drop_long,
-    encode_flat,
-    encode_pairs,
-)
+from keras_transformer.data.batching import TokenBatches
+from keras_transformer.data.sequences import IdPairs, Sequences, drop_long, encode_flat, encode_pairs
 
 SPECIAL = SpecialIds(pad=7, bos=5, eos=4, unk=6)  # no id is where a literal 0 would find it
 PADDINGS = ("longest", "fixed")
