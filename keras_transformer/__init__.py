@@ -7,6 +7,7 @@ Layers, model, loss, schedule and search import without TensorFlow; what needs i
 import importlib
 
 from keras_transformer.config import (
+    CleaningConfig,
     Config,
     DataConfig,
     ModelConfig,
@@ -31,6 +32,8 @@ from keras_transformer.version import VERSION
 __version__ = VERSION
 
 _LAZY = {
+    "Cleaner": "keras_transformer.data.cleaning",
+    "CleaningReport": "keras_transformer.data.cleaning_report",
     "RunFolder": "keras_transformer.training.checkpoints",
     "SubwordTokenizer": "keras_transformer.data.tokenizer",
     "TokenBatches": "keras_transformer.data.batching",
@@ -44,6 +47,7 @@ _LAZY = {
 
 __all__ = [
     "PRESETS",
+    "CleaningConfig",
     "Config",
     "DataConfig",
     "DecoderLayer",

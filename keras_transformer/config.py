@@ -180,6 +180,44 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CleaningConfig:
+    """Which pairs of the training text are left out, besides those over `data.max_length` tokens.
+
+    The defaults are the paper's (Tensor2Tensor's): blank sides and length only.
+
+    Attributes:
+        drop_empty: drops pairs with a blank side.
+        drop_damaged: drops pairs with U+FFFD, or with UTF-8 that was encoded twice (`Ã¤`).
+        max_foreign_letters: largest share of the letters of a side that may be of other
+            scripts than its language's; 1 for no limit.
+        drop_identical: drops pairs of which both sides are the same text.
+        min_length: shortest side, in tokens, end of sentence included; 1 for no limit.
+        max_length_ratio: largest ratio of the longer side to the shorter one, in tokens,
+            end of sentence included, once the longer has more than 10; 0 for no limit.
+        drop_duplicates: drops all but the first of equal pairs.
+    """
+
+    drop_empty: bool = True
+    drop_damaged: bool = False
+    max_foreign_letters: float = 1.0
+    drop_identical: bool = False
+    min_length: int = 1
+    max_length_ratio: float = 0.0
+    drop_duplicates: bool = False
+
+    def __post_init__(self):
+        _check_types(self)
+        _check(self, "max_foreign_letters", 0 <= self.max_foreign_letters <= 1, "from 0 to 1")
+        _check(self, "min_length", self.min_length >= 1, "at least 1")
+        _check(
+            self,
+            "max_length_ratio",
+            self.max_length_ratio == 0 or self.max_length_ratio >= 1,
+            "0 (no limit) or at least 1",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
     """How the model is trained (section 5).
 
@@ -297,9 +335,15 @@ class Config:
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
+    cleaning: CleaningConfig = dataclasses.field(default_factory=CleaningConfig)
 
     def __post_init__(self):
         _check_types(self)
+        if self.cleaning.min_length > self.data.max_length:
+            raise ValueError(
+                "`cleaning.min_length` must be at most `data.max_length`. Received: "
+                f"min_length={self.cleaning.min_length}, max_length={self.data.max_length}"
+            )
         if self.model.positions == "learned" and self.data.max_length > self.model.max_positions:
             raise ValueError(
                 "`data.max_length` must be at most `model.max_positions` with learned positions. "

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from keras_transformer.config import (
+    CleaningConfig,
     Config,
     DataConfig,
     ModelConfig,
@@ -24,6 +25,7 @@ SECTIONS = {
     "data": DataConfig,
     "training": TrainingConfig,
     "search": SearchConfig,
+    "cleaning": CleaningConfig,
 }
 
 
@@ -114,7 +116,7 @@ def test_the_last_of_two_overrides_wins():
         ("model.d_model", r"Expected section.field=value. Received: 'model.d_model'"),
         ("d_model=3", r"Expected section.field=value. Received: 'd_model=3'"),
         ("modle.d_model=3", r"No section 'modle'. Did you mean 'model'\?"),
-        ("zzz.d_model=3", r"No section 'zzz'. Known: model, data, training, search"),
+        ("zzz.d_model=3", r"No section 'zzz'. Known: model, data, training, search, cleaning"),
         ("model.droput=3", r"ModelConfig has no field 'droput'. Did you mean '\w*dropout'\?"),
         ("search.zzz=3", r"SearchConfig has no field 'zzz'. Known: beam_size, alpha"),
         ("model.d_model=12.5", r"`model.d_model` must be a whole number. Received: '12.5'"),
@@ -181,6 +183,7 @@ AT_LEAST_1 = {
         "max_steps warmup_steps log_every_steps validate_every_steps keep_checkpoints average_last"
     ),
     SearchConfig: "beam_size extra_length batch_tokens",
+    CleaningConfig: "min_length",
 }
 AT_LEAST_0 = {
     TrainingConfig: (
@@ -296,6 +299,17 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
             "`average_last` must be at most `keep_checkpoints`. Received: average_last=7, keep_checkpoints=6",
         ),
         (lambda: SearchConfig(max_source_length=1), "at least 2. .*max_source_length=1"),
+        (
+            lambda: CleaningConfig(max_length_ratio=0.9),
+            r"`max_length_ratio` .* must be 0 \(no limit\) or at least 1. Received: max_length_ratio=0.9",
+        ),
+        (lambda: CleaningConfig(max_foreign_letters=1.01), "from 0 to 1. .*max_foreign_letters=1.01"),
+        (lambda: CleaningConfig(max_foreign_letters=-0.01), "from 0 to 1. .*max_foreign_letters=-0.01"),
+        (
+            lambda: Config(cleaning=CleaningConfig(min_length=257)),
+            "`cleaning.min_length` must be at most `data.max_length`. "
+            "Received: min_length=257, max_length=256",
+        ),
     ],
 )
 def test_refuses_settings_that_do_not_fit(make, message):
@@ -313,6 +327,8 @@ def test_refuses_settings_that_do_not_fit(make, message):
         lambda: DataConfig(max_length=100, batch_tokens=800),
         lambda: TrainingConfig(average_last=6, keep_checkpoints=6),
         lambda: SearchConfig(max_source_length=2),
+        lambda: CleaningConfig(max_length_ratio=1, max_foreign_letters=0),
+        lambda: Config(cleaning=CleaningConfig(min_length=256)),
     ],
 )
 def test_accepts_settings_that_just_fit(make):
@@ -332,6 +348,8 @@ def test_json_round_trip_keeps_every_field():
             "data.padding=fixed",
             "training.clip_norm=1.5",
             "search.alpha=0",
+            "cleaning.drop_damaged=true",
+            "cleaning.max_foreign_letters=0.25",
         ],
     )
     assert from_json(to_json(config)) == config != Config()
@@ -348,6 +366,24 @@ def test_json_names_every_field():
 
 def test_a_field_left_out_of_json_has_its_default():
     assert from_json('{"model": {"d_ff": 7}}') == Config(model=ModelConfig(d_ff=7))
+
+
+def test_json_of_before_there_was_cleaning_is_read():
+    held = json.loads(to_json(Config()))
+    del held["cleaning"]
+    assert from_json(json.dumps(held)) == Config()
+
+
+def test_by_default_cleaning_drops_blank_sides_only():
+    assert CleaningConfig() == CleaningConfig(
+        drop_empty=True,
+        drop_damaged=False,
+        max_foreign_letters=1,
+        drop_identical=False,
+        min_length=1,
+        max_length_ratio=0,
+        drop_duplicates=False,
+    )
 
 
 @pytest.mark.parametrize(
