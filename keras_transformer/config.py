@@ -138,9 +138,17 @@ class DataConfig:
     """Where the sentences come from and how they become batches.
 
     Attributes:
-        dataset: `cldr/SOURCE-TARGET` (built in) or a folder of parallel files.
+        dataset: `cldr/SOURCE-TARGET` (built in), a folder or archive of parallel files,
+            or `NAME/CONFIG` of TensorFlow Datasets; several with commas between.
         source: source language, also the ending of the source files.
         target: target language, also the ending of the target files.
+        data_dir: folder of the prepared sets of TensorFlow Datasets and of unpacked
+            archives; empty for TensorFlow Datasets' own.
+        manual_dir: folder of files downloaded by hand, for TensorFlow Datasets.
+        weights: how many times each dataset is seen in an epoch, `"1,2.5"`; empty for
+            once each.
+        temperature: T; a dataset of n pairs has a share of an epoch proportional to
+            n ** (1 / T). 1 leaves them as they are.
         vocab_size: tokens of the shared vocabulary, special ids included.
         normalization: Unicode normalisation before encoding: `"nfc"`, `"nfkc"` or
             `"identity"`.
@@ -155,6 +163,10 @@ class DataConfig:
     dataset: str = "cldr/en-de"
     source: str = "en"
     target: str = "de"
+    data_dir: str = ""
+    manual_dir: str = ""
+    weights: str = ""
+    temperature: float = 1.0
     vocab_size: int = 37_000
     normalization: str = "nfc"
     split_digits: bool = False
@@ -172,6 +184,17 @@ class DataConfig:
         _check_choice(self, "on_bad_utf8", ("refuse", "replace"))
         if self.source == self.target:
             raise ValueError(f"`source` and `target` must be two languages. Received: {self.source!r} twice")
+        _check(self, "temperature", self.temperature >= 1, "at least 1")
+        if self.weights and self.temperature != 1:
+            raise ValueError(
+                "`weights` and `temperature` exclude each other. "
+                f"Received: weights={self.weights!r}, temperature={self.temperature}"
+            )
+        if self.weights and self.weights.count(",") != self.dataset.count(","):
+            raise ValueError(
+                "`weights` must be as many numbers as there are datasets. "
+                f"Received: weights={self.weights!r}, dataset={self.dataset!r}"
+            )
         if self.batch_tokens < 8 * self.max_length:
             raise ValueError(
                 "`batch_tokens` must hold 8 sentences of `max_length` tokens. "

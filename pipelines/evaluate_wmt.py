@@ -21,7 +21,14 @@ def parse_args(argv=None):
     """Parses the command line."""
     parser = argparse.ArgumentParser(description="Translates and scores a split of a corpus.")
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
-    parser.add_argument("--dataset", help="corpus or folder (default: that of the run)")
+    parser.add_argument(
+        "--dataset",
+        action="append",
+        help="corpus, folder, archive or name of TensorFlow Datasets (default: that of the run); "
+        "of several, the first that has the split",
+    )
+    parser.add_argument("--data-dir", help="prepared sets of TensorFlow Datasets, and unpacked archives")
+    parser.add_argument("--manual-dir", help="files downloaded by hand, for TensorFlow Datasets")
     parser.add_argument(
         "--split",
         default="test",
@@ -48,7 +55,7 @@ def main(argv=None):
     import_quietly()
     try:
         from keras_transformer.config import replace
-        from keras_transformer.data.corpus import load_split
+        from keras_transformer.data.corpus import open_split
         from keras_transformer.evaluation import corpus_scores
         from keras_transformer.training.checkpoints import RunFolder, write_text
         from keras_transformer.translator import Translator
@@ -56,12 +63,19 @@ def main(argv=None):
         if args.output and not os.path.isdir(os.path.dirname(args.output) or "."):
             raise ValueError(f"{args.output}: its folder does not exist")
         data = RunFolder(args.run).config.data
-        dataset = args.dataset or data.dataset
-        pairs = load_split(dataset, args.split, data.source, data.target, on_bad_utf8=data.on_bad_utf8)
+        found = open_split(
+            ",".join(args.dataset or [data.dataset]),
+            args.split,
+            data.source,
+            data.target,
+            data_dir=args.data_dir or data.data_dir,
+            manual_dir=args.manual_dir or data.manual_dir,
+        )
+        pairs = found.load(on_bad_utf8=data.on_bad_utf8)
         translator = Translator.load(args.run, weights=args.weights)
         used = replace(translator.search, **search)
         print(
-            f"translating {len(pairs.source):,} lines of {dataset} {args.split} with the "
+            f"translating {len(pairs.source):,} lines of {found.dataset.name} {found.name} with the "
             f"{args.weights} weights of {args.run} (beam {used.beam_size}, alpha {used.alpha:g})",
             file=sys.stderr,
         )

@@ -3,6 +3,8 @@ r"""Trains a Transformer on parallel text.
     python pipelines/train_wmt.py
     python pipelines/train_wmt.py --dataset DIR --source en --target de \
         --preset multi30k_tiny --run-dir runs/m30k --set training.max_steps=8000
+    python pipelines/train_wmt.py --dataset wmt14_translate/de-en --source en --target de \
+        --preset base
 
 Without arguments it trains a small model on the built-in corpus, in at most ten minutes
 on two CPU cores. Started again on the same run folder, it continues.
@@ -26,11 +28,14 @@ def parse_args(argv=None):
     )
     parser.add_argument(
         "--dataset",
-        help="cldr/SOURCE-TARGET (built in; default cldr/en-de) or a folder with train.*, "
-        "valid.* and test.*, one sentence a line",
+        action="append",
+        help="cldr/SOURCE-TARGET (built in; default cldr/en-de); a folder or archive with train.*, "
+        "valid.* and test.*, one sentence a line; or NAME/CONFIG of TensorFlow Datasets. May be repeated",
     )
     parser.add_argument("--source", help="source language, the ending of its files (en)")
     parser.add_argument("--target", help="target language, the ending of its files (de)")
+    parser.add_argument("--data-dir", help="prepared sets of TensorFlow Datasets, and unpacked archives")
+    parser.add_argument("--manual-dir", help="files downloaded by hand, for TensorFlow Datasets")
     parser.add_argument("--preset", default="demo", help="model and recipe (default: demo)")
     parser.add_argument(
         "--set",
@@ -50,7 +55,8 @@ def resolve(args):
         ValueError: unknown preset or field, or a refused value.
     """
     from keras_transformer.config import override
-    from keras_transformer.data.corpus import languages_of
+    from keras_transformer.data.corpus import dataset_names
+    from keras_transformer.data.sources import languages_of
     from keras_transformer.presets import preset
 
     config = preset(args.preset)
@@ -64,14 +70,13 @@ def resolve(args):
         )
     data = {}
     if args.dataset:
-        builtin = args.dataset.startswith("cldr/")
-        data["dataset"] = args.dataset if builtin else os.path.normpath(args.dataset)
-        if named := languages_of(args.dataset):
+        names = [name for text in args.dataset for name in dataset_names(text)]
+        data["dataset"] = ",".join(os.path.normpath(n) if os.path.exists(n) else n for n in names)
+        if named := languages_of(names[0]):
             data["source"], data["target"] = named
-    if args.source:
-        data["source"] = args.source
-    if args.target:
-        data["target"] = args.target
+    for name in ("source", "target", "data_dir", "manual_dir"):
+        if getattr(args, name):
+            data[name] = getattr(args, name)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
     return override(config, args.set)
 

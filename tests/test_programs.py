@@ -196,8 +196,10 @@ def bad_corpus(tmp_path, damage):
         (folder / "val.en").write_bytes(b"")
     elif damage == "bad bytes":
         (folder / "train.en").write_bytes(b"fine\nsch\xf6n\n")
-    elif damage == "no validation":
+    elif damage in ("no validation", "half a validation"):
         (folder / "val.en").unlink()
+        if damage == "no validation":
+            (folder / "val.de").unlink()
     return folder
 
 
@@ -217,6 +219,7 @@ def check_refusal(code, captured, program, words):
         ("other length", ["train.en and ", "Received: 84 and 2 lines"]),
         ("empty", ["val.en: the file is empty"]),
         ("bad bytes", ["train.en: line 2: byte 4 (0xf6)"]),
+        ("half a validation", ["val.en: no such file", "val.de"]),
         ("no validation", ["no validation split", "valid.en"]),
     ],
 )

@@ -1,24 +1,25 @@
-"""Where pairs of sentences come from: the built-in corpus, or a folder of files."""
+"""One or several datasets as a corpus in memory: training, validation and test pairs."""
 
-import pathlib
-import re
+import math
 from typing import NamedTuple
 
-from keras_transformer.data import cldr
-from keras_transformer.data.text import DataError, Pairs, drop_empty, read_parallel
-
-VALIDATION_NAMES = ("valid", "validation", "val", "dev")
+from keras_transformer.data.folders import TRAIN
+from keras_transformer.data.parallel import decode_blocks
+from keras_transformer.data.sources import find_split, open_dataset
+from keras_transformer.data.text import DataError, Pairs, drop_empty
 
 
 class Corpus(NamedTuple):
-    """The splits of one parallel corpus.
+    """The splits of a corpus of one or several datasets.
 
     Attributes:
-        train: `Pairs` without blank sides.
+        train: `Pairs` without blank sides, one dataset after the other.
         validation: `Pairs`.
         test: `Pairs`, or `None` where the corpus has none.
         test_name: name of the test split, such as `"test_2016_flickr"`.
         num_blank: pairs left out of training because a side was blank.
+        sizes: tuple of int, the number of training pairs of each dataset, in order;
+            0 for one that has no training split.
     """
 
     train: Pairs
@@ -26,129 +27,202 @@ class Corpus(NamedTuple):
     test: Pairs | None
     test_name: str
     num_blank: int
+    sizes: tuple
 
 
-def load_corpus(dataset, source, target, *, on_bad_utf8="refuse"):
+class OpenSplit(NamedTuple):
+    """One split of one dataset: an object of `open_dataset`, and a name of its splits."""
+
+    dataset: object
+    name: str
+
+    def load(self, *, on_bad_utf8="refuse"):
+        """Reads the split, blank lines included.
+
+        Returns:
+            `Pairs`.
+
+        Raises:
+            DataError: it cannot be read, is empty, or its sides differ in their number
+                of lines.
+        """
+        label = f"{self.dataset.name} {self.name}"
+        pairs = decode_blocks(self.dataset.blocks(self.name), label, on_bad_utf8=on_bad_utf8)
+        if not pairs.source:
+            raise DataError(f"{label}: the split is empty")
+        return pairs
+
+
+def dataset_names(dataset):
+    """Returns the names in a list of datasets, `"A,B"`; so no name holds a comma.
+
+    Returns:
+        list of str.
+
+    Raises:
+        ValueError: a name is empty.
+    """
+    names = [name.strip() for name in dataset.split(",")]
+    if not all(names):
+        raise ValueError(f"`dataset` must be a name, or names with a comma between. Received: {dataset!r}")
+    return names
+
+
+def open_datasets(dataset, source, target, *, data_dir=None, manual_dir=None):
+    """Opens each dataset of `"A,B"`; see `open_dataset`.
+
+    Returns:
+        list of datasets.
+    """
+    return [
+        open_dataset(name, source, target, data_dir=data_dir, manual_dir=manual_dir)
+        for name in dataset_names(dataset)
+    ]
+
+
+def first_split(datasets, split):
+    """Returns the `OpenSplit` of the first dataset that has a split, or `None`."""
+    for dataset in datasets:
+        name = find_split(dataset, split)
+        if name is not None:
+            return OpenSplit(dataset, name)
+    return None
+
+
+def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_bad_utf8="refuse"):
     """Reads the training, validation and test pairs of a corpus.
 
+    Training pairs come from every dataset; validation and test each from the first that
+    has them. A folder has them as `valid.*` (or `validation`, `val`, `dev`) and `test.*`
+    (or the first split whose name starts with `test`).
+
     Args:
-        dataset: `"cldr/SOURCE-TARGET"` for the built-in corpus, else a folder with
-            `train.SOURCE`, `train.TARGET`, `valid.*` (or `val.*`, `dev.*`) and, where
-            there is one, `test.*` or the first split whose name starts with `test`.
-        source: source language: the ending of the source files.
-        target: target language: the ending of the target files.
+        dataset: name of a dataset as in `open_dataset`, or several, `"A,B"`.
+        source: source language, as in the names of files or features.
+        target: target language.
+        data_dir: see `open_dataset`.
+        manual_dir: see `open_dataset`.
         on_bad_utf8: `"refuse"` or `"replace"`.
 
     Returns:
         `Corpus`.
 
     Raises:
-        DataError: a file is missing, empty, not UTF-8, or the two sides differ in
-            their number of lines.
-        ValueError: an unknown locale, or a name that is neither.
+        DataError: a dataset or file is missing, empty, not UTF-8, or the two sides
+            differ in their number of lines; or there is no training or validation
+            split.
+        ValueError: an unknown locale.
     """
-    if dataset.startswith("cldr/"):
-        splits = cldr.make_pairs(*_cldr_locales(dataset, source, target))
-        train, validation, test = (_unzip(split) for split in splits)
-        return Corpus(train, validation, test, "test", 0)
-
-    folder = _folder(dataset)
-    train, num_blank = drop_empty(_read_split(folder, "train", source, target, on_bad_utf8))
-    names = split_names(folder, source)
-    validation = next((name for name in VALIDATION_NAMES if name in names), None)
+    datasets = open_datasets(dataset, source, target, data_dir=data_dir, manual_dir=manual_dir)
+    validation, test = first_split(datasets, "validation"), first_split(datasets, "test")
+    train, sizes, num_blank = Pairs([], []), [], 0
+    for opened in datasets:
+        if len(datasets) > 1 and TRAIN not in opened.splits:
+            sizes.append(0)
+            continue
+        filtered = drop_empty(OpenSplit(opened, TRAIN).load(on_bad_utf8=on_bad_utf8))
+        train.source.extend(filtered.pairs.source)
+        train.target.extend(filtered.pairs.target)
+        sizes.append(len(filtered.pairs.source))
+        num_blank += filtered.num_dropped
+    if not train.source:
+        raise DataError(f"{dataset}: no training split in any of them")
     if validation is None:
         raise DataError(
-            f"{folder}: no validation split. Add {folder / f'valid.{source}'} and "
-            f"{folder / f'valid.{target}'} (valid, validation, val or dev)"
+            f"{dataset}: no validation split. Add valid.{source} and valid.{target} (valid, validation, "
+            "val or dev), or a further --dataset that has them"
         )
-    test_name = next((name for name in names if name.startswith("test")), None)
     return Corpus(
         train,
-        _read_split(folder, validation, source, target, on_bad_utf8),
-        _read_split(folder, test_name, source, target, on_bad_utf8) if test_name else None,
-        test_name or "",
+        validation.load(on_bad_utf8=on_bad_utf8),
+        test.load(on_bad_utf8=on_bad_utf8) if test else None,
+        test.name if test else "",
         num_blank,
+        tuple(sizes),
     )
 
 
-def load_split(dataset, split, source, target, *, on_bad_utf8="refuse"):
-    """Reads one split of a corpus, blank lines included.
+def open_split(dataset, split, source, target, *, data_dir=None, manual_dir=None):
+    """Finds one split of a corpus, in the first of its datasets that has it.
 
     Args:
         dataset: as in `load_corpus`.
-        split: `"train"`, `"validation"`, `"test"`, or the name of a file before its
-            ending; `"validation"` and `"test"` also find what `load_corpus` finds.
+        split: `"train"`, `"validation"`, `"test"`, or a dataset's own name for a split;
+            `"validation"` and `"test"` also find what `load_corpus` finds.
         source: source language.
         target: target language.
-        on_bad_utf8: `"refuse"` or `"replace"`.
+        data_dir: see `open_dataset`.
+        manual_dir: see `open_dataset`.
+
+    Returns:
+        `OpenSplit`.
+
+    Raises:
+        DataError: there is no such dataset or split.
+    """
+    datasets = open_datasets(dataset, source, target, data_dir=data_dir, manual_dir=manual_dir)
+    found = first_split(datasets, split)
+    if found is None:
+        known = dict.fromkeys(name for opened in datasets for name in opened.splits)
+        raise DataError(f"{dataset}: no split {split!r}. Known: {', '.join(known)}")
+    return found
+
+
+def load_split(dataset, split, source, target, *, data_dir=None, manual_dir=None, on_bad_utf8="refuse"):
+    """Reads one split of a corpus, blank lines included; see `open_split`.
 
     Returns:
         `Pairs`.
 
     Raises:
-        DataError: as `load_corpus`, or there is no such split.
+        DataError: as `open_split` and `OpenSplit.load`.
     """
-    if dataset.startswith("cldr/"):
-        split = "validation" if split in VALIDATION_NAMES else split
-        if split not in cldr.Splits._fields:
-            known = ", ".join(cldr.Splits._fields)
-            raise DataError(f"{dataset} has no split {split!r}. Known: {known}")
-        splits = cldr.make_pairs(*_cldr_locales(dataset, source, target))
-        return _unzip(getattr(splits, split))
-    folder = _folder(dataset)
-    names = split_names(folder, source)
-    if split not in names and split == "validation":
-        split = next((name for name in VALIDATION_NAMES if name in names), split)
-    if split not in names and split == "test":
-        split = next((name for name in names if name.startswith("test")), split)
-    if split not in names and names:
-        raise DataError(f"{folder}: no split {split!r} with ending .{source}. Known: {', '.join(names)}")
-    return _read_split(folder, split, source, target, on_bad_utf8)
+    found = open_split(dataset, split, source, target, data_dir=data_dir, manual_dir=manual_dir)
+    return found.load(on_bad_utf8=on_bad_utf8)
 
 
-def split_names(folder, language):
-    """Returns the names of the files in `folder` that end in `.language`, sorted."""
-    ending = f".{language}"
-    return sorted(
-        path.name.removesuffix(ending)
-        for path in pathlib.Path(folder).iterdir()
-        if path.name.endswith(ending) and path.is_file()
-    )
+def epoch_weights(sizes, weights="", temperature=1.0):
+    """Returns how many times each dataset is seen in an epoch.
+
+    Args:
+        sizes: the number of training pairs of each dataset, as in `Corpus`.
+        weights: these numbers as text, such as `"1,2.5"`; or `""`.
+        temperature: T, at least 1. Without weights, the share of dataset i in an epoch
+            is proportional to `n_i ** (1 / T)`: at 1 every pair is seen once, above it
+            small datasets more often. The epoch has as many pairs as all together.
+
+    Returns:
+        list of float, one for each size; 1.0 for a dataset without training pairs.
+
+    Raises:
+        ValueError: a weight is missing, not above 0, or given beside a temperature.
+    """
+    if not math.isfinite(temperature) or temperature < 1:
+        raise ValueError(f"`temperature` must be at least 1. Received: temperature={temperature}")
+    if weights:
+        if temperature != 1:
+            raise ValueError(
+                "`weights` and `temperature` exclude each other. "
+                f"Received: weights={weights!r}, temperature={temperature}"
+            )
+        return _parse_weights(weights, len(sizes))
+    if temperature == 1:
+        return [1.0] * len(sizes)
+    roots = [size ** (1 / temperature) for size in sizes]
+    total, total_roots = sum(sizes), sum(roots)
+    return [
+        root / total_roots * total / size if size else 1.0 for root, size in zip(roots, sizes, strict=True)
+    ]
 
 
-def languages_of(dataset):
-    """Returns (source, target) that a dataset's name tells, or `None`."""
-    # pt-BR and zh-Hans hold a hyphen, too: what follows it starts with a capital.
-    locale = r"([a-z]{2,}(?:[-_][A-Z]\w+)*)"
-    match = re.fullmatch(f"cldr/{locale}-{locale}", dataset)
-    return match.groups() if match else None
-
-
-def _cldr_locales(dataset, source, target):
-    named = languages_of(dataset)
-    if named is None:
-        raise DataError(f"{dataset}: the built-in corpus is named cldr/SOURCE-TARGET")
-    if {source, target} != set(named):
-        raise DataError(
-            f"{dataset} holds {named[0]} and {named[1]}. Received: source {source!r}, target {target!r}"
+def _parse_weights(text, number):
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != number or not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise ValueError(
+            f"`weights` must be {number} numbers above 0, one for each dataset, with a comma between. "
+            f"Received: {text!r}"
         )
-    return source, target
-
-
-def _folder(dataset):
-    folder = pathlib.Path(dataset)
-    if not folder.is_dir():
-        raise DataError(
-            f"{dataset}: no such folder. A dataset is cldr/SOURCE-TARGET (built in) or a "
-            "folder of parallel files"
-        )
-    return folder
-
-
-def _read_split(folder, name, source, target, on_bad_utf8):
-    return read_parallel(folder / f"{name}.{source}", folder / f"{name}.{target}", on_bad_utf8=on_bad_utf8)
-
-
-def _unzip(examples):
-    source, target = zip(*examples, strict=True)
-    return Pairs(list(source), list(target))
+    return weights

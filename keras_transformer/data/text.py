@@ -3,20 +3,46 @@
 A line ends at byte 0x0A and nowhere else. Python's text mode and `str.splitlines`
 also break lines at U+2028, U+0085 and others, which shifts one side of a parallel
 corpus against the other without a word.
+
+`iterate_lines` says what a line is, one by one, as a stream needs it. `LineReader` and
+`decode_lines` take the same lines in blocks, several times as fast, from plain files
+and from compressed ones.
 """
 
+import bz2
+import gzip
+import io
+import itertools
 import logging
+import lzma
 import pathlib
+import re
+import zlib
 from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
 
 ON_BAD_UTF8 = ("refuse", "replace")
+BLOCK_LINES = 50_000
 
 # All at which `str.splitlines` would break a line, and NUL: each becomes a space.
-_TO_SPACE = dict.fromkeys(map(ord, "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"), " ")
+_ODD = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"
+_TO_SPACE = dict.fromkeys(map(ord, _ODD), " ")
+_ODD_CHARACTER = re.compile(f"[{_ODD}]")
 _BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+# By their first bytes: a browser may unpack a file and keep its name, or the reverse.
+_COMPRESSED = {
+    "gzip": (re.compile(rb"\x1f\x8b\x08"), gzip.GzipFile),
+    "xz": (re.compile(rb"\xfd7zXZ\0"), lzma.LZMAFile),
+    "bzip2": (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.BZ2File),
+}
+_UNREADABLE = {
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd. Decompress it (unzstd FILE)",
+    b"PK\x03\x04": "is a zip archive. Name it as --dataset, or unpack it",
+}
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 
 class DataError(ValueError):
@@ -62,82 +88,197 @@ def _lines(stream, name, on_bad_utf8):
     num_replaced = 0
     for number, line in enumerate(stream, start=1):
         if number == 1:
-            if line.startswith(_UTF16_MARKS):
-                raise DataError(
-                    f"{name}: line 1: the text is UTF-16. "
-                    "Convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)"
-                )
-            line = line.removeprefix(_BOM)
+            line = _without_mark(line, name)
             if not line:
                 continue  # the stream was a byte-order mark and nothing more
-        line = line.removesuffix(b"\n").removesuffix(b"\r")
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            if on_bad_utf8 == "refuse":
-                raise DataError(
-                    f"{name}: line {number}: byte {error.start + 1} "
-                    f"(0x{line[error.start]:02x}) is not valid UTF-8. "
-                    "Convert the file to UTF-8, or replace such bytes with --set data.on_bad_utf8=replace"
-                ) from error
-            text = line.decode("utf-8", errors="replace")
-            num_replaced += 1
-        yield text.translate(_TO_SPACE)
+        text, replaced = _decode_line(line, name, number, on_bad_utf8)
+        num_replaced += replaced
+        yield text
+    warn_of_replaced(name, num_replaced)
+
+
+def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
+    """Decodes lines of a file as `iterate_lines` does, all at once.
+
+    Args:
+        lines: list of bytes, cut after `b"\\n"`; only the last may lack it.
+        name: what messages call the file.
+        first_line: number of the first of these lines in the file, from 1. Line 1 may
+            begin with a byte-order mark.
+        on_bad_utf8: `"refuse"` or `"replace"`.
+
+    Returns:
+        `(list of str, num_replaced)`: the lines without their ends, and on how many of
+        them U+FFFD stands for bytes that are not UTF-8.
+
+    Raises:
+        DataError: the text is UTF-16; or not UTF-8, unless that is to be replaced.
+    """
+    if on_bad_utf8 not in ON_BAD_UTF8:
+        raise ValueError(f"`on_bad_utf8` must be one of {list(ON_BAD_UTF8)}. Received: {on_bad_utf8!r}")
+    if not lines:
+        return [], 0
+    if first_line == 1 and lines[0].startswith((_BOM, *_UTF16_MARKS)):
+        first = _without_mark(lines[0], name)
+        lines = [first, *lines[1:]] if first else lines[1:]
+        if not lines:
+            return [], 0
+    data = b"".join(lines)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        decoded = [
+            _decode_line(line, name, number, on_bad_utf8) for number, line in enumerate(lines, first_line)
+        ]
+        return [text for text, _ in decoded], sum(replaced for _, replaced in decoded)
+    if "\r" in text:
+        if not text.endswith("\n"):
+            text += "\n"
+        text = text.replace("\r\n", "\n")
+    if _ODD_CHARACTER.search(text):
+        text = text.translate(_TO_SPACE)
+    texts = text.removesuffix("\n").split("\n")
+    if len(texts) != len(lines):
+        raise ValueError(f"`lines` must be cut after each newline. Received: {len(texts)} in {len(lines)}")
+    return texts, 0
+
+
+def _without_mark(line, name):
+    if line.startswith(_UTF16_MARKS):
+        raise DataError(
+            f"{name}: line 1: the text is UTF-16. Convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)"
+        )
+    return line.removeprefix(_BOM)
+
+
+def _decode_line(line, name, number, on_bad_utf8):
+    """Returns the text of one line, and whether invalid bytes of it were replaced."""
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return line.decode("utf-8").translate(_TO_SPACE), False
+    except UnicodeDecodeError as error:
+        if on_bad_utf8 == "refuse":
+            raise DataError(
+                f"{name}: line {number}: byte {error.start + 1} "
+                f"(0x{line[error.start]:02x}) is not valid UTF-8. "
+                "Convert the file to UTF-8, or replace such bytes with --set data.on_bad_utf8=replace"
+            ) from error
+        return line.decode("utf-8", errors="replace").translate(_TO_SPACE), True
+
+
+def warn_of_replaced(name, num_replaced):
+    """Logs on how many lines of a file invalid UTF-8 was replaced, if on any."""
     if num_replaced:
         logger.warning("%s: replaced invalid UTF-8 on %d lines", name, num_replaced)
+
+
+class LineReader:
+    """The raw lines of one file, plain or compressed by gzip, xz or bzip2.
+
+    Which it is, the first bytes tell, not the name. Use as a context manager.
+
+    Args:
+        path: the file.
+
+    Raises:
+        DataError: the file is missing, a folder, unreadable, or packed in a form that
+            is not read; `read` and `count_rest` raise it where a compressed file is
+            damaged or cut short.
+    """
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.num_read = 0
+        if self.path.is_dir():
+            raise DataError(f"{path}: is a folder. Name a text file")
+        try:
+            self._file = self.path.open("rb")
+        except FileNotFoundError as error:
+            raise DataError(f"{path}: no such file. Check the path") from error
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        self._stream, self._form = self._file, None
+        try:
+            first = self._file.peek(16)[:16]
+            for mark, reason in _UNREADABLE.items():
+                if first.startswith(mark):
+                    raise DataError(f"{path}: {reason}")
+            for form, (mark, opener) in _COMPRESSED.items():
+                if mark.match(first):
+                    # These read line by line in Python; a buffer round them does it in C.
+                    self._stream = io.BufferedReader(opener(self._file), 2**20)
+                    self._form = form
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, num_lines):
+        """Returns up to `num_lines` further lines, each with `b"\\n"` at its end.
+
+        Returns:
+            list of bytes, empty at the end of the file.
+        """
+        lines = self._guarded(lambda: list(itertools.islice(self._stream, num_lines)))
+        if lines and not lines[-1].endswith(b"\n"):
+            lines[-1] += b"\n"
+        if not self.num_read and lines == [_BOM + b"\n"] and self._stream.tell() == len(_BOM):
+            return []  # a byte-order mark and nothing more
+        self.num_read += len(lines)
+        return lines
+
+    def count_rest(self):
+        """Returns how many lines are left, and reads past them."""
+        count, last = 0, b"\n"
+        while chunk := self._guarded(lambda: self._stream.read(2**20)):
+            count += chunk.count(b"\n")
+            last = chunk[-1:]
+        return count + (last != b"\n")
+
+    def close(self):
+        """Closes the file."""
+        self._stream.close()
+        self._file.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def _guarded(self, work):
+        try:
+            return work()
+        except (*_DAMAGED, OSError) as error:
+            if self._form is not None and (isinstance(error, _DAMAGED) or error.errno is None):
+                reason = f"is damaged or cut short ({self._form}: {error}). Get or make it anew"
+                raise DataError(f"{self.path}: {reason}") from error
+            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
 
 
 def read_lines(path, *, on_bad_utf8="refuse"):
     """Returns the lines of a UTF-8 file; see `iterate_lines` for what a line is.
 
+    Args:
+        path: a file, plain or compressed as `LineReader` reads it.
+        on_bad_utf8: `"refuse"` or `"replace"`.
+
     Raises:
-        DataError: the file is missing, unreadable, empty, or not UTF-8.
+        DataError: the file is missing, unreadable, damaged, empty, or not UTF-8.
     """
-    path = pathlib.Path(path)
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder. Name a text file")
-    try:
-        with path.open("rb") as stream:
-            lines = list(iterate_lines(stream, str(path), on_bad_utf8=on_bad_utf8))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file. Check the path") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    if not lines:
+    texts, num_replaced = [], 0
+    with LineReader(path) as reader:
+        first_line = 1
+        while lines := reader.read(BLOCK_LINES):
+            found, replaced = decode_lines(
+                lines, name=str(path), first_line=first_line, on_bad_utf8=on_bad_utf8
+            )
+            texts += found
+            num_replaced += replaced
+            first_line += len(lines)
+    if not texts:
         raise DataError(f"{path}: the file is empty. Give a file with one sentence a line")
-    return lines
-
-
-def read_parallel(source_path, target_path, *, on_bad_utf8="refuse"):
-    """Reads two files of which line i of one translates line i of the other.
-
-    Blank lines at the end are ignored where both files have them. Blank lines within
-    stay (a test set keeps its numbering); `drop_empty` removes them.
-
-    Returns:
-        `Pairs`, both sides equally long.
-
-    Raises:
-        DataError: as `read_lines`; or the files differ in their number of lines; or
-            no pair has text on both sides.
-    """
-    source = read_lines(source_path, on_bad_utf8=on_bad_utf8)
-    target = read_lines(target_path, on_bad_utf8=on_bad_utf8)
-    counts = len(source), len(target)
-    while source and target and _is_blank(source[-1]) and _is_blank(target[-1]):
-        source.pop()
-        target.pop()
-    if len(source) != len(target):
-        raise DataError(
-            f"{source_path} and {target_path} must have as many lines: line i of one "
-            f"translates line i of the other. Received: {counts[0]} and {counts[1]} lines"
-        )
-    if not any(map(_has_text, source, target)):
-        raise DataError(
-            f"{source_path} and {target_path}: no line has text on both sides "
-            f"({counts[0]} lines read). Check that these are the right files"
-        )
-    return Pairs(source, target)
+    warn_of_replaced(path, num_replaced)
+    return texts
 
 
 def drop_empty(pairs):
@@ -160,9 +301,5 @@ def drop_empty(pairs):
     return Filtered(Pairs(source, target), num_dropped)
 
 
-def _is_blank(text):
-    return not text.strip()
-
-
 def _has_text(source, target):
-    return not _is_blank(source) and not _is_blank(target)
+    return bool(source.strip()) and bool(target.strip())

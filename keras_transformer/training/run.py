@@ -82,7 +82,14 @@ def train(config, run_dir):
     if earlier is None:
         check_unused(run_dir)
     data, training = config.data, config.training
-    corpus = load_corpus(data.dataset, data.source, data.target, on_bad_utf8=data.on_bad_utf8)
+    corpus = load_corpus(
+        data.dataset,
+        data.source,
+        data.target,
+        data_dir=data.data_dir,
+        manual_dir=data.manual_dir,
+        on_bad_utf8=data.on_bad_utf8,
+    )
     print(
         f"corpus {data.dataset}: {len(corpus.train.source):,} training pairs"
         f" ({corpus.num_blank:,} with a blank side left out),"

@@ -5,7 +5,8 @@ import functools
 import pytest
 
 from keras_transformer.data import cldr
-from keras_transformer.data.corpus import languages_of, load_corpus, load_split, split_names
+from keras_transformer.data.corpus import load_corpus, load_split
+from keras_transformer.data.sources import languages_of, open_dataset
 from keras_transformer.data.text import DataError
 
 
@@ -88,7 +89,7 @@ def test_names_of_splits_are_those_with_the_ending(tmp_path):
     (tmp_path / "notes.txt").write_text("no split\n", encoding="utf-8")
     (tmp_path / "dev.en").mkdir()
     (tmp_path / "eval.2.en").write_text("only one side\n", encoding="utf-8")
-    assert split_names(tmp_path, "en") == ["eval.2", "train"]
+    assert open_dataset(str(tmp_path), "en", "de").splits == ("eval.2", "train")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_bytes_that_are_no_utf_8_are_refused_or_replaced_as_asked(tmp_path):
     assert corpus.train.target == ["gut", "sch\N{REPLACEMENT CHARACTER}n"]
 
 
-@pytest.mark.parametrize("dataset", ["nowhere/at/all", "cldr", "wmt14_translate/de-en"])
+@pytest.mark.parametrize("dataset", ["nowhere/at/all", "cldr", "wmt41_translate/de-en"])
 def test_a_name_that_is_neither_folder_nor_built_in_is_refused(tmp_path, monkeypatch, dataset):
     monkeypatch.chdir(tmp_path)
     for read in (load_corpus, functools.partial(load_split, split="test")):
