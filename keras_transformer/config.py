@@ -15,6 +15,7 @@ import typing
 SHARING = ("all", "target_output", "none")
 POSITIONS = ("interleaved", "halves", "learned")
 SMOOTHING_FORMULAS = ("t2t", "uniform")
+MODEL_TYPES = ("bpe", "unigram", "wordpiece")
 PADDINGS = ("longest", "fixed")
 PRECISIONS = ("float32", "mixed_bfloat16")
 
@@ -149,7 +150,13 @@ class DataConfig:
             once each.
         temperature: T; a dataset of n pairs has a share of an epoch proportional to
             n ** (1 / T). 1 leaves them as they are.
-        vocab_size: tokens of the shared vocabulary, special ids included.
+        model_type: of the vocabulary: `"bpe"` (the paper's English-German), `"unigram"`
+            or `"wordpiece"` (the paper's English-French).
+        vocab_size: tokens of the vocabulary, special ids included.
+        separate_vocabularies: one vocabulary of `vocab_size` tokens a language instead of
+            one for both; `model.sharing` cannot be `"all"` then.
+        vocab_texts: the vocabulary is learned from a uniform sample of so many sentences;
+            0 for all of them.
         normalization: Unicode normalisation before encoding: `"nfc"`, `"nfkc"` or
             `"identity"`.
         split_digits: gives each digit a token of its own.
@@ -157,6 +164,9 @@ class DataConfig:
         batch_tokens: budget of one batch in padded tokens, for source and for target
             each (about 25,000 in the paper).
         padding: `"longest"` of the batch, or `"fixed"` for a small set of shapes.
+        max_shapes: number of shapes of `"fixed"` padding.
+        subword_dropout: sub-word regularisation in training: rate at which merges (BPE) or
+            pieces are left out, anew in every epoch; 0 for none (the paper).
         on_bad_utf8: `"refuse"` or `"replace"`.
     """
 
@@ -167,12 +177,17 @@ class DataConfig:
     manual_dir: str = ""
     weights: str = ""
     temperature: float = 1.0
+    model_type: str = "bpe"
     vocab_size: int = 37_000
+    separate_vocabularies: bool = False
+    vocab_texts: int = 10_000_000
     normalization: str = "nfc"
     split_digits: bool = False
     max_length: int = 256
     batch_tokens: int = 25_000
     padding: str = "longest"
+    max_shapes: int = 16
+    subword_dropout: float = 0.0
     on_bad_utf8: str = "refuse"
 
     def __post_init__(self):
@@ -180,7 +195,11 @@ class DataConfig:
         _check(self, "vocab_size", self.vocab_size >= 8, "at least 8")
         _check(self, "max_length", self.max_length >= 2, "at least 2")
         _check_choice(self, "normalization", ("nfc", "nfkc", "identity"))
+        _check_choice(self, "model_type", MODEL_TYPES)
+        _check(self, "vocab_texts", self.vocab_texts >= 0, "at least 0")
         _check_choice(self, "padding", PADDINGS)
+        _check(self, "max_shapes", self.max_shapes >= 1, "at least 1")
+        _check(self, "subword_dropout", 0 <= self.subword_dropout < 1, "at least 0 and below 1")
         _check_choice(self, "on_bad_utf8", ("refuse", "replace"))
         if self.source == self.target:
             raise ValueError(f"`source` and `target` must be two languages. Received: {self.source!r} twice")

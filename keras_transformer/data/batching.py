@@ -29,7 +29,10 @@ class TokenBatches:
     def __init__(self, pairs, *, special, **plan):
         self.pairs = pairs
         self.special = special
-        self.planner = EpochPlanner(pairs.source.lengths, pairs.target.lengths, **plan)
+        self.planner = EpochPlanner(*self._planned_lengths(), **plan)
+
+    def _planned_lengths(self):
+        return self.pairs.source.lengths, self.pairs.target.lengths
 
     @property
     def per_epoch(self):
@@ -47,12 +50,29 @@ class TokenBatches:
             `((source_ids, target_ids), labels)`, of shapes `(rows, source_len)`,
             `(rows, target_len)` and `(rows, target_len)`.
         """
-        source_ids = self.pairs.source.padded(plan.indices, plan.rows, plan.source_len, self.special.pad)
-        labels = self.pairs.target.padded(plan.indices, plan.rows, plan.target_len, self.special.pad)
+        source_ids, labels = (
+            sequences.padded(indices, plan.rows, length, self.special.pad)
+            for (sequences, indices), length in zip(
+                self._sequences(plan), (plan.source_len, plan.target_len), strict=True
+            )
+        )
+        return self.with_target_ids(source_ids, labels)
+
+    def with_target_ids(self, source_ids, labels):
+        """Returns a batch, with the decoder's input made from the labels."""
         target_ids = np.empty_like(labels)
         target_ids[:, 0] = self.special.bos
         target_ids[:, 1:] = labels[:, :-1]
         return (source_ids, target_ids), labels
+
+    def batches(self, plans):
+        """Yields the batch of each of some plans, in order."""
+        return map(self.batch, plans)
+
+    def _sequences(self, plan):
+        """Yields for each side the sequences, and which of them the batch holds."""
+        for sequences in self.pairs:
+            yield sequences, plan.indices
 
     def plans(self, start=0):
         """Yields the `BatchPlan`s of the endless stream.
@@ -71,11 +91,11 @@ class TokenBatches:
         Args:
             start: number of batches of the whole run that are skipped, unmade.
         """
-        return self._dataset(lambda: map(self.batch, self.plans(start)))
+        return self._dataset(lambda: self.batches(self.plans(start)))
 
     def once(self):
         """Returns a `tf.data.Dataset` of every pair once, in the order of epoch 0."""
-        dataset = self._dataset(lambda: map(self.batch, self.plan(0)))
+        dataset = self._dataset(lambda: self.batches(iter(self.plan(0))))
         return dataset.apply(tf.data.experimental.assert_cardinality(self.per_epoch))
 
     @staticmethod

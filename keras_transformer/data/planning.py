@@ -36,12 +36,19 @@ class BatchPlan(NamedTuple):
         rows: number of rows.
         source_len: padded source length, in tokens.
         target_len: padded target length, in tokens.
+        key: (seed, epoch, number within the epoch) for what is drawn within the batch.
     """
 
     indices: np.ndarray
     rows: int
     source_len: int
     target_len: int
+    key: tuple = ()
+
+    @property
+    def shape(self):
+        """(rows, source_len, target_len)."""
+        return self[1:4]
 
 
 class _Region(NamedTuple):
@@ -168,7 +175,8 @@ class EpochPlanner:
             self._exchange(layout.regions, members, rng)
         for region, chosen in zip(layout.regions, members, strict=True):
             plans += _batches(region, chosen)
-        return [plans[i] for i in rng.permutation(len(plans))]
+        order = rng.permutation(len(plans)).tolist()
+        return [plans[i]._replace(key=(self.seed, epoch, number)) for number, i in enumerate(order)]
 
     def _indices(self, epoch):
         return np.concatenate([corpus.indices(epoch) for corpus in self._corpora])

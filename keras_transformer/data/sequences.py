@@ -14,13 +14,25 @@ class Sequences:
             `(total_length,)`, in memory or mapped from a file, and an int64 NumPy array
             of shape `(num_sequences + 1,)`; sequence i of the part is
             `ids[starts[i]:starts[i + 1]]`.
+
+    Attributes:
+        arrays: list of the arrays of ids.
+        lengths: int32 NumPy array, shape `(num_sequences,)`, in tokens.
     """
 
     def __init__(self, parts):
-        self._ids = [ids for ids, _ in parts]
-        self._starts = np.concatenate([starts[:-1] for _, starts in parts])
-        self._first = np.cumsum([0] + [len(starts) - 1 for _, starts in parts])
-        self.lengths = np.concatenate([np.diff(starts) for _, starts in parts]).astype(np.int32)
+        self._take(
+            [ids for ids, _ in parts],
+            np.concatenate([starts[:-1] for _, starts in parts]),
+            np.concatenate([np.diff(starts) for _, starts in parts]).astype(np.int32),
+            np.array([len(starts) - 1 for _, starts in parts]),
+        )
+
+    def _take(self, arrays, starts, lengths, counts):
+        self.arrays = arrays
+        self.lengths = lengths
+        self._starts = starts
+        self._first = np.concatenate([[0], np.cumsum(counts)])
 
     def __len__(self):
         """Number of sequences."""
@@ -28,9 +40,19 @@ class Sequences:
 
     def __getitem__(self, number):
         """Returns one sequence, an integer NumPy array of shape `(length,)`."""
-        part = np.searchsorted(self._first, number, side="right") - 1
-        start = self._starts[number]
-        return self._ids[part][start : start + self.lengths[number]]
+        array, start = self.places(np.array([number]))
+        return self.arrays[array[0]][start[0] : start[0] + self.lengths[number]]
+
+    def places(self, indices):
+        """Tells where sequences stand.
+
+        Args:
+            indices: int NumPy array, shape `(number,)`.
+
+        Returns:
+            two int64 NumPy arrays, shape `(number,)`: which of `arrays`, and where in it.
+        """
+        return np.searchsorted(self._first, indices, side="right") - 1, self._starts[indices]
 
     def padded(self, indices, rows, length, pad_id):
         """Gathers sequences into one array.
@@ -45,24 +67,22 @@ class Sequences:
             int32 NumPy array, shape `(rows, length)`.
         """
         padded = np.full((rows, length), pad_id, np.int32)
-        part = np.searchsorted(self._first, indices, side="right") - 1
-        for number in np.unique(part):
-            here = np.flatnonzero(part == number)
-            sequences = indices[here]
-            lengths = self.lengths[sequences]
+        arrays, starts = self.places(indices)
+        for number in np.unique(arrays):
+            here = np.flatnonzero(arrays == number)
+            lengths = self.lengths[indices[here]]
             # Position in its row of every token of these sequences, one row after the other.
             columns = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            tokens = np.repeat(self._starts[sequences], lengths) + columns
-            padded[np.repeat(here, lengths), columns] = self._ids[number][tokens]
+            tokens = np.repeat(starts[here], lengths) + columns
+            padded[np.repeat(here, lengths), columns] = self.arrays[number][tokens]
         return padded
 
     def select(self, keep):
-        """Returns the sequences of a mask, bool, shape `(num_sequences,)`, as `Sequences`."""
-        parts = []
-        for ids, first, last in zip(self._ids, self._first, self._first[1:], strict=False):
-            lengths, chosen = self.lengths[first:last], keep[first:last]
-            parts.append((ids[np.repeat(chosen, lengths)], _starts(lengths[chosen])))
-        return Sequences(parts)
+        """Returns the sequences of a mask, bool, shape `(num_sequences,)`, without a copy of ids."""
+        selected = Sequences.__new__(Sequences)
+        counts = np.diff(np.concatenate([[0], np.cumsum(keep)])[self._first])
+        selected._take(self.arrays, self._starts[keep], self.lengths[keep], counts)
+        return selected
 
 
 class IdPairs(NamedTuple):

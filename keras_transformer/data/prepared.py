@@ -1,0 +1,182 @@
+"""A prepared corpus: encoded once, in sharded files with a manifest, and read fast.
+
+    manifest.json          what is there: counts, settings, SHA-256 of every other file
+    tokenizer.model        the vocabulary (or tokenizer.source.model, tokenizer.target.model)
+    train-00000.en.npy     ids of one shard's sentences, an end-of-sentence id after each
+    train-00000.de.npy     the same of their translations
+    validation.en, ...     the other splits, as text
+
+The arrays are plain NumPy files of 16 or 32 bits an id. They are mapped, not read, so
+several processes share one copy and a corpus may be larger than memory.
+"""
+
+import concurrent.futures
+import hashlib
+import io
+import itertools
+import json
+import pathlib
+
+import numpy as np
+
+from keras_transformer.data.sequences import IdPairs, Sequences
+from keras_transformer.data.text import DataError, Pairs, decode_lines
+from keras_transformer.data.vocabulary import Tokenizers, load_tokenizers
+from keras_transformer.files import write_atomically
+
+MANIFEST = "manifest.json"
+FORMAT = "keras_transformer prepared corpus, 1"
+
+
+def is_prepared(dataset):
+    """Returns whether a dataset's name is that of a prepared folder."""
+    return (pathlib.Path(dataset) / MANIFEST).is_file()
+
+
+def write_file(folder, name, data):
+    """Writes one file of a prepared corpus: complete, or not at all.
+
+    Returns:
+        dict for the manifest: name, size in bytes, SHA-256.
+    """
+    write_atomically(pathlib.Path(folder) / name, data)
+    return {"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def array_bytes(array):
+    """Returns the bytes of a `.npy` file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+class PreparedCorpus:
+    """Reads a prepared folder, in either direction.
+
+    Args:
+        path: the folder.
+        source: source language; `None` for that of the preparation.
+        target: target language.
+
+    Raises:
+        DataError: not a prepared folder, other languages, or a file is missing, cut
+            short or changed: every file is compared with its SHA-256.
+    """
+
+    def __init__(self, path, source=None, target=None):
+        self.path = pathlib.Path(path)
+        self.manifest = _read_manifest(self.path)
+        languages = tuple(self.manifest["languages"])
+        wanted = (source or languages[0], target or languages[1])
+        if set(wanted) != set(languages):
+            raise DataError(
+                f"{self.path} holds {languages[0]} and {languages[1]}. "
+                f"Received: source {wanted[0]!r}, target {wanted[1]!r}"
+            )
+        self.languages = wanted
+        # Which side of the preparation is this source, this target.
+        self._sides = ("source", "target") if wanted == languages else ("target", "source")
+        self._verify()
+
+    @property
+    def settings(self):
+        """dict, the settings of the preparation."""
+        return self.manifest["settings"]
+
+    @property
+    def sizes(self):
+        """list of int, the number of training pairs of each dataset."""
+        shards = self.manifest["shards"]
+        number = len(self.settings["data"]["dataset"].split(","))
+        return [sum(shard["num_pairs"] for shard in shards if shard["dataset"] == i) for i in range(number)]
+
+    @property
+    def splits(self):
+        """tuple of str, the splits that are there as text."""
+        return tuple(self.manifest["texts"])
+
+    def load_tokenizers(self):
+        """Returns the `Tokenizers`, source and target."""
+        loaded = load_tokenizers(self.path)
+        return loaded if self._sides[0] == "source" else Tokenizers(loaded.target, loaded.source)
+
+    def load_pairs(self):
+        """Returns the training pairs as `IdPairs`, mapped from the files.
+
+        Raises:
+            DataError: a shard does not hold as many sentences as the manifest says.
+        """
+        tokenizers = self.load_tokenizers()
+        return IdPairs(
+            *(
+                Sequences([self._load_part(shard, side, eos_id) for shard in self.manifest["shards"]])
+                for side, eos_id in zip(
+                    self._sides, (tokenizers.source.special.eos, tokenizers.target.special.eos), strict=True
+                )
+            )
+        )
+
+    def load_text(self, split):
+        """Returns the `Pairs` of a split that is there as text."""
+        texts = self.manifest["texts"]
+        if split not in texts:
+            raise DataError(f"{self.path}: no split {split!r}. Known: {', '.join(texts)}")
+        sides = []
+        for side in self._sides:
+            path = self.path / texts[split][side]["name"]
+            lines = io.BytesIO(path.read_bytes()).readlines()
+            sides.append(decode_lines(lines, name=str(path))[0])
+        return Pairs(*sides)
+
+    def _load_part(self, shard, side, eos_id):
+        name = shard[side]["name"]
+        ids = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
+        starts = np.concatenate([[0], np.flatnonzero(ids == eos_id) + 1])
+        if len(starts) - 1 != shard["num_pairs"]:
+            raise DataError(
+                f"{self.path / name}: {len(starts) - 1} sentences instead of {shard['num_pairs']}. "
+                "Prepare the corpus again"
+            )
+        return ids, starts
+
+    def _verify(self):
+        shards = [shard[side] for shard in self.manifest["shards"] for side in ("source", "target")]
+        texts = [text[side] for text in self.manifest["texts"].values() for side in ("source", "target")]
+        files = list(itertools.chain(self.manifest["tokenizers"], texts, shards))
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            list(pool.map(self._verify_file, files))
+
+    def _verify_file(self, entry):
+        path = self.path / entry["name"]
+        try:
+            size = path.stat().st_size
+            if size != entry["size"]:
+                raise DataError(
+                    f"{path}: {size:,} bytes instead of {entry['size']:,}. "
+                    "The file is cut short or changed: prepare the corpus again"
+                )
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}. Prepare the corpus again") from error
+        if found != entry["sha256"]:
+            raise DataError(
+                f"{path}: its SHA-256 is not that of the manifest. "
+                "The file was changed or damaged: prepare the corpus again"
+            )
+
+
+def _read_manifest(folder):
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"{folder}: not a prepared corpus ({MANIFEST}: {error.strerror}). "
+            "Prepare it, or run the interrupted preparation again"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{path}: is not JSON. Prepare the corpus again") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(f"{path}: is not of the format {FORMAT!r}. Prepare the corpus again")
+    return manifest

@@ -1,0 +1,392 @@
+"""From raw text to a prepared corpus: clean, learn a vocabulary, encode, write shards.
+
+One process reads the text in order; the others clean, encode and write one shard each.
+A shard is a fixed number of raw pairs, so it depends on nothing but the text and the
+settings: an interrupted preparation finds the shards that are there and makes the rest,
+and the result is the same to the byte.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import shutil
+import sys
+import threading
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.data.cleaning import CODES, Cleaner
+from keras_transformer.data.cleaning_report import CleaningReport
+from keras_transformer.data.corpus import first_split, open_datasets
+from keras_transformer.data.duplicates import Seen, pair_hashes
+from keras_transformer.data.folders import TRAIN
+from keras_transformer.data.parallel import Block, decode_block
+from keras_transformer.data.prepared import FORMAT, MANIFEST, PreparedCorpus, array_bytes, write_file
+from keras_transformer.data.sequences import flatten
+from keras_transformer.data.text import DataError
+from keras_transformer.data.vocabulary import (
+    SEPARATE_FILES,
+    SHARED_FILE,
+    learn_tokenizers,
+    load_tokenizers,
+    save_tokenizers,
+)
+from keras_transformer.files import only_process, write_atomically
+
+SHARD_PAIRS = 100_000
+# Settings that decide what is written; the others belong to training.
+DATA_SETTINGS = (
+    "dataset",
+    "source",
+    "target",
+    "model_type",
+    "vocab_size",
+    "separate_vocabularies",
+    "vocab_texts",
+    "normalization",
+    "split_digits",
+    "max_length",
+    "on_bad_utf8",
+)
+_PROGRESS = "progress"
+_ENCODED_AT_ONCE = 5000  # lines; more only costs memory
+_SECONDS_BETWEEN_LINES = 5
+
+
+class _Job(NamedTuple):
+    """One shard to make."""
+
+    name: str
+    dataset: int
+    block: Block
+    occurred: np.ndarray | None  # bool, which pairs occurred before
+
+
+def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SHARD_PAIRS):
+    """Prepares a corpus, or continues an interrupted preparation.
+
+    Args:
+        config: `Config`, of which the sections `data` and `cleaning` count.
+        folder: a folder that is new, empty, or that of the same preparation before.
+        tokenizers: `Tokenizers` to encode with; `None` learns them from the text.
+        num_workers: processes that clean and encode; `None` for one a core.
+        shard_pairs: raw pairs of a shard.
+
+    Returns:
+        `PreparedCorpus`.
+
+    Raises:
+        DataError: the text is refused, or nothing of it is left.
+        ValueError: the folder holds something else, or another process works in it.
+        OSError: the disk is full or cannot be written; a later call continues.
+    """
+    folder = pathlib.Path(folder)
+    data = config.data
+    settings = {
+        "data": {name: getattr(data, name) for name in DATA_SETTINGS},
+        "cleaning": dataclasses.asdict(config.cleaning),
+        "shard_pairs": shard_pairs,
+        "tokenizers": [tokenizer.sha256 for tokenizer in tokenizers] if tokenizers else None,
+    }
+    if (folder / MANIFEST).exists():
+        return _finished(folder, settings)
+    cleaner = Cleaner(config.cleaning, data.source, data.target, max_length=data.max_length)
+    datasets = open_datasets(
+        data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
+    )
+    _check_splits(datasets, data)
+    _check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_process(folder / ".lock"):
+        progress = folder / _PROGRESS
+        _start(progress, settings, datasets)
+        texts = _write_texts(folder, progress, datasets, data)
+        tokenizers = _tokenizers(folder, tokenizers, datasets, data, cleaner)
+        shards, report = _write_shards(
+            folder, progress, datasets, data, cleaner, tokenizers, num_workers or os.cpu_count(), shard_pairs
+        )
+        report.check(data.dataset)
+        manifest = {
+            "format": FORMAT,
+            "languages": [data.source, data.target],
+            "settings": settings,
+            "num_pairs": report.num_kept,
+            "report": report.to_dict(),
+            "tokenizers": [_entry(folder, name) for name in _vocabulary_files(tokenizers.shared)],
+            "texts": texts,
+            "shards": shards,
+        }
+        write_atomically(folder / MANIFEST, _json(manifest))
+        shutil.rmtree(progress)
+        (folder / ".lock").unlink()
+    return PreparedCorpus(folder)
+
+
+def _finished(folder, settings):
+    prepared = PreparedCorpus(folder)
+    _refuse_changes(folder, prepared.settings, settings)
+    shutil.rmtree(folder / _PROGRESS, ignore_errors=True)  # killed between manifest and end
+    (folder / ".lock").unlink(missing_ok=True)
+    return prepared
+
+
+def _check_folder(folder):
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder}: is a file. Name a folder")
+    if folder.exists() and any(folder.iterdir()) and not (folder / _PROGRESS).is_dir():
+        raise DataError(f"{folder}: holds other files. Name a new or empty folder")
+
+
+def _check_splits(datasets, data):
+    if not any(TRAIN in dataset.splits for dataset in datasets):
+        raise DataError(f"{data.dataset}: no training split ({TRAIN})")
+    if first_split(datasets, "validation") is None:
+        raise DataError(
+            f"{data.dataset}: no validation split. Add valid.{data.source} and valid.{data.target} "
+            "(valid, validation, val or dev)"
+        )
+
+
+def _start(progress, settings, datasets):
+    """Writes down what is prepared; refuses to continue something else."""
+    settings = settings | {
+        "inputs": [dataset.fingerprint(split) for dataset in datasets for split in dataset.splits]
+    }
+    path = progress / "settings.json"
+    if path.exists():
+        _refuse_changes(progress.parent, json.loads(path.read_text(encoding="utf-8")), settings)
+    progress.mkdir(exist_ok=True)
+    for leftover in [*progress.glob(".*"), *progress.parent.glob(".*.npy.*")]:
+        leftover.unlink()  # a file that a killed process had begun
+    write_atomically(path, _json(settings))
+
+
+def _refuse_changes(folder, before, now):
+    before, now = _flat(before), _flat(json.loads(_json(now)))
+    for name in now:
+        if before.get(name) != now[name]:
+            raise DataError(
+                f"{folder}: was prepared with {name}={before.get(name)!r}, not {now[name]!r}. "
+                "Use the same settings and text, or name another folder"
+            )
+
+
+def _flat(settings):
+    flat = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{field}": one for field, one in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _write_texts(folder, progress, datasets, data):
+    """Writes every split but the training split as text; returns their manifest entries."""
+    path = progress / "texts.json"
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    texts = {}
+    for name in dict.fromkeys(split for dataset in datasets for split in dataset.splits if split != TRAIN):
+        pairs = first_split(datasets, name).load(on_bad_utf8=data.on_bad_utf8)
+        texts[name] = {"num_pairs": len(pairs.source)}
+        for side, language, lines in (
+            ("source", data.source, pairs.source),
+            ("target", data.target, pairs.target),
+        ):
+            content = "".join(f"{line}\n" for line in lines).encode()
+            texts[name][side] = write_file(folder, f"{name}.{language}", content)
+    write_atomically(path, _json(texts))
+    return texts
+
+
+def _tokenizers(folder, given, datasets, data, cleaner):
+    """Returns the vocabularies: those given, those there already, or newly learned ones."""
+    shared = given.shared if given else not data.separate_vocabularies
+    if given is None and all((folder / name).exists() for name in _vocabulary_files(shared)):
+        return load_tokenizers(folder)
+    if given is None:
+        _say(f"learning a vocabulary of {data.vocab_size:,} tokens ({data.model_type})")
+        given = learn_tokenizers(lambda: _clean_pairs(datasets, data, cleaner), data)
+    save_tokenizers(folder, given)
+    return given
+
+
+def _vocabulary_files(shared):
+    return (SHARED_FILE,) if shared else SEPARATE_FILES
+
+
+def _clean_pairs(datasets, data, cleaner):
+    """Yields the (source, target) texts that cleaning by text alone keeps."""
+    for dataset in datasets:
+        if TRAIN in dataset.splits:
+            for block in dataset.blocks(TRAIN):
+                pairs, _ = decode_block(block, on_bad_utf8=data.on_bad_utf8)
+                codes = cleaner.text_reasons(*pairs)
+                yield from itertools.compress(zip(*pairs, strict=True), codes == 0)
+
+
+def _write_shards(folder, progress, datasets, data, cleaner, tokenizers, num_workers, shard_pairs):
+    """Makes the shards that are missing; returns all manifest entries and the whole report."""
+    started = _Progress()
+    shards, report = [], CleaningReport()
+    with _workers(num_workers, (folder, data, cleaner, tokenizers)) as pool:
+        waiting = collections.deque()
+        for job in itertools.chain(_jobs(datasets, data, cleaner, shard_pairs), itertools.repeat(None)):
+            if job is not None:
+                path = progress / f"{job.name}.json"
+                waiting.append((path, None if path.exists() else pool.submit(_make_shard, job)))
+            # Few in flight: each holds its text.
+            if waiting and (job is None or len(waiting) > num_workers + 1):
+                path, future = waiting.popleft()
+                if future is None:
+                    record = json.loads(path.read_text(encoding="utf-8"))
+                else:
+                    record = future.result()
+                    write_atomically(path, _json(record))
+                report += CleaningReport.from_dict(record["report"])
+                if record["shard"]["num_pairs"]:
+                    shards.append(record["shard"])
+                started.show(report, made=future is not None)
+            if job is None and not waiting:
+                break
+    started.show(report, last=True)
+    return shards, report
+
+
+def _jobs(datasets, data, cleaner, shard_pairs):
+    """Yields a `_Job` for each shard, in order."""
+    seen = Seen() if cleaner.config.drop_duplicates else None
+    numbers = itertools.count()
+    for place, dataset in enumerate(datasets):
+        if TRAIN not in dataset.splits:
+            continue
+        for block in dataset.blocks(TRAIN, shard_pairs):
+            occurred = None
+            if seen is not None:
+                pairs, _ = decode_block(block, on_bad_utf8=data.on_bad_utf8)
+                occurred = seen.add(pair_hashes(*pairs))
+            yield _Job(f"{TRAIN}-{next(numbers):05}", place, block, occurred)
+
+
+@contextlib.contextmanager
+def _workers(number, arguments):
+    """A pool of processes that end with this one, even when it is killed."""
+    # Not forked: TensorFlow's threads, where a dataset needs it, do not survive that.
+    context = multiprocessing.get_context("spawn")
+    pool = concurrent.futures.ProcessPoolExecutor(
+        number, mp_context=context, initializer=_begin_work, initargs=arguments
+    )
+    try:
+        yield pool
+    except concurrent.futures.process.BrokenProcessPool as error:
+        raise DataError(
+            "a worker process was killed, perhaps for want of memory. Run the same command again "
+            "(it continues), with fewer --workers"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_work = None
+
+
+def _begin_work(*arguments):
+    """Keeps what every shard needs; ends with the parent process."""
+    global _work
+    _work = arguments
+    parent = multiprocessing.parent_process().sentinel
+
+    def end_with_parent():
+        multiprocessing.connection.wait([parent])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _make_shard(job):
+    """Cleans, encodes and writes one shard; returns its record for the manifest."""
+    folder, data, cleaner, tokenizers = _work
+    pairs, num_replaced = decode_block(job.block, on_bad_utf8=data.on_bad_utf8)
+    codes = cleaner.text_reasons(*pairs)
+    sides, lengths = [], []
+    kept = np.flatnonzero(codes == 0)
+    for texts, tokenizer in zip(pairs, tokenizers, strict=True):
+        ids, starts = _encode([texts[i] for i in kept.tolist()], tokenizer)
+        sides.append(ids)
+        lengths.append(np.diff(starts))
+    by_length = cleaner.length_reasons(*lengths)
+    if job.occurred is not None:
+        by_length[(by_length == 0) & job.occurred[kept]] = CODES["duplicate"]
+    codes[kept] = by_length
+    keep = by_length == 0
+
+    shard = {"name": job.name, "dataset": job.dataset, "num_pairs": int(keep.sum())}
+    for side, language, ids, length in zip(
+        ("source", "target"), (data.source, data.target), sides, lengths, strict=True
+    ):
+        ids = ids[np.repeat(keep, length)]
+        shard[side] = {"num_tokens": len(ids)}
+        if len(ids):
+            shard[side] |= write_file(folder, f"{job.name}.{language}.npy", array_bytes(ids))
+    report = CleaningReport.of(codes, *pairs, num_replaced_utf8=num_replaced)
+    return {"shard": shard, "report": report.to_dict()}
+
+
+def _encode(texts, tokenizer):
+    narrow = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
+    parts = [
+        flatten(tokenizer.encode(texts[begin : begin + _ENCODED_AT_ONCE]), tokenizer.special.eos)
+        for begin in range(0, len(texts), _ENCODED_AT_ONCE)
+    ]
+    ids = [ids.astype(narrow) for ids, _ in parts]
+    lengths = [np.diff(starts) for _, starts in parts]
+    return (
+        np.concatenate([np.zeros(0, narrow), *ids]),
+        np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))]),
+    )
+
+
+class _Progress:
+    """Says now and then how far the work is."""
+
+    def __init__(self):
+        self._begin = self._last = time.monotonic()
+        self._before = 0
+
+    def show(self, report, *, made=True, last=False):
+        """Prints a line if it is time for one."""
+        now = time.monotonic()
+        if not made:
+            self._before = report.num_pairs  # made by an earlier run
+        if last or now - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = now
+            speed = (report.num_pairs - self._before) / max(now - self._begin, 1e-9)
+            before = f" ({self._before:,} of them earlier)" if self._before and last else ""
+            _say(
+                f"{report.num_pairs:>12,} pairs read{before} | {report.num_kept:,} kept"
+                f" | {speed:,.0f} pairs/s"
+            )
+
+
+def _entry(folder, name):
+    content = (folder / name).read_bytes()
+    return {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _json(values):
+    return (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _say(text):
+    print(text, file=sys.stderr, flush=True)

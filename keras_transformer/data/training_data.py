@@ -1,0 +1,167 @@
+"""What a training run reads: a prepared corpus, or raw text cleaned and encoded on the spot."""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.data.cleaning import CODES, Cleaner
+from keras_transformer.data.cleaning_report import CleaningReport
+from keras_transformer.data.corpus import epoch_weights, first_split, open_datasets
+from keras_transformer.data.duplicates import Seen, pair_hashes
+from keras_transformer.data.folders import TRAIN
+from keras_transformer.data.parallel import decode_block
+from keras_transformer.data.prepared import PreparedCorpus, is_prepared
+from keras_transformer.data.sequences import IdPairs, drop_long, encode_pairs
+from keras_transformer.data.text import DataError, Pairs
+from keras_transformer.data.vocabulary import Tokenizers, learn_tokenizers
+
+
+class TrainingData(NamedTuple):
+    """A corpus, ready to make batches of.
+
+    Attributes:
+        tokenizers: `Tokenizers`.
+        train: `IdPairs`.
+        sizes: list of int, the number of training pairs of each dataset.
+        weights: list of float, how many times an epoch sees each dataset.
+        validation: `Pairs`.
+        test: `Pairs`, or `None` where the corpus has none.
+        test_name: name of the test split.
+        notes: list of str, what was left out and what looks wrong.
+    """
+
+    tokenizers: Tokenizers
+    train: IdPairs
+    sizes: list
+    weights: list
+    validation: Pairs
+    test: Pairs | None
+    test_name: str
+    notes: list
+
+
+def load_training_data(config, tokenizers=None):
+    """Reads the corpus of a configuration.
+
+    Args:
+        config: `Config`.
+        tokenizers: `Tokenizers` of an earlier run; `None` learns them, or takes those of
+            a prepared corpus.
+
+    Returns:
+        `TrainingData`.
+
+    Raises:
+        DataError: the text or the prepared folder is refused, or nothing is left.
+    """
+    if is_prepared(config.data.dataset):
+        return _load_prepared(config.data, tokenizers)
+    return _load_raw(config, tokenizers)
+
+
+def _load_prepared(data, tokenizers):
+    prepared = PreparedCorpus(data.dataset, data.source, data.target)
+    own = prepared.load_tokenizers()
+    if tokenizers and [one.sha256 for one in tokenizers] != [one.sha256 for one in own]:
+        raise DataError(
+            f"{data.dataset}: was prepared with another vocabulary than this run's. "
+            "Prepare it with --tokenizer, or start another run"
+        )
+    train, sizes, notes = prepared.load_pairs(), prepared.sizes, []
+    filtered = drop_long(train, data.max_length)
+    if filtered.num_dropped:
+        notes.append(
+            f"left out {filtered.num_dropped:,} pairs of over {data.max_length} tokens (data.max_length)"
+        )
+        train, sizes = filtered.pairs, _sizes_of(filtered.keep, sizes)
+    if not train.num_pairs:
+        raise DataError(
+            f"{data.dataset}: all pairs have over {data.max_length} tokens. Raise data.max_length"
+        )
+    splits = prepared.splits
+    validation = _first(splits, ("valid", "validation", "val", "dev"))
+    test = next((name for name in sorted(splits) if name.startswith("test")), None)
+    return TrainingData(
+        own,
+        train,
+        sizes,
+        epoch_weights(sizes, data.weights, data.temperature),
+        prepared.load_text(validation),
+        prepared.load_text(test) if test else None,
+        test or "",
+        notes,
+    )
+
+
+def _load_raw(config, tokenizers):
+    data = config.data
+    datasets = open_datasets(
+        data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
+    )
+    validation, test = first_split(datasets, "validation"), first_split(datasets, "test")
+    if validation is None:
+        raise DataError(
+            f"{data.dataset}: no validation split. Add valid.{data.source} and valid.{data.target} (valid, "
+            "validation, val or dev), or a further --dataset that has them"
+        )
+    cleaner = Cleaner(config.cleaning, data.source, data.target, max_length=data.max_length)
+    pairs, sizes, codes, occurred, num_replaced = _read(datasets, data, cleaner)
+    kept = np.flatnonzero(codes == 0)
+    clean = Pairs(*([side[i] for i in kept.tolist()] for side in pairs))
+    report = CleaningReport.of(codes, *pairs, num_replaced_utf8=num_replaced)
+    report.check(data.dataset)
+    tokenizers = tokenizers or learn_tokenizers(lambda: zip(*clean, strict=True), data)
+    train = encode_pairs(*clean, *tokenizers)
+
+    by_length = cleaner.length_reasons(train.source.lengths, train.target.lengths)
+    by_length[(by_length == 0) & occurred[kept]] = CODES["duplicate"]
+    codes[kept] = by_length
+    report = CleaningReport.of(codes, *pairs, num_replaced_utf8=num_replaced)
+    report.check(data.dataset)
+    if by_length.any():
+        train = IdPairs(train.source.select(by_length == 0), train.target.select(by_length == 0))
+    sizes = _sizes_of(codes == 0, sizes)
+    notes = report.warnings()
+    if report.num_kept < report.num_pairs:
+        notes.insert(0, f"cleaning of the training pairs:\n{report.table()}")
+    return TrainingData(
+        tokenizers,
+        train,
+        sizes,
+        epoch_weights(sizes, data.weights, data.temperature),
+        validation.load(on_bad_utf8=data.on_bad_utf8),
+        test.load(on_bad_utf8=data.on_bad_utf8) if test else None,
+        test.name if test else "",
+        notes,
+    )
+
+
+def _read(datasets, data, cleaner):
+    """Reads all training pairs, and what cleaning says of each by its text alone."""
+    if not any(TRAIN in dataset.splits for dataset in datasets):
+        raise DataError(f"{data.dataset}: no training split ({TRAIN})")
+    seen = Seen() if cleaner.config.drop_duplicates else None
+    everything, sizes, codes, occurred, num_replaced = Pairs([], []), [], [], [], 0
+    for dataset in datasets:
+        before = len(everything.source)
+        for block in dataset.blocks(TRAIN) if TRAIN in dataset.splits else ():
+            pairs, replaced = decode_block(block, on_bad_utf8=data.on_bad_utf8)
+            num_replaced += replaced
+            for side, texts in zip(everything, pairs, strict=True):
+                side.extend(texts)
+            codes.append(cleaner.text_reasons(*pairs))
+            occurred.append(
+                seen.add(pair_hashes(*pairs)) if seen is not None else np.zeros(len(codes[-1]), bool)
+            )
+        sizes.append(len(everything.source) - before)
+    return everything, sizes, np.concatenate(codes), np.concatenate(occurred), num_replaced
+
+
+def _sizes_of(keep, sizes):
+    ends = list(itertools.accumulate(sizes))
+    return [int(keep[end - size : end].sum()) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _first(names, wanted):
+    return next(name for name in wanted if name in names)

@@ -1,0 +1,53 @@
+"""Files that are complete under their final name, or not there at all."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import tempfile
+
+
+def write_atomically(path, data):
+    """Writes a file under a temporary name beside it, then renames it.
+
+    Args:
+        path: the final name; its folder exists.
+        data: bytes.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    path = pathlib.Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes it private
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def only_process(path):
+    """Holds a lock file; the lock goes when the process ends, however it ends.
+
+    Args:
+        path: the lock file, made if it is missing.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    path = pathlib.Path(path)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{path.parent}: another process is working in this folder. Wait for it, or name another folder"
+            ) from None
+        yield

@@ -1,0 +1,61 @@
+r"""Makes batches on other machines: the dispatcher and the workers of `tf.data` service.
+
+    python pipelines/data_service.py dispatcher --port 5050
+    python pipelines/data_service.py worker --dispatcher HOST:5050        # on each machine
+    python pipelines/train_wmt.py --dataset PREPARED --data-service HOST:5050 ...
+
+The prepared corpus must lie at the same path on every machine.
+"""
+
+import argparse
+import socket
+import sys
+
+from startup import import_quietly
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(description="Runs a dispatcher or a worker of tf.data service.")
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="dispatcher | worker")
+    dispatcher = kinds.add_parser("dispatcher", help="one of it; hands out the work")
+    dispatcher.add_argument("--port", type=int, default=5050, help="0 for any that is free (5050)")
+    worker = kinds.add_parser("worker", help="as many as wanted; make batches")
+    worker.add_argument("--dispatcher", required=True, metavar="HOST:PORT")
+    worker.add_argument("--port", type=int, default=0, help="0 for any that is free (0)")
+    worker.add_argument(
+        "--host", default=socket.gethostname(), help="this machine, as the trainer reaches it"
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    import_quietly()
+    from tensorflow.data.experimental import service
+
+    try:
+        if args.kind == "dispatcher":
+            server = service.DispatchServer(service.DispatcherConfig(port=args.port))
+            print(f"dispatcher at {server.target.removeprefix('grpc://')}", flush=True)
+        else:
+            with socket.socket() as free:  # a worker tells its address before it has a port
+                free.bind(("", args.port))
+                port = free.getsockname()[1]
+            address = f"{args.host}:{port}"
+            server = service.WorkerServer(
+                service.WorkerConfig(dispatcher_address=args.dispatcher, worker_address=address, port=port)
+            )
+            print(f"worker at {address} for {args.dispatcher}", flush=True)
+        server.join()
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # noqa: BLE001 - TensorFlow's errors share no base but this
+        print(f"data_service.py: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
