@@ -123,11 +123,11 @@ class TabSeparatedFile(NamedTuple):
                     number += 1
                     columns = line.rstrip(b"\r\n").split(b"\t")
                     if columns == [b""]:
-                        columns = [b""] * (num_columns or 2)
-                    elif num_columns is None:
+                        columns = [b"", b""]
+                    elif num_columns is None and len(columns) > 1:
                         num_columns = len(columns)
-                    if len(columns) != num_columns or num_columns < 2:
-                        wanted = "at least 2" if (num_columns or 0) < 2 else f"{num_columns}, as before it"
+                    elif len(columns) != num_columns:
+                        wanted = f"{num_columns}, as before it" if num_columns else "at least 2"
                         raise DataError(
                             f"{self.path}: line {number}: {len(columns)} columns instead of {wanted}. A line "
                             "is source, tab, target (further columns are ignored); no text holds a tab"

@@ -34,9 +34,9 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 # By their first bytes: a browser may unpack a file and keep its name, or the reverse.
 _COMPRESSED = {
-    "gzip": (re.compile(rb"\x1f\x8b\x08"), gzip.GzipFile),
-    "xz": (re.compile(rb"\xfd7zXZ\0"), lzma.LZMAFile),
-    "bzip2": (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.BZ2File),
+    "gzip": (re.compile(rb"\x1f\x8b\x08"), gzip.open),
+    "xz": (re.compile(rb"\xfd7zXZ\0"), lzma.open),
+    "bzip2": (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.open),
 }
 _UNREADABLE = {
     b"\x28\xb5\x2f\xfd": "is compressed by zstd. Decompress it (unzstd FILE)",

@@ -1,14 +1,20 @@
 """The line reader: what a line is, and what is refused."""
 
+import bz2
+import gzip
 import io
 import logging
+import lzma
 import os
+import random
 
 import pytest
 
 from keras_transformer.data.text import (
     DataError,
+    LineReader,
     Pairs,
+    decode_lines,
     drop_empty,
     iterate_lines,
     read_lines,
@@ -122,6 +128,137 @@ def test_refuses_an_unknown_policy(tmp_path):
     path = write(tmp_path, "text.de", b"one\n")
     with pytest.raises(ValueError, match=r"`on_bad_utf8` must be one of .*Received: 'ignore'"):
         read_lines(path, on_bad_utf8="ignore")
+
+
+def cut(content):
+    """Cuts bytes after each newline by hand."""
+    return [line + b"\n" for line in content.split(b"\n")[:-1]] + [content.rpartition(b"\n")[2]] * (
+        not content.endswith(b"\n") and content != b""
+    )
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_block_is_decoded_as_its_lines_are(name):
+    content, lines = FILES[name]
+    assert decode_lines(cut(content), name="text.en") == (lines, 0)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_bytes_are_decoded_in_a_block_as_line_by_line(seed):
+    rng = random.Random(seed)
+    # What matters: ends of lines, odd characters, marks, pieces of characters, plain text.
+    pieces = [
+        b"\n",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\0",
+        b"\v\f\x1c\x1e",
+        b"\xc2\x85",
+        b"\xe2\x80\xa8",
+        b"a",
+        b"b c",
+    ]
+    pieces += ["ä".encode(), "👍".encode(), b"\xef\xbb\xbf"]
+    if seed % 3 == 0:
+        pieces += [b"\xe2\x80", b"\xff", bytes([rng.randrange(256)])]
+    content = b"".join(rng.choices(pieces, k=rng.randrange(40)))
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        content = b"a" + content
+    lines = list(iterate_lines(io.BytesIO(content), "a", on_bad_utf8="replace"))
+    bad = sum(line.decode("utf-8", "ignore").encode() != line for line in content.split(b"\n"))
+    assert decode_lines(cut(content), name="a", on_bad_utf8="replace") == (lines, bad)
+    if bad:
+        with pytest.raises(DataError) as slow:
+            list(iterate_lines(io.BytesIO(content), "a"))
+        with pytest.raises(DataError) as fast:
+            decode_lines(cut(content), name="a")
+        assert str(fast.value) == str(slow.value)
+
+
+def test_a_later_block_has_no_byte_order_mark_and_counts_on():
+    assert decode_lines([b"\xef\xbb\xbfa\n"], name="a", first_line=2) == (["\ufeffa"], 0)
+    assert decode_lines([], name="a") == ([], 0)
+    with pytest.raises(DataError, match=r"a: line 1001: byte 2 \(0xff\)"):
+        decode_lines([b"a\n", b"b\xff\n"], name="a", first_line=1000)
+
+
+def test_a_block_that_is_not_cut_at_newlines_is_refused():
+    with pytest.raises(ValueError, match="`lines` must be cut after each newline. Received: 2 in 1"):
+        decode_lines([b"a\nb\n"], name="a")
+    with pytest.raises(ValueError, match="`on_bad_utf8` must be one of .*'ignore'"):
+        decode_lines([b"a\n"], name="a", on_bad_utf8="ignore")
+
+
+PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("name", FILES)
+def test_lines_of_a_compressed_file(tmp_path, name, ending):
+    content, lines = FILES[name]
+    assert read_lines(write(tmp_path, f"text.en.{ending}", PACKERS[ending](content))) == lines
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_compression_is_told_by_content_not_name(tmp_path, ending):
+    packed = PACKERS[ending](b"one\n")
+    assert read_lines(write(tmp_path, "text.en", packed)) == ["one"]
+    assert read_lines(write(tmp_path, f"text.{ending}", b"one\n")) == ["one"]
+    # Two compressed files in a row are one, as for `cat`.
+    assert read_lines(write(tmp_path, "text.en", packed + PACKERS[ending](b"two\n"))) == ["one", "two"]
+
+
+def test_text_that_begins_like_bzip2_is_text(tmp_path):
+    assert read_lines(write(tmp_path, "text.en", b"BZh5 is a name\n")) == ["BZh5 is a name"]
+
+
+def random_lines(seed=0):
+    rng = random.Random(seed)
+    return b"".join(b"%032x\n" % rng.getrandbits(128) for _ in range(3000))
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("where", [12, 0.5, -9])
+def test_a_compressed_file_that_is_cut_short_is_refused(tmp_path, ending, where):
+    packed = PACKERS[ending](random_lines())
+    packed = packed[: int(where * len(packed)) if isinstance(where, float) else where]
+    path = write(tmp_path, f"text.de.{ending}", packed)
+    with pytest.raises(DataError, match=rf"text\.de\.{ending}: is damaged or cut short") as info:
+        read_lines(path)
+    assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_compressed_file_with_a_flipped_bit_is_refused(tmp_path, ending):
+    packed = bytearray(PACKERS[ending](random_lines()))
+    packed[len(packed) // 2] ^= 4
+    with pytest.raises(DataError, match=rf"text\.de\.{ending}: is damaged or cut short"):
+        read_lines(write(tmp_path, f"text.de.{ending}", packed))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x28\xb5\x2f\xfd\x04", "is compressed by zstd. Decompress it"),
+        (b"PK\x03\x04\x14", "is a zip archive"),
+    ],
+)
+def test_what_is_packed_in_another_way_is_refused_by_name(tmp_path, content, message):
+    with pytest.raises(DataError, match=message):
+        read_lines(write(tmp_path, "text.de", content))
+
+
+@pytest.mark.parametrize("ending", ["", *PACKERS])
+@pytest.mark.parametrize("content", [b"a\nb\nc\nd\n", b"a\nb\nc\nd"])
+def test_a_reader_gives_raw_lines_and_counts_the_rest(tmp_path, ending, content):
+    path = write(tmp_path, "text", PACKERS.get(ending, bytes)(content))
+    for taken in range(6):
+        with LineReader(path) as reader:
+            assert reader.read(taken) == [b"a\n", b"b\n", b"c\n", b"d\n"][:taken]
+            assert reader.num_read == min(taken, 4)
+            assert reader.count_rest() == max(4 - taken, 0)
+            assert reader.read(1) == []
 
 
 def test_drops_pairs_with_a_blank_side_and_counts_them(caplog):
