@@ -33,13 +33,17 @@ __version__ = VERSION
 _LAZY = {
     "RunFolder": "keras_transformer.training.checkpoints",
     "SubwordTokenizer": "keras_transformer.data.tokenizer",
+    "Tokenizers": "keras_transformer.data.vocabulary",
     "TokenBatches": "keras_transformer.data.batching",
     "Translator": "keras_transformer.translator",
+    "WordPieceTokenizer": "keras_transformer.data.wordpiece",
     "compile_model": "keras_transformer.training.run",
     "corpus_scores": "keras_transformer.evaluation",
     "encode_pairs": "keras_transformer.data.batching",
     "load_corpus": "keras_transformer.data.corpus",
+    "load_tokenizer": "keras_transformer.data.vocabulary",
     "train": "keras_transformer.training.run",
+    "train_tokenizer": "keras_transformer.data.vocabulary",
 }
 
 __all__ = [

@@ -4,6 +4,7 @@ Each function takes `chooser`, which returns floats from 0 to below 1 as
 `random.Random(seed).random` does, and draws from nothing else.
 """
 
+import bisect
 import itertools
 import math
 
@@ -80,8 +81,8 @@ def unigram_lattice(word, scores, longest, unknown_score, alpha):
         alpha: exponent of the probabilities (Kudo, 2018, section 3.2).
 
     Returns:
-        list; item `end - 1` is a list of (start, probability that the piece before
-        `end` is `word[start:end]`, given that a piece ends there).
+        list; item `end - 1` is (starts of the pieces that end there, the sums of their
+        probabilities up to each but the last).
     """
     lattice = []
     log_sums = [0.0]  # of alpha times the scores of all segmentations of word[:end]
@@ -94,7 +95,9 @@ def unigram_lattice(word, scores, longest, unknown_score, alpha):
         largest = max(one for _, one in arcs)
         total = sum(math.exp(one - largest) for _, one in arcs)
         log_sums.append(largest + math.log(total))
-        lattice.append([(start, math.exp(one - largest) / total) for start, one in arcs])
+        bounds = list(itertools.accumulate(math.exp(one - largest) / total for _, one in arcs))
+        # The last bound is 1 but for rounding, which must not lead past the end.
+        lattice.append(([start for start, _ in arcs], bounds[:-1]))
     return lattice
 
 
@@ -112,12 +115,8 @@ def unigram_sample(word, lattice, chooser):
     found = []
     end = len(word)
     while end > 0:
-        arcs = lattice[end - 1]
-        draw = chooser()
-        for start, probability in arcs:
-            draw -= probability
-            if draw < 0:
-                break
+        starts, bounds = lattice[end - 1]
+        start = starts[bisect.bisect_right(bounds, chooser())]
         found.append(word[start:end])
         end = start
     return found[::-1]

@@ -290,9 +290,7 @@ def escape(word, alphabet):
     """Writes a word with characters of `alphabet` only; see the top of the module."""
     if "\\" not in word and alphabet.issuperset(word):
         return word
-    return "".join(
-        "\\\\" if one == "\\" else one if one in alphabet else f"\\{ord(one)};" for one in word
-    )
+    return "".join("\\\\" if one == "\\" else one if one in alphabet else f"\\{ord(one)};" for one in word)
 
 
 def _unescape(match):

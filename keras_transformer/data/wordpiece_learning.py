@@ -1,21 +1,23 @@
 """Learns word pieces with tensorflow-text's learner, to exactly the size asked for."""
 
 import collections
+import itertools
+import re
+import unicodedata
 
 from keras_transformer.data.tokenizer_base import SPACE
 
 MAX_PIECE_LENGTH = 50  # in characters; longer words have no part in learning
 MAX_WORDS = 500_000  # so many most frequent ones are learned from; time and memory grow with them
 NUM_ITERATIONS = 4  # the learner's default
-_JOINER = "##"
+_CODE_POINT = re.compile(r"(\\[0-9]+;)")
+_JOINER = "\n"  # no piece holds it
 _SLACK = 0.05  # a vocabulary up to so much too large is good enough to cut
 # They end a line, or part one for some programs: no piece of a text file.
 _NEVER = frozenset(chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF))
 
 
-def learn_pieces(
-    texts, num_pieces, *, always, escape, character_coverage, split_digits, num_reserved
-):
+def learn_pieces(texts, num_pieces, *, always, escape, character_coverage, split_digits, num_reserved):
     """Learns `num_pieces` pieces: all characters, then the most frequent longer ones.
 
     The learner finds all pieces that occur in at least so many words which no longer
@@ -54,11 +56,12 @@ def learn_pieces(
             f"{len(singles) + num_reserved}. Received: vocab_size={num_pieces + num_reserved}. "
             "Increase it, or lower `character_coverage`"
         )
-    escaped = collections.Counter()
+    parts = collections.Counter()
     for word, count in counts.items():
-        escaped[SPACE + escape(word, alphabet)] += count
-    # By count, then by word: the order of the texts must not matter.
-    frequent = sorted(escaped.items(), key=lambda item: (-item[1], item[0]))[:MAX_WORDS]
+        for part in _parts(SPACE + escape(word, alphabet)):
+            parts[part] += count
+    # By count, then by part: the order of the texts must not matter.
+    frequent = sorted(parts.items(), key=lambda item: (-item[1], item[0]))[:MAX_WORDS]
     frequent = [(word, count) for word, count in frequent if len(word) <= MAX_PIECE_LENGTH]
     wanted = num_pieces - len(singles)
     longer = _search(frequent, wanted, split_digits) if wanted and frequent else []
@@ -85,6 +88,25 @@ def _alphabet(counts, coverage):
         covered += count
         alphabet.add(one)
     return alphabet - _NEVER
+
+
+def _parts(word):
+    r"""Parts a word where letters and punctuation meet, so that no piece holds both.
+
+    Marks and digits go with letters, the sign for a space with what follows it. A code
+    point such as `\8364;` is a part of its own.
+    """
+    parts = []
+    for section in _CODE_POINT.split(word.removeprefix(SPACE)):
+        if _CODE_POINT.fullmatch(section):
+            parts.append(section)
+        else:
+            parts += ("".join(group) for _, group in itertools.groupby(section, _is_of_words))
+    return [SPACE + parts[0], *parts[1:]]
+
+
+def _is_of_words(character):
+    return unicodedata.category(character)[0] in "LMN"
 
 
 def _search(words, wanted, split_digits):
@@ -124,14 +146,8 @@ def _learn(words, threshold, split_digits):
         reserved_tokens=[],
     )
     found = learner.learn_with_thresh(words, threshold, parameters)
-    # Every word begins with the sign for a space, so a token without joiner that does
-    # not is one that the learner adds for a first character.
-    pieces = [one if one[0] == SPACE else one.removeprefix(_JOINER) for one in found if _in_use(one)]
+    pieces = [one.removeprefix(_JOINER) for one in found]
     if split_digits:
         pieces = [one for one in pieces if not any(map(str.isdecimal, one))]
     # Sorting by count, the learner may list a piece within words and at their start.
     return [one for one in dict.fromkeys(pieces) if len(one) > 1]
-
-
-def _in_use(token):
-    return token[0] == SPACE or (token.startswith(_JOINER) and SPACE not in token)
