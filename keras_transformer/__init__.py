@@ -36,13 +36,17 @@ _LAZY = {
     "CleaningReport": "keras_transformer.data.cleaning_report",
     "RunFolder": "keras_transformer.training.checkpoints",
     "SubwordTokenizer": "keras_transformer.data.tokenizer",
+    "Tokenizers": "keras_transformer.data.vocabulary",
     "TokenBatches": "keras_transformer.data.batching",
     "Translator": "keras_transformer.translator",
+    "WordPieceTokenizer": "keras_transformer.data.wordpiece",
     "compile_model": "keras_transformer.training.run",
     "corpus_scores": "keras_transformer.evaluation",
     "encode_pairs": "keras_transformer.data.sequences",
     "load_corpus": "keras_transformer.data.corpus",
+    "load_tokenizer": "keras_transformer.data.vocabulary",
     "train": "keras_transformer.training.run",
+    "train_tokenizer": "keras_transformer.data.vocabulary",
 }
 
 __all__ = [

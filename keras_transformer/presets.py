@@ -177,6 +177,16 @@ def preset(name, **model_changes):
     return dataclasses.replace(config, model=replace(config.model, **model_changes))
 
 
-def with_vocab_size(config, vocab_size):
-    """Returns `config` for a model over one shared vocabulary of `vocab_size` tokens."""
-    return _with(config, model={"source_vocab_size": vocab_size, "target_vocab_size": vocab_size})
+def with_vocab_size(config, source, target=None):
+    """Returns `config` for a model over vocabularies of these sizes.
+
+    Args:
+        config: `Config`.
+        source: number of source tokens.
+        target: number of target tokens; `None` for one shared vocabulary.
+
+    Raises:
+        ValueError: two sizes and `sharing="all"`, which needs one vocabulary.
+    """
+    target = source if target is None else target
+    return _with(config, model={"source_vocab_size": source, "target_vocab_size": target})

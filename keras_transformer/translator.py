@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import SearchConfig, replace
+from keras_transformer.data.vocabulary import as_tokenizers, check_vocabularies
 from keras_transformer.search import Step, beam_search, greedy_search
 from keras_transformer.training.checkpoints import RunFolder
 
@@ -17,22 +18,20 @@ class Translator:
 
     Args:
         model: a `Transformer`.
-        tokenizer: a `SubwordTokenizer` of the model's vocabulary.
+        tokenizers: a tokenizer of the model's vocabulary, or `Tokenizers`: the
+            source's encodes, the target's decodes.
         search: `SearchConfig`, the defaults of `translate`.
 
     Raises:
-        ValueError: the tokenizer's vocabulary is not as large as the model's.
+        ValueError: the vocabularies are not as large as the model's, have other
+            special ids, or are two where the model shares one matrix.
     """
 
-    def __init__(self, model, tokenizer, search=None):
-        sizes = model.config.source_vocab_size, model.config.target_vocab_size
-        if set(sizes) != {tokenizer.vocab_size}:
-            raise ValueError(
-                "The tokenizer and the model must have one vocabulary. Received: "
-                f"{tokenizer.vocab_size} tokens and {sizes[0]} (source), {sizes[1]} (target)"
-            )
+    def __init__(self, model, tokenizers, search=None):
+        tokenizers = as_tokenizers(tokenizers)
+        check_vocabularies(tokenizers, model.config, special=model.special)
         self.model = model
-        self.tokenizer = tokenizer
+        self.tokenizers = tokenizers
         self.search = SearchConfig() if search is None else search
         self._compiled = {}
 
@@ -48,7 +47,7 @@ class Translator:
             ValueError: not a run folder, or it holds no such weights.
         """
         run = RunFolder(run_dir)
-        return cls(run.load_model(weights=weights), run.load_tokenizer(), run.config.search)
+        return cls(run.load_model(weights=weights), run.load_tokenizers(), run.config.search)
 
     def translate(self, texts, **search):
         """Translates sentences.
@@ -63,7 +62,7 @@ class Translator:
         if isinstance(texts, str):
             raise TypeError("`texts` must be a list of str. Received: one str")
         config = replace(self.search, **search) if search else self.search
-        rows = self.tokenizer.encode(texts)
+        rows = self.tokenizers.source.encode(texts)
         limit = self._max_source_length(config)
         too_long = sum(len(row) >= limit for row in rows)
         if too_long:
@@ -73,9 +72,9 @@ class Translator:
         translations = [""] * len(texts)
         for numbers in _batches(rows, config.batch_tokens):
             found = self._search(config, [rows[number] for number in numbers])
-            decoded = self.tokenizer.decode(found)
+            decoded = self.tokenizers.target.decode(found)
             for number, text in zip(numbers, decoded, strict=True):
-                # A byte token may spell a newline; a translation is one line.
+                # A byte token or a code point may spell a newline; a translation is one line.
                 translations[number] = text.replace("\n", " ")
         return translations
 
@@ -83,7 +82,7 @@ class Translator:
         """Returns the ids of the best hypotheses, int32, shape `(batch, length)`."""
         if config not in self._compiled:
             self._compiled[config] = self._compile(config)
-        special = self.tokenizer.special
+        special = self.tokenizers.source.special
         source_ids = np.full((len(rows), max(map(len, rows)) + 1), special.pad, np.int32)
         for i, row in enumerate(rows):
             source_ids[i, : len(row)] = row

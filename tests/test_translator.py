@@ -102,7 +102,7 @@ def with_eos(tokenizer, text):
 def all_greedy_by_hand(translator):
     expected = []
     for text in TEXTS:
-        source_ids = with_eos(translator.tokenizer, text)
+        source_ids = with_eos(translator.tokenizers.source, text)
         limit = len(source_ids) + EXTRA
         expected.append(greedy_by_hand(translator.model, source_ids, limit))
     return expected

@@ -7,12 +7,10 @@ translation and serving cannot drift apart.
 
 import contextlib
 import functools
-import hashlib
 import io
 import logging
 import os
 import pathlib
-import random
 import re
 import tempfile
 import unicodedata
@@ -22,16 +20,27 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.config import SpecialIds
+from keras_transformer.data.sampling import bpe_dropout, unigram_lattice, unigram_sample
+from keras_transformer.data.tokenizer_base import (
+    SPACE,
+    Tokenizer,
+    TrainingTexts,
+    check_choice,
+    check_special,
+    check_training,
+    clean_text,
+    default_special,
+    import_tensorflow_text,
+    valid_utf8,
+)
 
 logger = logging.getLogger(__name__)
 
-SPACE = "\u2581"  # SentencePiece writes a space inside a piece as this character
 MODEL_TYPES = ("bpe", "unigram")
-NORMALIZATIONS = ("nfc", "identity", "nfkc")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_CACHED_WORDS = 200_000
 
 
-class SubwordTokenizer:
+class SubwordTokenizer(Tokenizer):
     """A SentencePiece vocabulary with fixed special ids.
 
     What a text keeps: `decode(encode(texts))` equals `normalise` of each text. Under
@@ -53,11 +62,15 @@ class SubwordTokenizer:
     """
 
     def __init__(self, model_bytes, *, special=None, name="the tokenizer model"):
-        special = SpecialIds() if special is None else special
+        special = default_special(special)
         proto = _parse(model_bytes, name)
-        self._model_bytes = bytes(model_bytes)
-        self._special = special
-        self._normalization = proto.normalizer_spec.name
+        normalization = proto.normalizer_spec.name
+        super().__init__(
+            model_bytes,
+            special=special,
+            normalization=normalization,
+            unicode_form=_unicode_form(normalization),
+        )
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(self._model_bytes)
@@ -69,12 +82,7 @@ class SubwordTokenizer:
             eos=self._processor.eos_id(),
             unk=self._processor.unk_id(),
         )
-        if found != special:
-            raise ValueError(
-                f"{name} has other special ids than asked for. Expected: {special}. Received: {found}"
-            )
-        # The unknown id stays: it stands for text, and shows as "⁇".
-        self._textless = {special.pad, special.bos, special.eos}
+        check_special(found, special, name)
 
     @classmethod
     def train(
@@ -113,27 +121,17 @@ class SubwordTokenizer:
         Returns:
             A `SubwordTokenizer`.
         """
-        special = SpecialIds() if special is None else special
-        _check_choice("model_type", model_type, MODEL_TYPES)
-        _check_choice("normalization", normalization, NORMALIZATIONS)
-        if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or vocab_size < 1:
-            raise ValueError(f"`vocab_size` must be a positive whole number. Received: {vocab_size!r}")
-        if not 0 < character_coverage <= 1:
-            raise ValueError(
-                f"`character_coverage` must be above 0 and at most 1. Received: {character_coverage!r}"
-            )
-        if max_texts is not None and max_texts < 1:
-            raise ValueError(f"`max_texts` must be at least 1. Received: {max_texts!r}")
-        if isinstance(texts, (str, bytes)):
-            raise TypeError(f"`texts` must be an iterable of str. Received: {type(texts).__name__}")
-
+        special = default_special(special)
+        check_choice("model_type", model_type, MODEL_TYPES)
+        check_training(
+            vocab_size=vocab_size, character_coverage=character_coverage, normalization=normalization
+        )
         model = io.BytesIO()
-        stream = _Texts(texts, normalization)
-        sentences = iter(stream) if max_texts is None else iter(_sample(stream, max_texts, seed))
+        stream = TrainingTexts(texts, _unicode_form(normalization), max_texts, seed)
         with _rules(normalization) as rules:
             try:
                 sentencepiece.SentencePieceTrainer.train(
-                    sentence_iterator=sentences,
+                    sentence_iterator=iter(stream),
                     model_writer=model,
                     vocab_size=vocab_size,
                     model_type=model_type,
@@ -163,65 +161,10 @@ class SubwordTokenizer:
         logger.info("learned %d tokens from %d texts", tokenizer.vocab_size, stream.count)
         return tokenizer
 
-    @classmethod
-    def load(cls, path, *, special=None):
-        """Reads a model that `save` wrote.
-
-        Args:
-            path: the `.model` file.
-            special: the special ids which the model must have.
-
-        Returns:
-            A `SubwordTokenizer`.
-        """
-        try:
-            model_bytes = pathlib.Path(path).read_bytes()
-        except OSError as error:
-            raise ValueError(f"{path}: cannot read the tokenizer model: {error.strerror}") from error
-        return cls(model_bytes, special=special, name=str(path))
-
-    def save(self, path):
-        """Writes the model: the file is complete, or it does not appear."""
-        path = pathlib.Path(path)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(self._model_bytes)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp makes it private
-            os.replace(temporary, path)
-        except BaseException:
-            pathlib.Path(temporary).unlink(missing_ok=True)
-            raise
-
     @property
     def vocab_size(self):
         """Number of tokens, special and byte tokens included."""
         return self._processor.get_piece_size()
-
-    @property
-    def special(self):
-        """The `SpecialIds` of this vocabulary."""
-        return self._special
-
-    @property
-    def normalization(self):
-        """Name of the normalization which the model was trained with."""
-        return self._normalization
-
-    @property
-    def model_bytes(self):
-        """The serialised SentencePiece model, as `save` writes it."""
-        return self._model_bytes
-
-    @functools.cached_property
-    def sha256(self):
-        """SHA-256 of `model_bytes`, in hexadecimal: the identity of the vocabulary."""
-        return hashlib.sha256(self._model_bytes).hexdigest()
-
-    def __reduce__(self):
-        return _rebuild, (self._model_bytes, self._special)
 
     def normalise(self, text):
         """Returns what is left of a text after `encode` and `decode`.
@@ -229,7 +172,7 @@ class SubwordTokenizer:
         This holds for a vocabulary with byte fallback; without it, characters that
         the vocabulary lacks are lost on top of this.
         """
-        normalised = self._processor.normalize(_clean(text, self._normalization))
+        normalised = self._processor.normalize(clean_text(text, self.unicode_form))
         return normalised.replace(SPACE, " ").removeprefix(" ")
 
     def encode(self, texts):
@@ -252,13 +195,7 @@ class SubwordTokenizer:
         Returns:
             A list of str.
         """
-        rows = [[int(one) for one in row if int(one) not in self._textless] for row in ids]
-        for row in rows:
-            for one in row:
-                if not 0 <= one < self.vocab_size:
-                    raise ValueError(
-                        f"`ids` must be at least 0 and below vocab_size={self.vocab_size}. Received: {one}"
-                    )
+        rows = self._text_ids(ids)
         return self._processor.decode(rows) if rows else []
 
     @functools.cached_property
@@ -268,7 +205,7 @@ class SubwordTokenizer:
         A `tf.Module` that is exported with `encode_tensor` or `decode_tensor` in its
         signatures must hold this object as an attribute, so that it is saved along.
         """
-        tf, tensorflow_text = _import_tensorflow_text()
+        tf, tensorflow_text = import_tensorflow_text()
         with tf.init_scope():  # the model is loaded once, outside any graph being traced
             return tensorflow_text.SentencepieceTokenizer(model=self._model_bytes, out_type=tf.int32)
 
@@ -281,11 +218,7 @@ class SubwordTokenizer:
         Returns:
             tf.RaggedTensor, int32, shape `(batch, None)`.
         """
-        tf, tensorflow_text = _import_tensorflow_text()
-        texts = _valid_utf8(tf, texts)
-        if self._normalization == "nfc":
-            texts = tensorflow_text.normalize_utf8(texts, "NFC")
-        return self.graph_tokenizer.tokenize(texts)
+        return self.graph_tokenizer.tokenize(self._cleaned_tensor(texts))
 
     def decode_tensor(self, ids):
         """`decode` as a TensorFlow graph.
@@ -296,92 +229,82 @@ class SubwordTokenizer:
         Returns:
             tf.string, shape `(batch,)`, valid UTF-8.
         """
-        tf, _ = _import_tensorflow_text()
-        ids = tf.cast(ids, tf.int32)
-        is_text = tf.not_equal(ids, self._special.pad)
-        for special_id in (self._special.bos, self._special.eos):
-            is_text = tf.logical_and(is_text, tf.not_equal(ids, special_id))
-        texts = self.graph_tokenizer.detokenize(tf.ragged.boolean_mask(ids, is_text))
-        return _valid_utf8(tf, texts)
+        tf, _ = import_tensorflow_text()
+        return valid_utf8(tf, self.graph_tokenizer.detokenize(self._text_ids_tensor(ids)))
 
-    def _cleaned(self, texts):
-        if isinstance(texts, (str, bytes)):
-            raise TypeError(f"`texts` must be a list of str. Received: {type(texts).__name__}")
-        return [_clean(text, self._normalization) for text in texts]
+    def has_own_token(self, character):
+        """Whether a character of normalised text has a token and needs neither bytes nor the unknown id."""
+        return (SPACE if character == " " else character) in self._scores
+
+    def is_fallback(self, ids):
+        """Tells which tokens spell part of a character that has no token of its own.
+
+        Args:
+            ids: list of int, one text.
+
+        Returns:
+            list of bool, as long: true for bytes.
+        """
+        return [self._processor.is_byte(one) for one in ids]
+
+    @functools.cached_property
+    def _proto(self):
+        return sentencepiece_model_pb2.ModelProto.FromString(self._model_bytes)
+
+    @functools.cached_property
+    def _scores(self):
+        """{piece: score} of the pieces that spell text."""
+        normal = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
+        return {one.piece: one.score for one in self._proto.pieces if one.type == normal}
+
+    @functools.cached_property
+    def _ids(self):
+        """{piece: id} of the pieces that spell text, or a byte."""
+        return {one.piece: number for number, one in enumerate(self._proto.pieces)}
+
+    @functools.cached_property
+    def _longest(self):
+        return max(map(len, self._scores))
+
+    @functools.cached_property
+    def _lattices(self):
+        return {}
+
+    def _sample_word(self, word, dropout, chooser):
+        word = SPACE + word
+        if self._proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
+            pieces = bpe_dropout(word, self._scores, dropout, chooser)
+        else:
+            pieces = unigram_sample(word, self._lattice(word, 1 / dropout - 1), chooser)
+        ids = []
+        for piece in pieces:
+            if piece in self._scores:
+                ids.append(self._ids[piece])
+            elif self._proto.trainer_spec.byte_fallback:
+                ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
+            elif not ids or ids[-1] != self._special.unk:  # SentencePiece joins neighbours
+                ids.append(self._special.unk)
+        return ids
+
+    def _lattice(self, word, alpha):
+        lattice = self._lattices.get((word, alpha))
+        if lattice is None:
+            unknown_score = min(self._scores.values()) - 10.0  # as in SentencePiece
+            lattice = unigram_lattice(word, self._scores, self._longest, unknown_score, alpha)
+            if len(self._lattices) >= _MAX_CACHED_WORDS:
+                self._lattices.clear()
+            self._lattices[word, alpha] = lattice
+        return lattice
 
 
-class _Texts:
-    """Cleans texts one by one, and keeps the exception that SentencePiece would hide."""
-
-    def __init__(self, texts, normalization):
-        self._texts = texts
-        self._normalization = normalization
-        self.count = 0
-        self.error = None
-
-    def __iter__(self):
-        try:
-            for text in self._texts:
-                self.count += 1
-                yield _clean(text, self._normalization)
-        except Exception as error:
-            self.error = error
-            raise
-
-
-def _rebuild(model_bytes, special):
-    return SubwordTokenizer(model_bytes, special=special)
-
-
-def _clean(text, normalization):
-    """Makes a str that has UTF-8, in NFC where the vocabulary is.
+def _unicode_form(normalization):
+    """The form that goes before the model's own rules.
 
     The model holds the composition rules of NFC, but one pass of rules cannot reorder
-    marks ("e", macron below, acute is "é", macron below). So NFC proper comes first,
-    here and in `encode_tensor`; the rules serve programs that read the model alone.
-    Python and tensorflow-text each bring a version of Unicode: they may order marks
-    differently that are newer than the older of the two (22 marks for Python 3.11).
+    marks ("e", macron below, acute is "é", macron below). So NFC proper comes first, in
+    Python and in the graph; the rules serve programs that read the model alone.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"`texts` must hold str only. Received: {type(text).__name__}")
-    if _SURROGATE.search(text):
-        text = _SURROGATE.sub("\ufffd", text)
-    return unicodedata.normalize("NFC", text) if normalization == "nfc" else text
-
-
-def _valid_utf8(tf, texts):
-    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-
-
-def _import_tensorflow_text():
-    try:
-        import tensorflow as tf
-        import tensorflow_text
-    except ImportError as error:
-        raise ImportError(
-            "The tokenizer's tensor methods need TensorFlow and tensorflow-text of the "
-            "same version: pip install tensorflow-text"
-        ) from error
-    return tf, tensorflow_text
-
-
-def _sample(texts, size, seed):
-    """A uniform sample without replacement in one pass (Vitter's algorithm R)."""
-    chooser = random.Random(seed)
-    sample = []
-    for position, text in enumerate(texts):
-        if position < size:
-            sample.append(text)
-        else:
-            slot = chooser.randrange(position + 1)
-            if slot < size:
-                sample[slot] = text
-    return sample
-
-
-def _check_choice(name, value, choices):
-    if value not in choices:
-        raise ValueError(f"`{name}` must be one of {list(choices)}. Received: {value!r}")
+    return "NFC" if normalization == "nfc" else None
 
 
 def _training_error(error, vocab_size, num_texts):

@@ -1,7 +1,8 @@
-"""One run folder: configuration, tokenizer, checkpoints, averaged weights, history.
+"""One run folder: configuration, vocabularies, checkpoints, averaged weights, history.
 
     config.json        every setting
-    tokenizer.model    the vocabulary
+    tokenizer.model    the vocabulary; or one for each side: tokenizer.source.model and
+                       tokenizer.target.model
     checkpoints/       the newest training states: weights, optimizer, seeds, step
     averaged/          the mean of the newest checkpoints' weights, for translation
     history.jsonl      one line per logged interval and per validation
@@ -21,7 +22,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import config as configs
-from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.data.vocabulary import (
+    as_tokenizers,
+    check_vocabularies,
+    load_tokenizers,
+    save_tokenizers,
+)
 from keras_transformer.model import Transformer
 
 
@@ -50,28 +56,40 @@ class RunFolder:
             raise ValueError(f"{self.path / 'config.json'}: {error}") from error
 
     @classmethod
-    def create(cls, path, config, tokenizer):
+    def create(cls, path, config, tokenizers):
         """Makes the folder of a new run.
 
         Args:
             path: a folder that does not exist or is empty.
-            config: `Config`, with the vocabulary size of the tokenizer.
-            tokenizer: `SubwordTokenizer`.
+            config: `Config`, with the vocabulary sizes of the tokenizers.
+            tokenizers: a tokenizer, or `Tokenizers`.
 
         Raises:
-            ValueError: the folder holds something else.
+            ValueError: the folder holds something else, or the vocabularies are not
+                those of the model.
         """
+        tokenizers = as_tokenizers(tokenizers)
+        check_vocabularies(tokenizers, config.model)
         path = pathlib.Path(path)
         check_unused(path)
         path.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(path / "tokenizer.model")
-        # Last: a folder with a configuration has its tokenizer, too.
+        save_tokenizers(path, tokenizers)
+        # Last: a folder with a configuration has its vocabularies, too.
         write_text(path / "config.json", configs.to_json(config))
         return cls(path)
 
-    def load_tokenizer(self):
-        """Returns the `SubwordTokenizer` of the run."""
-        return SubwordTokenizer.load(self.path / "tokenizer.model")
+    def load_tokenizers(self):
+        """Returns the `Tokenizers` of the run: the same one twice where it is shared.
+
+        Raises:
+            ValueError: they are missing, damaged, or not those of the model.
+        """
+        tokenizers = load_tokenizers(self.path)
+        try:
+            check_vocabularies(tokenizers, self.config.model)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from error
+        return tokenizers
 
     def load_model(self, *, weights="averaged"):
         """Returns the `Transformer` of the run.

@@ -96,7 +96,7 @@ def train(config, run_dir):
         f" {len(corpus.validation.source):,} for validation",
         flush=True,
     )
-    tokenizer = earlier.load_tokenizer() if earlier else _train_tokenizer(data, corpus.train)
+    tokenizer = earlier.load_tokenizers().source if earlier else _train_tokenizer(data, corpus.train)
     config = with_vocab_size(config, tokenizer.vocab_size)
     if earlier:
         _continue_with(earlier, config)

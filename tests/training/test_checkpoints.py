@@ -104,7 +104,7 @@ def test_the_configuration_file_is_that_of_the_run(saved, config):
 
 def test_the_tokenizer_is_that_of_the_run(saved, tokenizer):
     assert (saved / "tokenizer.model").read_bytes() == tokenizer.model_bytes
-    assert RunFolder(saved).load_tokenizer().encode(TEXTS) == tokenizer.encode(TEXTS)
+    assert RunFolder(saved).load_tokenizers().source.encode(TEXTS) == tokenizer.encode(TEXTS)
 
 
 def test_only_the_newest_checkpoints_are_kept(saved):
@@ -279,7 +279,7 @@ def test_a_damaged_tokenizer_is_refused_with_the_file(run):
     path = run.path / "tokenizer.model"
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(ValueError, match=r"tokenizer\.model"):
-        run.load_tokenizer()
+        run.load_tokenizers()
 
 
 def test_a_folder_with_other_files_is_not_made_a_run(config, tokenizer, tmp_path):

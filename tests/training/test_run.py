@@ -231,7 +231,7 @@ def test_translations_are_made_with_the_mean_of_the_last_checkpoints(whole):
         key = "weights/" + weight.path.replace("/", ".S") + "/.ATTRIBUTES/VARIABLE_VALUE"
         mean = (newest[key].astype(np.float64) + before[key]) / 2
         np.testing.assert_array_equal(weight.numpy(), mean.astype(np.float32))
-    translator = Translator(model, whole.run.load_tokenizer(), whole.run.config.search)
+    translator = Translator(model, whole.run.load_tokenizers().source, whole.run.config.search)
     assert translator.translate(whole.pairs.source) == whole.translations
 
 
@@ -276,7 +276,7 @@ def test_validations_are_at_their_steps_and_at_the_end(whole):
 
 def test_validation_loss_and_perplexity_are_those_of_the_last_weights(whole, corpus):
     model = whole.run.load_model(weights="last")
-    tokenizer = whole.run.load_tokenizer()
+    tokenizer = whole.run.load_tokenizers().source
     sums, count = np.zeros(3), 0
     sides = ((corpus / f"val.{ending}").read_text(encoding="utf-8").splitlines() for ending in ("en", "de"))
     for source, target in zip(*sides, strict=True):
@@ -405,7 +405,7 @@ def test_digits_are_apart_where_the_settings_say_so(tmp_path):
         config = make_config(folder, max_steps=1, validation_sentences=0)
         data = configs.replace(config.data, vocab_size=279, split_digits=split_digits)
         result = train(dataclasses.replace(config, data=data), tmp_path / f"run {split_digits}")
-        pieces = result.run.load_tokenizer().pieces(["2015"])[0]
+        pieces = result.run.load_tokenizers().source.pieces(["2015"])[0]
         assert max(len(piece.lstrip("\u2581")) for piece in pieces) == longest
 
 

@@ -1,0 +1,133 @@
+"""What a vocabulary makes of a text: how finely it cuts, what it lacks, what it uses."""
+
+import collections
+import itertools
+from typing import NamedTuple
+
+_CHUNK = 1000  # lines encoded at a time
+
+
+class Fragmented(NamedTuple):
+    """A word that is cut into many pieces.
+
+    Attributes:
+        word: str.
+        pieces: list of str.
+        count: how often it stands in the text.
+    """
+
+    word: str
+    pieces: list
+    count: int
+
+
+class Inspection(NamedTuple):
+    """Figures of one vocabulary on one text; characters and words are of normalised text.
+
+    Attributes:
+        vocab_size: number of tokens, special and byte tokens included.
+        lines: number of lines.
+        words: number of words between spaces.
+        characters: number of characters, spaces included.
+        pieces: number of tokens, without ends of sentences.
+        fertility: pieces per word.
+        characters_per_piece: characters per piece.
+        coverage: share of the characters that have a token of their own.
+        unknown_rate: share of the pieces that are the unknown id.
+        fallback_rate: share of the pieces that are bytes or spell a code point.
+        pieces_used: number of different tokens in the text.
+        vocab_used: their share of the vocabulary.
+        longest_pieces: list of str, the longest of the pieces used.
+        most_fragmented: list of `Fragmented`, the words of the most pieces.
+    """
+
+    vocab_size: int
+    lines: int
+    words: int
+    characters: int
+    pieces: int
+    fertility: float
+    characters_per_piece: float
+    coverage: float
+    unknown_rate: float
+    fallback_rate: float
+    pieces_used: int
+    vocab_used: float
+    longest_pieces: list
+    most_fragmented: list
+
+    def to_dict(self):
+        """Returns what JSON can hold, under the names of the attributes."""
+        return {**self._asdict(), "most_fragmented": [one._asdict() for one in self.most_fragmented]}
+
+    def __str__(self):
+        """A table to read."""
+        rows = [
+            ("vocabulary", f"{self.vocab_size:,} tokens"),
+            ("text", f"{self.lines:,} lines, {self.words:,} words, {self.characters:,} characters"),
+            ("pieces", f"{self.pieces:,}"),
+            ("fertility", f"{self.fertility:.3f} pieces per word"),
+            ("characters per piece", f"{self.characters_per_piece:.2f}"),
+            ("coverage", f"{self.coverage:.4%} of the characters have a token of their own"),
+            ("unknown", f"{self.unknown_rate:.4%} of the pieces"),
+            ("bytes or code points", f"{self.fallback_rate:.4%} of the pieces"),
+            ("vocabulary used", f"{self.pieces_used:,} tokens, {self.vocab_used:.1%}"),
+            ("longest pieces", "  ".join(self.longest_pieces)),
+        ]
+        rows += [
+            ("most fragmented" if not number else "", f"{' '.join(one.pieces)}  ({one.count:,} times)")
+            for number, one in enumerate(self.most_fragmented)
+        ]
+        return "\n".join(f"{name:<22}{value}".rstrip() for name, value in rows)
+
+
+def inspect_vocabulary(tokenizer, texts, *, top=10):
+    """Encodes texts and counts.
+
+    Args:
+        tokenizer: a tokenizer of any kind.
+        texts: iterable of str; read once, a chunk at a time.
+        top: number of longest pieces and of most fragmented words to list.
+
+    Returns:
+        `Inspection`.
+
+    Raises:
+        ValueError: the texts hold no word.
+    """
+    lines = num_fallback = 0
+    words, characters, ids = collections.Counter(), collections.Counter(), collections.Counter()
+    texts = iter(texts)
+    while chunk := list(itertools.islice(texts, _CHUNK)):
+        lines += len(chunk)
+        for text in map(tokenizer.normalise, chunk):
+            characters.update(text)
+            words.update(word for word in text.split(" ") if word)
+        for row in tokenizer.encode(chunk):
+            ids.update(row)
+            num_fallback += sum(tokenizer.is_fallback(row))
+    if not words:
+        raise ValueError(f"The text must hold words. Received: {lines} lines, all blank")
+
+    num_words, num_characters, num_pieces = words.total(), characters.total(), ids.total()
+    covered = sum(count for one, count in characters.items() if tokenizer.has_own_token(one))
+    # Any id but the specials': what a piece is called, from the pieces of the words.
+    spelled = {word: row for word, row in zip(words, tokenizer.pieces(list(words)), strict=True)}
+    used = {piece for row in spelled.values() for piece in row}
+    fragmented = sorted(words, key=lambda word: (-len(spelled[word]), -words[word], word))[:top]
+    return Inspection(
+        vocab_size=tokenizer.vocab_size,
+        lines=lines,
+        words=num_words,
+        characters=num_characters,
+        pieces=num_pieces,
+        fertility=num_pieces / num_words,
+        characters_per_piece=num_characters / num_pieces,
+        coverage=covered / num_characters,
+        unknown_rate=ids[tokenizer.special.unk] / num_pieces,
+        fallback_rate=num_fallback / num_pieces,
+        pieces_used=len(ids),
+        vocab_used=len(ids) / tokenizer.vocab_size,
+        longest_pieces=sorted(used, key=lambda piece: (-len(piece), piece))[:top],
+        most_fragmented=[Fragmented(word, spelled[word], words[word]) for word in fragmented],
+    )
