@@ -9,7 +9,6 @@ also be likely in its place; `is_damaged` says when.
 
 import functools
 import re
-import unicodedata
 from typing import NamedTuple
 
 import regex
@@ -88,8 +87,6 @@ def _runs(text):
         try:
             decoded = bytes(_BYTES[character] for character in match.group()).decode("utf-8")
         except UnicodeDecodeError:
-            continue
-        if unicodedata.category(decoded) in ("Cc", "Cn", "Co"):
             continue
         found, before = match.group(), text[max(match.start() - 1, 0) : match.start()]
         if match.start() == end:

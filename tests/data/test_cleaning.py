@@ -167,8 +167,8 @@ def test_scripts_need_languages_that_are_known():
         ((21, 20), "long"),
         ((20, 21), "long"),
         ((2, 21), "short"),
-        ((4, 10), "keep"),  # 2.5, of a short pair
-        ((10, 4), "keep"),
+        ((10, 3), "keep"),
+        ((3, 10), "keep"),  # 3.3, of a short pair
         ((4, 11), "ratio"),  # 2.75
         ((11, 4), "ratio"),
         ((5, 11), "keep"),  # 2.2

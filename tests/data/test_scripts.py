@@ -38,7 +38,9 @@ from keras_transformer.data.scripts import (
         ("es-419", {"Latn"}),
         ("DE", {"Latn"}),
         ("jpn", {"Hira", "Kana", "Hani"}),
-        ("pa-Arab", {"Arab"}),
+        ("pa", {"Guru", "Arab"}),
+        ("pa-Guru", {"Guru"}),
+        ("pa-PK", {"Arab"}),
     ],
 )
 def test_scripts_of_a_language(language, scripts):
