@@ -168,6 +168,7 @@ class DataConfig:
         subword_dropout: sub-word regularisation in training: rate at which merges (BPE) or
             pieces are left out, anew in every epoch; 0 for none (the paper).
         on_bad_utf8: `"refuse"` or `"replace"`.
+        service: `HOST:PORT` of a `tf.data` service that makes the batches; empty for none.
     """
 
     dataset: str = "cldr/en-de"
@@ -189,6 +190,7 @@ class DataConfig:
     max_shapes: int = 16
     subword_dropout: float = 0.0
     on_bad_utf8: str = "refuse"
+    service: str = ""
 
     def __post_init__(self):
         _check_types(self)

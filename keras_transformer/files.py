@@ -48,6 +48,7 @@ def only_process(path):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{path.parent}: another process is working in this folder. Wait for it, or name another folder"
+                f"{path.parent}: another process is working in this folder. "
+                "Wait for it, or name another folder"
             ) from None
         yield

@@ -18,7 +18,8 @@ from keras_transformer.config import (
 
 def _with(config, *, model=None, data=None, training=None, search=None):
     """Returns `config` with some fields of its sections changed."""
-    return Config(
+    return replace(
+        config,
         model=replace(config.model, **(model or {})),
         data=replace(config.data, **(data or {})),
         training=replace(config.training, **(training or {})),

@@ -19,7 +19,7 @@ def import_quietly():
     with _no_stderr() if quiet else contextlib.nullcontext():
         import tensorflow as tf
 
-        import keras_transformer  # noqa: F401
+        import keras_transformer.model  # noqa: F401
 
         tf.config.list_physical_devices()  # where there is no GPU, CUDA says so here
 

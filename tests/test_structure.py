@@ -13,7 +13,11 @@ PACKAGE = ROOT / "keras_transformer"
 
 # Lowest first. A module imports from lower floors only: never its own floor's.
 FLOORS = [
-    {"config", "files", "version"},
+    {
+        "config",
+        "files",
+        "version",
+    },
     {
         "data.duplicates",
         "data.encoding_damage",
@@ -54,6 +58,7 @@ FLOORS = [
         "data.cldr",
         "data.cleaning",
         "data.folders",
+        "data.looking",
         "data.sampled",
         "data.service",
         "data.tfds",
@@ -62,10 +67,25 @@ FLOORS = [
         "layers.encoder",
         "training.step",
     },
-    {"data.sources", "data.vocabulary", "model"},
-    {"data.corpus", "data.prepared", "training.checkpoints"},
-    {"data.preparing", "data.training_data", "translator"},
-    {"training.run"},
+    {
+        "data.feeding",
+        "data.sources",
+        "data.vocabulary",
+        "model",
+    },
+    {
+        "data.corpus",
+        "data.prepared",
+        "training.checkpoints",
+    },
+    {
+        "data.preparing",
+        "data.training_data",
+        "translator",
+    },
+    {
+        "training.run",
+    },
 ]
 FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in floor}
 # Imports without TensorFlow, and so runs on JAX.

@@ -63,6 +63,10 @@ _ENCODED_AT_ONCE = 5000  # lines; more only costs memory
 _SECONDS_BETWEEN_LINES = 5
 
 
+class DiskError(OSError):
+    """The disk is full or cannot be written; the message says how to continue."""
+
+
 class _Job(NamedTuple):
     """One shard to make."""
 
@@ -88,7 +92,7 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
     Raises:
         DataError: the text is refused, or nothing of it is left.
         ValueError: the folder holds something else, or another process works in it.
-        OSError: the disk is full or cannot be written; a later call continues.
+        DiskError: the disk is full or cannot be written; a later call continues.
     """
     folder = pathlib.Path(folder)
     data = config.data
@@ -106,8 +110,7 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
     )
     _check_splits(datasets, data)
     _check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with only_process(folder / ".lock"):
+    with _disk_errors(folder), _working_in(folder):
         progress = folder / _PROGRESS
         _start(progress, settings, datasets)
         texts = _write_texts(folder, progress, datasets, data)
@@ -128,8 +131,27 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
         }
         write_atomically(folder / MANIFEST, _json(manifest))
         shutil.rmtree(progress)
-        (folder / ".lock").unlink()
     return PreparedCorpus(folder)
+
+
+@contextlib.contextmanager
+def _working_in(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_process(folder / ".lock"):
+        yield
+        (folder / ".lock").unlink()
+
+
+@contextlib.contextmanager
+def _disk_errors(folder):
+    """Tells what to do when a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(
+            f"{folder}: cannot be written: {error.strerror}. What is finished stays: make room, then run "
+            "the same command again"
+        ) from error
 
 
 def _finished(folder, settings):

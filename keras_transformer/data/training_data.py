@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.config import DataConfig, replace
 from keras_transformer.data.cleaning import CODES, Cleaner
 from keras_transformer.data.cleaning_report import CleaningReport
 from keras_transformer.data.corpus import epoch_weights, first_split, open_datasets
@@ -15,6 +16,15 @@ from keras_transformer.data.prepared import PreparedCorpus, is_prepared
 from keras_transformer.data.sequences import IdPairs, drop_long, encode_pairs
 from keras_transformer.data.text import DataError, Pairs
 from keras_transformer.data.vocabulary import Tokenizers, learn_tokenizers
+
+_OF_THE_VOCABULARY = (
+    "model_type",
+    "vocab_size",
+    "separate_vocabularies",
+    "vocab_texts",
+    "normalization",
+    "split_digits",
+)
 
 
 class TrainingData(NamedTuple):
@@ -29,6 +39,7 @@ class TrainingData(NamedTuple):
         test: `Pairs`, or `None` where the corpus has none.
         test_name: name of the test split.
         notes: list of str, what was left out and what looks wrong.
+        data: `DataConfig`, with the settings that a prepared corpus was made with.
     """
 
     tokenizers: Tokenizers
@@ -39,6 +50,7 @@ class TrainingData(NamedTuple):
     test: Pairs | None
     test_name: str
     notes: list
+    data: DataConfig
 
 
 def load_training_data(config, tokenizers=None):
@@ -91,6 +103,7 @@ def _load_prepared(data, tokenizers):
         prepared.load_text(test) if test else None,
         test or "",
         notes,
+        replace(data, **{name: prepared.settings["data"][name] for name in _OF_THE_VOCABULARY}),
     )
 
 
@@ -111,6 +124,8 @@ def _load_raw(config, tokenizers):
     clean = Pairs(*([side[i] for i in kept.tolist()] for side in pairs))
     report = CleaningReport.of(codes, *pairs, num_replaced_utf8=num_replaced)
     report.check(data.dataset)
+    if tokenizers is None:
+        print(f"learning a vocabulary of {data.vocab_size:,} tokens ({data.model_type})", flush=True)
     tokenizers = tokenizers or learn_tokenizers(lambda: zip(*clean, strict=True), data)
     train = encode_pairs(*clean, *tokenizers)
 
@@ -134,6 +149,7 @@ def _load_raw(config, tokenizers):
         test.load(on_bad_utf8=data.on_bad_utf8) if test else None,
         test.name if test else "",
         notes,
+        data,
     )
 
 

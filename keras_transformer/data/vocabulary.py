@@ -1,5 +1,6 @@
 """Vocabularies of all kinds: learned, recognised from their files, one or two to a model."""
 
+import itertools
 import pathlib
 from typing import NamedTuple
 
@@ -57,6 +58,37 @@ def train_tokenizer(texts, *, model_type, vocab_size, **settings):
     return SubwordTokenizer.train(texts, vocab_size=vocab_size, model_type=model_type, **settings)
 
 
+def learn_tokenizers(read_pairs, data):
+    """Learns the vocabulary or the two vocabularies of a configuration.
+
+    Args:
+        read_pairs: function that returns an iterable of (source, target) texts; it is
+            called once for each vocabulary.
+        data: `DataConfig`.
+
+    Returns:
+        `Tokenizers`.
+
+    Raises:
+        ValueError: as `train_tokenizer`; it names the setting to change.
+    """
+    settings = {
+        "model_type": data.model_type,
+        "vocab_size": data.vocab_size,
+        "normalization": data.normalization,
+        "split_digits": data.split_digits,
+        "max_texts": data.vocab_texts or None,
+    }
+    try:
+        if not data.separate_vocabularies:
+            return as_tokenizers(train_tokenizer(itertools.chain.from_iterable(read_pairs()), **settings))
+        return Tokenizers(
+            *(train_tokenizer((pair[side] for pair in read_pairs()), **settings) for side in (0, 1))
+        )
+    except ValueError as error:
+        raise ValueError(f"{error}. Change it with --set data.vocab_size=NUMBER") from error
+
+
 def load_tokenizer(path, *, special=None):
     """Reads a vocabulary of any kind.
 
@@ -112,6 +144,15 @@ def load_tokenizers(folder):
         f"{folder} must hold {SHARED_FILE}, or {' and '.join(SEPARATE_FILES)}. "
         f"Received: {', '.join(sorted(found)) or 'none of them'}"
     )
+
+
+def read_tokenizers(path):
+    """Reads one vocabulary's file, or what a run folder or a prepared corpus holds.
+
+    Returns:
+        `Tokenizers`.
+    """
+    return load_tokenizers(path) if pathlib.Path(path).is_dir() else as_tokenizers(load_tokenizer(path))
 
 
 def check_vocabularies(tokenizers, model, *, special=None):

@@ -1,6 +1,5 @@
 """A whole training run: corpus, tokenizer, batches, model, `model.fit`, run folder."""
 
-import itertools
 import pathlib
 import random
 import sys
@@ -9,12 +8,9 @@ from typing import NamedTuple
 import keras
 
 from keras_transformer import config as configs
-from keras_transformer.config import SpecialIds
-from keras_transformer.data.batching import TokenBatches
-from keras_transformer.data.corpus import load_corpus
-from keras_transformer.data.sequences import drop_long, encode_pairs
-from keras_transformer.data.text import DataError, Pairs
-from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.data.feeding import training_batches, validation_batches
+from keras_transformer.data.text import Pairs
+from keras_transformer.data.training_data import load_training_data
 from keras_transformer.evaluation import Scores, bleu_scorer, corpus_scores
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, TokenAccuracy
@@ -24,6 +20,15 @@ from keras_transformer.schedules import TransformerSchedule
 from keras_transformer.training.callbacks import Clock, Progress, Saving, TimeLimit, Validation
 from keras_transformer.training.checkpoints import RunFolder, check_unused, write_text
 from keras_transformer.translator import Translator
+
+# How long the run is, and where it finds its data: not what it computes.
+MAY_CHANGE = (
+    "training.max_steps",
+    "training.max_minutes",
+    "data.data_dir",
+    "data.manual_dir",
+    "data.service",
+)
 
 
 class Result(NamedTuple):
@@ -82,35 +87,32 @@ def train(config, run_dir):
     if earlier is None:
         check_unused(run_dir)
     data, training = config.data, config.training
-    corpus = load_corpus(
-        data.dataset,
-        data.source,
-        data.target,
-        data_dir=data.data_dir,
-        manual_dir=data.manual_dir,
-        on_bad_utf8=data.on_bad_utf8,
-    )
+    corpus = load_training_data(config, earlier.load_tokenizers() if earlier else None)
     print(
-        f"corpus {data.dataset}: {len(corpus.train.source):,} training pairs"
-        f" ({corpus.num_blank:,} with a blank side left out),"
+        f"corpus {data.dataset}: {corpus.train.num_pairs:,} training pairs,"
         f" {len(corpus.validation.source):,} for validation",
         flush=True,
     )
-    tokenizer = earlier.load_tokenizers().source if earlier else _train_tokenizer(data, corpus.train)
-    config = with_vocab_size(config, tokenizer.vocab_size)
+    config = with_vocab_size(configs.replace(config, data=corpus.data), *corpus.tokenizers.sizes)
     if earlier:
         _continue_with(earlier, config)
-    batches = _batches(corpus.train, tokenizer, data, training.seed, "training")
-    validation = _batches(corpus.validation, tokenizer, data, training.seed, "validation")
+    batches = training_batches(config.data, corpus, seed=training.seed)
+    validation, num_long = validation_batches(config.data, corpus)
+    notes = list(corpus.notes)
+    if num_long:
+        notes.append(f"validation: left out {num_long:,} pairs of over {data.max_length} tokens")
+    for note in notes:
+        print(note, file=sys.stderr, flush=True)
     # The folder appears when nothing is left to refuse.
-    run = earlier or RunFolder.create(run_dir, config, tokenizer)
+    run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers)
 
     keras.utils.set_random_seed(training.seed)
     model = Transformer(run.config.model, dtype=training.precision)
     compile_model(model, training)
     print(
-        f"model: {model.count_params():,} parameters, vocabulary {tokenizer.vocab_size:,};"
-        f" {batches.per_epoch:,} batches an epoch of up to {data.batch_tokens:,} tokens a side",
+        f"model: {model.count_params():,} parameters, vocabulary {_sizes(corpus.tokenizers)};"
+        f" {batches.per_epoch:,} batches an epoch of up to {data.batch_tokens:,} tokens a side,"
+        f" {100 * batches.planner.real_share():.1f} % of them real",
         flush=True,
     )
 
@@ -122,7 +124,7 @@ def train(config, run_dir):
         print(f"continuing {run.path} at step {step:,}", flush=True)
     time_is_up = training.max_minutes and clock.seconds >= 60 * training.max_minutes
     if step < training.max_steps and not time_is_up:
-        bleu = _validation_bleu(model, tokenizer, run.config, corpus.validation)
+        bleu = _validation_bleu(model, corpus.tokenizers, run.config, corpus.validation)
         model.fit(
             batches.forever(step),
             steps_per_epoch=training.max_steps - step,
@@ -130,7 +132,7 @@ def train(config, run_dir):
             verbose=0,
             callbacks=_callbacks(run, training, clock, checkpoints, validation.once(), bleu),
         )
-    return _translate_unseen(run, model, tokenizer, corpus, training.average_last)
+    return _translate_unseen(run, model, corpus, training.average_last)
 
 
 def report(result, *, examples=10):
@@ -160,17 +162,9 @@ def report(result, *, examples=10):
     )
 
 
-def _train_tokenizer(data, train_pairs):
-    print(f"training a vocabulary of {data.vocab_size:,} tokens", flush=True)
-    try:
-        return SubwordTokenizer.train(
-            itertools.chain(train_pairs.source, train_pairs.target),
-            vocab_size=data.vocab_size,
-            normalization=data.normalization,
-            split_digits=data.split_digits,
-        )
-    except ValueError as error:
-        raise ValueError(f"{error}. Change it with --set data.vocab_size=NUMBER") from error
+def _sizes(tokenizers):
+    source, target = tokenizers.sizes
+    return f"{source:,}" if tokenizers.shared else f"{source:,} and {target:,}"
 
 
 def _callbacks(run, training, clock, checkpoints, validation_batches, bleu):
@@ -205,7 +199,7 @@ def _callbacks(run, training, clock, checkpoints, validation_batches, bleu):
     return callbacks
 
 
-def _translate_unseen(run, model, tokenizer, corpus, average_last):
+def _translate_unseen(run, model, corpus, average_last):
     """Averages the weights, translates the test (or validation) split and scores it."""
     averaged = run.average(model, average_last)
     split = corpus.test_name if corpus.test else "validation"
@@ -216,7 +210,7 @@ def _translate_unseen(run, model, tokenizer, corpus, average_last):
         f" (beam {search.beam_size}, alpha {search.alpha:g})",
         flush=True,
     )
-    translations = Translator(model, tokenizer, search).translate(pairs.source)
+    translations = Translator(model, corpus.tokenizers, search).translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
     write_text(run.path / f"translations.{split}.{target}", "\n".join(translations) + "\n")
     run.append_history({"kind": "test", "split": split, **scores.to_dict()})
@@ -224,10 +218,9 @@ def _translate_unseen(run, model, tokenizer, corpus, average_last):
 
 
 def _continue_with(run, config):
-    """Takes over how long the run is to be; refuses any other change."""
+    """Takes over what may change; refuses any other change."""
     changed = configs.differences(run.config, config)
-    length = ("training.max_steps", "training.max_minutes")
-    changed = [change for change in changed if change[0] not in length]
+    changed = [change for change in changed if change[0] not in MAY_CHANGE]
     if changed:
         path, before, after = changed[0]
         more = f" ({len(changed) - 1} more)" if len(changed) > 1 else ""
@@ -239,33 +232,12 @@ def _continue_with(run, config):
     run.config = config
 
 
-def _batches(pairs, tokenizer, data, seed, name):
-    filtered = drop_long(encode_pairs(pairs.source, pairs.target, tokenizer), data.max_length)
-    num_dropped = filtered.num_dropped
-    if not filtered.pairs.num_pairs:
-        raise DataError(
-            f"{name}: all {num_dropped:,} pairs have over {data.max_length} tokens. Raise data.max_length"
-        )
-    if num_dropped:
-        print(
-            f"{name}: left out {num_dropped:,} pairs of over {data.max_length} tokens",
-            file=sys.stderr,
-        )
-    return TokenBatches(
-        filtered.pairs,
-        special=SpecialIds(),
-        batch_tokens=data.batch_tokens,
-        seed=seed,
-        padding=data.padding,
-    )
-
-
-def _validation_bleu(model, tokenizer, config, pairs):
+def _validation_bleu(model, tokenizers, config, pairs):
     limit = config.training.validation_sentences
     if not limit:
         return None
     source, target = pairs.source[:limit], pairs.target[:limit]
-    translator = Translator(model, tokenizer, config.search)
+    translator = Translator(model, tokenizers, config.search)
 
     def bleu():
         translations = translator.translate(source, beam_size=1)

@@ -1,0 +1,122 @@
+r"""Cleans, encodes and shards a parallel corpus, for training that starts at once.
+
+    python pipelines/prepare_wmt.py wmt14_translate/de-en data/wmt14 --source en --target de
+    python pipelines/prepare_wmt.py DIR OUT --source en --target de --vocab-size 8000 \
+        --set cleaning.drop_duplicates=true --set cleaning.max_length_ratio=2
+    python pipelines/prepare_wmt.py OUT --show 5
+    python pipelines/train_wmt.py --dataset OUT --preset base --run-dir runs/wmt14
+
+Interrupted and started again, it continues.
+"""
+
+import argparse
+import os
+import sys
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(
+        description="Cleans, encodes and shards a parallel corpus; or shows one that is prepared."
+    )
+    parser.add_argument(
+        "dataset",
+        help="a folder or archive of parallel files, cldr/SOURCE-TARGET, or a name of TensorFlow Datasets "
+        "such as wmt14_translate/de-en; several with commas between; or a prepared folder to look at",
+    )
+    parser.add_argument("out", nargs="?", help="folder to write; without it, DATASET is looked at")
+    parser.add_argument("--source", help="source language (en)")
+    parser.add_argument("--target", help="target language (de)")
+    parser.add_argument("--vocab-size", type=int, help="tokens of the vocabulary (37,000)")
+    parser.add_argument("--model-type", help="bpe, unigram or wordpiece (bpe)")
+    parser.add_argument(
+        "--tokenizer", metavar="PATH", help="encode with this vocabulary, or that of a run or prepared folder"
+    )
+    parser.add_argument("--data-dir", help="folder of prepared sets of TensorFlow Datasets")
+    parser.add_argument("--manual-dir", help="folder of files downloaded by hand, for TensorFlow Datasets")
+    parser.add_argument("--workers", type=int, help="processes (one a core)")
+    parser.add_argument("--shard-pairs", type=int, default=100_000, help="raw pairs a shard (100,000)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.FIELD=VALUE",
+        help="changes a setting of data or cleaning, e.g. cleaning.drop_identical=true; may be repeated",
+    )
+    parser.add_argument(
+        "--show", type=int, default=0, metavar="N", help="prints N pairs as text, pieces, ids"
+    )
+    parser.add_argument(
+        "--plot", metavar="PNG", help="draws the lengths, and the padding of batches of data.batch_tokens"
+    )
+    return parser.parse_args(argv)
+
+
+def resolve(args):
+    """Returns the `Config` that the command line asks for."""
+    from keras_transformer.config import Config, override, replace
+    from keras_transformer.data.sources import languages_of
+
+    changes = {
+        "dataset": args.dataset,
+        "source": args.source,
+        "target": args.target,
+        "vocab_size": args.vocab_size,
+        "model_type": args.model_type,
+        "data_dir": args.data_dir,
+        "manual_dir": args.manual_dir,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if named := languages_of(args.dataset):
+        changes = {"source": named[0], "target": named[1]} | changes
+    elif not (args.source and args.target) and args.out:
+        raise ValueError("name the languages: --source LANGUAGE --target LANGUAGE")
+    # Nothing here concerns the model, so two vocabularies may stand beside its default.
+    config = replace(Config(), model=replace(Config().model, sharing="none"))
+    config = override(replace(config, data=replace(config.data, **changes)), args.set)
+    for name, given in (("workers", args.workers), ("shard-pairs", args.shard_pairs)):
+        if given is not None and given < 1:
+            raise ValueError(f"--{name} must be at least 1. Received: {given}")
+    return config
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where a dataset needs TensorFlow
+    from keras_transformer.data.looking import draw_lengths, look
+    from keras_transformer.data.prepared import PreparedCorpus
+    from keras_transformer.data.preparing import DiskError, prepare
+    from keras_transformer.data.vocabulary import read_tokenizers
+
+    try:
+        config = resolve(args)
+        if args.out:
+            tokenizers = read_tokenizers(args.tokenizer) if args.tokenizer else None
+            prepared = prepare(
+                config,
+                args.out,
+                tokenizers=tokenizers,
+                num_workers=args.workers,
+                shard_pairs=args.shard_pairs,
+            )
+        else:
+            prepared = PreparedCorpus(args.dataset, args.source, args.target)
+        print(look(prepared, config.data, examples=args.show))
+        if args.plot:
+            draw_lengths(prepared, config.data).savefig(args.plot, dpi=130)
+            print(f"drawn: {args.plot}")
+    except DiskError as error:
+        print(f"prepare_wmt.py: {error}", file=sys.stderr)
+        return 3
+    except (ValueError, OSError) as error:
+        print(f"prepare_wmt.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("prepare_wmt.py: stopped; the same command continues", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
