@@ -195,7 +195,8 @@ def bad_corpus(tmp_path, damage):
     elif damage == "empty":
         (folder / "val.en").write_bytes(b"")
     elif damage == "bad bytes":
-        (folder / "train.en").write_bytes(b"fine\nsch\xf6n\n")
+        lines = (folder / "train.en").read_bytes().split(b"\n")
+        (folder / "train.en").write_bytes(b"\n".join([lines[0], b"sch\xf6n", *lines[2:]]))
     elif damage in ("no validation", "half a validation"):
         (folder / "val.en").unlink()
         if damage == "no validation":
@@ -244,19 +245,22 @@ def test_a_bad_corpus_is_refused_before_anything_is_written(tmp_path, capsys, da
         (["--set", "model.num_heads=3"], ["d_model=16, num_heads=3"]),
         (["--set", "model.target_vocab_size=9", "--set", "model.source_vocab_size=9"],
          ["set data.vocab_size"]),
-        (["--set", "data.max_length=3"], ["have over 3 tokens"]),
+        (["--set", "data.max_length=3"], ["84 too many tokens (data.max_length)"]),
         (["--set", "data.vocab_size=9"], ["vocab"]),
         (["--dataset", "no/such/folder"], ["no/such/folder: no such folder", "cldr/"]),
-        (["--dataset", "cldr/en-xx"], ["'xx'"]),
         (["--source", "fr"], ["train.fr: no such file"]),
         (["--source", "de"], ["must be two languages", "'de' twice"]),
     ],
 )  # fmt: skip
 def test_a_bad_argument_of_training_is_refused(corpus, tmp_path, capsys, arguments, words):
-    if "cldr/en-xx" in arguments:
-        arguments = [*arguments, "--source", "en", "--target", "xx"]
     code = train_wmt.main(train_arguments(corpus, tmp_path / "run", *arguments))
     check_refusal(code, capsys.readouterr(), "train_wmt.py", words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_built_in_corpus_of_an_unknown_language_is_refused(tmp_path, capsys):
+    code = train_wmt.main(["--dataset", "cldr/en-xx", "--run-dir", str(tmp_path / "run")])
+    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["'xx'"])
     assert not (tmp_path / "run").exists()
 
 

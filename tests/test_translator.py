@@ -269,5 +269,5 @@ def test_translations_follow_the_weights(tokenizer):
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_another_vocabulary_than_the_models_is_refused(tokenizer, side):
     model = make_model(tokenizer, **{f"{side}_vocab_size": 311})
-    with pytest.raises(ValueError, match="310 tokens and .*311"):
+    with pytest.raises(ValueError, match=rf"310 \(source\).* tokens and .*311 \({side}\)"):
         Translator(model, tokenizer)
