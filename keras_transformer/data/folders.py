@@ -66,7 +66,8 @@ class FolderDataset:
         Raises:
             DataError: there is no such split, it lacks a side, or it cannot be read.
         """
-        return make_blocks(self.files(split), num_pairs)
+        # A generator of this object: files that go with it stay while they are read.
+        yield from make_blocks(self.files(split), num_pairs)
 
     def fingerprint(self, split):
         """Returns what changes when the files of a split do.

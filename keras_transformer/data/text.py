@@ -221,6 +221,8 @@ class LineReader:
         lines = self._guarded(lambda: list(itertools.islice(self._stream, num_lines)))
         if lines and not lines[-1].endswith(b"\n"):
             lines[-1] += b"\n"
+        if not self.num_read and lines:
+            _without_mark(lines[0], self.path)  # before its lines are counted against others
         if not self.num_read and lines == [_BOM + b"\n"] and self._stream.tell() == len(_BOM):
             return []  # a byte-order mark and nothing more
         self.num_read += len(lines)
