@@ -149,6 +149,14 @@ def test_half_and_double_splits_are_refused(tmp_path, names, message):
     assert "\n" not in str(info.value)
 
 
+def test_what_does_not_fit_in_another_folder_is_no_matter(tmp_path):
+    write(tmp_path, "train.en", "train.de", "raw/a.en", "raw/a.en.gz", "runs/x.txt", "half/b.en")
+    assert read(tmp_path, "train") == (["train.en"], ["train.de"])
+    assert FolderDataset(tmp_path, "en", "de").splits == ("half", "raw", "train")
+    with pytest.raises(DataError, match=r"raw/a\.en and .*raw/a\.en\.gz are the same split twice"):
+        read(tmp_path, "raw")
+
+
 def test_a_fingerprint_tells_changed_files(tmp_path):
     write(tmp_path, "train.1.en", "train.1.de", "train.2.en", "train.2.de", "valid.en", "valid.de")
     dataset = FolderDataset(tmp_path, "en", "de")
