@@ -258,3 +258,11 @@ def test_with_vocab_size_changes_both_vocabularies_only():
         ("model.source_vocab_size", 37_000, 29),
         ("model.target_vocab_size", 37_000, 29),
     ]
+
+
+def test_with_vocab_size_takes_a_size_for_each_side():
+    config = preset("base", sharing="target_output")
+    found = with_vocab_size(config, 29, 31).model
+    assert (found.source_vocab_size, found.target_vocab_size) == (29, 31)
+    with pytest.raises(ValueError, match="`sharing='all'` needs one vocabulary"):
+        with_vocab_size(Config(), 29, 31)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gzip
 import importlib.util
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import sacrebleu
@@ -70,7 +72,9 @@ def corpus(tmp_path_factory):
 
 
 def train_arguments(folder, run, *more):
-    arguments = ["--dataset", folder, "--source", "en", "--target", "de", "--run-dir", run]
+    arguments = ["--source", "en", "--target", "de", "--run-dir", run]
+    if "--dataset" not in more:
+        arguments += ["--dataset", folder]
     for setting in SETTINGS:
         arguments += ["--set", setting]
     return [str(argument) for argument in (*arguments, *more)]
@@ -176,6 +180,22 @@ def test_evaluation_writes_the_translations_and_scores_them(run, corpus, tmp_pat
     assert scores["num_lines"] == 6
 
 
+def test_several_corpora_and_folders_come_from_the_command_line(tmp_path):
+    arguments = ["--dataset", f"{tmp_path}/", "--dataset", "wmt14_translate/de-en", "--data-dir", "prepared"]
+    arguments += ["--manual-dir", "by_hand", "--set", "data.weights=1,2.5"]
+    data = train_wmt.resolve(train_wmt.parse_args(arguments)).data
+    assert data.dataset == f"{tmp_path},wmt14_translate/de-en"
+    assert (data.data_dir, data.manual_dir, data.weights) == ("prepared", "by_hand", "1,2.5")
+
+
+def test_evaluation_names_the_set_that_it_found_and_counts_its_lines(run, corpus, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "train.tsv").write_text("a\tb\n", encoding="utf-8")
+    datasets = ["--dataset", str(tmp_path / "empty"), "--dataset", str(corpus)]
+    assert evaluate_wmt.main([str(run), *datasets, "--split", "validation", "--beam-size", "1"]) == 0
+    assert f"translating 6 lines of {corpus} val with" in capsys.readouterr().err
+
+
 def test_evaluation_prints_figures_with_their_signatures(run, capsys):
     assert evaluate_wmt.main([str(run), "--split", "validation", "--beam-size", "1"]) == 0
     captured = capsys.readouterr()
@@ -186,17 +206,44 @@ def test_evaluation_prints_figures_with_their_signatures(run, capsys):
     assert "translating 6 lines" in captured.err
 
 
+def bad_archive(folder, damage):
+    path = folder / f"{damage}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("../train.en" if damage == "link out" else "train.en", bytes(2**27))
+    if damage == "archive":
+        path.write_bytes(path.read_bytes()[:-30])
+    return path
+
+
 def bad_corpus(tmp_path, damage):
     folder = write_corpus(tmp_path / "corpus")
     if damage == "no train.de":
         (folder / "train.de").unlink()
+    elif damage == "cut short":
+        (folder / "train.de").write_bytes(gzip.compress(b"eins\nzwei\n")[:-9])
+    elif damage == "UTF-16":
+        (folder / "train.en").write_text("eins\n", encoding="utf-16")
+    elif damage == "twice":
+        (folder / "train.tsv").write_text("a\tb\n", encoding="utf-8")
+    elif damage == "blank":
+        (folder / "val.en").write_text("\n" * 6, encoding="utf-8")
+    elif damage == "empty test":
+        (folder / "test.de").write_bytes(b"")
+    elif damage == "tabs":
+        (folder / "train.en").unlink()
+        (folder / "train.de").unlink()
+        (folder / "train.tsv").write_text("a\tb\nc\n", encoding="utf-8")
+    elif damage == "folder":
+        (folder / "val.de").unlink()
+        (folder / "val.de").mkdir()
+    elif damage in ("archive", "bomb", "link out"):
+        return bad_archive(folder, damage)
     elif damage == "other length":
         (folder / "train.de").write_text("eins\nzwei\n", encoding="utf-8")
     elif damage == "empty":
         (folder / "val.en").write_bytes(b"")
     elif damage == "bad bytes":
-        lines = (folder / "train.en").read_bytes().split(b"\n")
-        (folder / "train.en").write_bytes(b"\n".join([lines[0], b"sch\xf6n", *lines[2:]]))
+        (folder / "train.en").write_bytes(b"fine\nsch\xf6n\n" + 82 * b"so\n")
     elif damage in ("no validation", "half a validation"):
         (folder / "val.en").unlink()
         if damage == "no validation":
@@ -220,6 +267,16 @@ def check_refusal(code, captured, program, words):
         ("other length", ["train.en and ", "Received: 84 and 2 lines"]),
         ("empty", ["val.en: the file is empty"]),
         ("bad bytes", ["train.en: line 2: byte 4 (0xf6)"]),
+        ("cut short", ["train.de: is damaged or cut short"]),
+        ("UTF-16", ["train.en: line 1: the text is UTF-16", "iconv"]),
+        ("twice", ["train.tsv are the same split twice"]),
+        ("blank", ["val.en and ", "no line has text on both sides (6 lines read)"]),
+        ("empty test", ["test.de: the file is empty"]),
+        ("tabs", ["train.tsv: line 2: 1 columns instead of 2"]),
+        ("folder", ["val.de: no such file"]),
+        ("archive", ["archive.zip: is damaged, cut short or no archive"]),
+        ("bomb", ["bomb.zip: unpacks to over 67,108,864 bytes"]),
+        ("link out", ["'../train.en' leads outside the folder"]),
         ("half a validation", ["val.en: no such file", "val.de"]),
         ("no validation", ["no validation split", "valid.en"]),
     ],
@@ -245,22 +302,25 @@ def test_a_bad_corpus_is_refused_before_anything_is_written(tmp_path, capsys, da
         (["--set", "model.num_heads=3"], ["d_model=16, num_heads=3"]),
         (["--set", "model.target_vocab_size=9", "--set", "model.source_vocab_size=9"],
          ["set data.vocab_size"]),
-        (["--set", "data.max_length=3"], ["84 too many tokens (data.max_length)"]),
+        (["--set", "data.max_length=3"], ["have over 3 tokens"]),
         (["--set", "data.vocab_size=9"], ["vocab"]),
         (["--dataset", "no/such/folder"], ["no/such/folder: no such folder", "cldr/"]),
+        (["--dataset", "cldr/en-xx"], ["'xx'"]),
+        (["--dataset", "wmt14_tranlate/de-en"], ["wmt14_tranlate/de-en: no such folder", "wmt14_translate"]),
+        (["--dataset", "wmt14_translate/de-xx"], ["no config 'de-xx'"]),
+        (["--set", "data.weights=1,2"], ["as many numbers as there are datasets"]),
+        (["--set", "data.weights=2", "--set", "data.temperature=2"], ["exclude each other"]),
+        (["--set", "data.temperature=0.5"], ["temperature", "at least 1"]),
+        (["--dataset", ","], ["`dataset` must be a name"]),
         (["--source", "fr"], ["train.fr: no such file"]),
         (["--source", "de"], ["must be two languages", "'de' twice"]),
     ],
 )  # fmt: skip
 def test_a_bad_argument_of_training_is_refused(corpus, tmp_path, capsys, arguments, words):
+    if "cldr/en-xx" in arguments:
+        arguments = [*arguments, "--source", "en", "--target", "xx"]
     code = train_wmt.main(train_arguments(corpus, tmp_path / "run", *arguments))
     check_refusal(code, capsys.readouterr(), "train_wmt.py", words)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_built_in_corpus_of_an_unknown_language_is_refused(tmp_path, capsys):
-    code = train_wmt.main(["--dataset", "cldr/en-xx", "--run-dir", str(tmp_path / "run")])
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["'xx'"])
     assert not (tmp_path / "run").exists()
 
 

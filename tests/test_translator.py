@@ -2,12 +2,16 @@
 
 import logging
 
+import keras
 import numpy as np
 import pytest
 
-from keras_transformer.config import ModelConfig, SearchConfig
+from keras_transformer.config import Config, ModelConfig, SearchConfig
 from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.data.vocabulary import Tokenizers
+from keras_transformer.data.wordpiece import WordPieceTokenizer
 from keras_transformer.model import Transformer
+from keras_transformer.training.checkpoints import RunFolder
 from keras_transformer.translator import Translator, search_ids
 
 TEXTS = [
@@ -269,5 +273,34 @@ def test_translations_follow_the_weights(tokenizer):
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_another_vocabulary_than_the_models_is_refused(tokenizer, side):
     model = make_model(tokenizer, **{f"{side}_vocab_size": 311})
-    with pytest.raises(ValueError, match=rf"310 \(source\).* tokens and .*311 \({side}\)"):
+    with pytest.raises(ValueError, match="310 and 310 tokens, the model has .*311"):
         Translator(model, tokenizer)
+
+
+def test_separate_vocabularies_encode_the_source_and_decode_the_target(tokenizer):
+    target = WordPieceTokenizer.train(TEXTS, vocab_size=45)
+    model = make_model(tokenizer, seed=2, target_vocab_size=target.vocab_size)
+    search = SearchConfig(beam_size=1, extra_length=EXTRA)
+    translator = Translator(model, Tokenizers(tokenizer, target), search)
+    expected = all_greedy_by_hand(translator)
+    assert len({tuple(ids) for ids in expected}) > 2
+    assert translator.translate(TEXTS) == target.decode(expected)
+
+
+def test_vocabularies_in_the_wrong_order_are_refused(tokenizer):
+    target = WordPieceTokenizer.train(TEXTS, vocab_size=45)
+    model = make_model(tokenizer, target_vocab_size=target.vocab_size)
+    with pytest.raises(ValueError, match="45 and 310 tokens, the model has 310 .source. and 45"):
+        Translator(model, Tokenizers(target, tokenizer))
+
+
+def test_a_run_with_separate_vocabularies_is_loaded(tokenizer, tmp_path):
+    target = WordPieceTokenizer.train(TEXTS, vocab_size=45)
+    model = make_model(tokenizer, target_vocab_size=target.vocab_size)
+    run = RunFolder.create(tmp_path / "run", Config(model=model.config), Tokenizers(tokenizer, target))
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    run.checkpoints(model, optimizer).save(0.0)
+    loaded = Translator.load(run.path, weights="last")
+    tokenizers = Tokenizers(tokenizer, target)
+    assert loaded.translate(TEXTS, beam_size=1) == Translator(model, tokenizers).translate(TEXTS, beam_size=1)

@@ -78,9 +78,8 @@ def _unpack_into(path, folder, budget):
         else:
             _untar(path, folder, budget)
     except _DAMAGED as error:
-        if isinstance(error, tarfile.FilterError):
-            raise DataError(f"{path}: {error}. Nothing was unpacked") from error
-        raise DataError(f"{path}: is damaged, cut short or no archive ({error}). Get it anew") from error
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: is damaged, cut short or no archive ({reason}). Get it anew") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be unpacked into {folder.parent}: {error.strerror}") from error
 
@@ -93,6 +92,9 @@ def _untar(path, folder, budget):
                 _refuse_kind(path, member.name)
             budget.spend(member.size)
             archive.extract(member, folder, filter="data")
+        # The checksum of a gzip file stands behind all that a tar file needs.
+        while archive.fileobj.read(2**20):
+            pass
 
 
 def _unzip(path, folder, budget):

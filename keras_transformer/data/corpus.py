@@ -115,6 +115,11 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
     """
     datasets = open_datasets(dataset, source, target, data_dir=data_dir, manual_dir=manual_dir)
     validation, test = first_split(datasets, "validation"), first_split(datasets, "test")
+    if validation is None:
+        raise DataError(
+            f"{dataset}: no validation split. Add valid.{source} and valid.{target} (valid, validation, "
+            "val or dev), or a further --dataset that has them"
+        )
     train, sizes, num_blank = Pairs([], []), [], 0
     for opened in datasets:
         if len(datasets) > 1 and TRAIN not in opened.splits:
@@ -127,11 +132,6 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
         num_blank += filtered.num_dropped
     if not train.source:
         raise DataError(f"{dataset}: no training split in any of them")
-    if validation is None:
-        raise DataError(
-            f"{dataset}: no validation split. Add valid.{source} and valid.{target} (valid, validation, "
-            "val or dev), or a further --dataset that has them"
-        )
     return Corpus(
         train,
         validation.load(on_bad_utf8=on_bad_utf8),

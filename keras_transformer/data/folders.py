@@ -66,7 +66,8 @@ class FolderDataset:
         Raises:
             DataError: there is no such split, it lacks a side, or it cannot be read.
         """
-        return make_blocks(self.files(split), num_pairs)
+        # A generator of this object: files that go with it stay while they are read.
+        yield from make_blocks(self.files(split), num_pairs)
 
     def fingerprint(self, split):
         """Returns what changes when the files of a split do.
@@ -120,9 +121,9 @@ class FolderDataset:
 
     def _subfolders(self):
         return {
-            path.name
-            for path in self.folder.iterdir()
-            if path.is_dir() and _find(path, self.source, self.target)
+            folder.name
+            for folder in self.folder.iterdir()
+            if folder.is_dir() and any(_named(path, self.source, self.target) for path in folder.iterdir())
         }
 
     def _refuse_missing(self, split):
@@ -156,8 +157,8 @@ def _find(folder, source, target):
     """Returns {split: `_Found`} of the files of a folder."""
     sides = {}
     for path in sorted(folder.iterdir()):
-        name = _parse(_COMPRESSION.sub("", path.name), source, target)
-        if name is None or not path.is_file():
+        name = _named(path, source, target)
+        if name is None:
             continue
         known = sides.setdefault(name.split, {})
         tabs = {"columns", "swapped columns"}
@@ -181,10 +182,10 @@ def _join(known, source, target):
     return _Found(FilePair(path, path), f"{stem}.{target if 'source' in known else source}")
 
 
-def _parse(name, source, target):
-    """Returns what the name of a file says, or `None` for a file of something else."""
-    stem, _, ending = name.rpartition(".")
-    if ending not in (source, target, "tsv"):
+def _named(path, source, target):
+    """Returns what the name of a file says, or `None` for anything else."""
+    stem, _, ending = _COMPRESSION.sub("", path.name).rpartition(".")
+    if ending not in (source, target, "tsv") or not path.is_file():
         return None
     split, side = stem, "columns"
     front, _, languages = stem.rpartition(".")

@@ -8,7 +8,9 @@ import functools
 import importlib.metadata
 import pathlib
 import re
+import shutil
 import tempfile
+import weakref
 
 from keras_transformer.data import cldr, tfds
 from keras_transformer.data.archives import ENDINGS, is_archive, unpack
@@ -143,6 +145,7 @@ class ArchiveDataset(FolderDataset):
         if data_dir:
             parent = pathlib.Path(data_dir) / "unpacked"
         else:
-            self._temporary = tempfile.TemporaryDirectory(prefix="keras_transformer.")
-            parent = pathlib.Path(self._temporary.name)
-        super().__init__(unpack(path, parent), source, target, name=str(path), identity=[file_identity(path)])
+            parent = pathlib.Path(tempfile.mkdtemp(prefix="keras_transformer."))
+            weakref.finalize(self, shutil.rmtree, parent, ignore_errors=True)
+        folder = unpack(path, parent)
+        super().__init__(folder, source, target, name=str(path), identity=[file_identity(path)])

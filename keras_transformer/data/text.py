@@ -28,7 +28,6 @@ BLOCK_LINES = 50_000
 # All at which `str.splitlines` would break a line, and NUL: each becomes a space.
 _ODD = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"
 _TO_SPACE = dict.fromkeys(map(ord, _ODD), " ")
-_ODD_CHARACTER = re.compile(f"[{_ODD}]")
 _BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -135,7 +134,7 @@ def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
         if not text.endswith("\n"):
             text += "\n"
         text = text.replace("\r\n", "\n")
-    if _ODD_CHARACTER.search(text):
+    if any(character in text for character in _ODD):  # a third of the time of one pattern
         text = text.translate(_TO_SPACE)
     texts = text.removesuffix("\n").split("\n")
     if len(texts) != len(lines):
@@ -221,6 +220,8 @@ class LineReader:
         lines = self._guarded(lambda: list(itertools.islice(self._stream, num_lines)))
         if lines and not lines[-1].endswith(b"\n"):
             lines[-1] += b"\n"
+        if not self.num_read and lines:
+            _without_mark(lines[0], self.path)  # before its lines are counted against others
         if not self.num_read and lines == [_BOM + b"\n"] and self._stream.tell() == len(_BOM):
             return []  # a byte-order mark and nothing more
         self.num_read += len(lines)

@@ -212,6 +212,9 @@ class SubwordTokenizer(Tokenizer):
     def encode_tensor(self, texts):
         """`encode` as a TensorFlow graph, for `Dataset.map` and exported models.
 
+        The ids are those of `encode`; but in a unigram vocabulary, of cuts that are
+        equally probable ("g gg" and "gg g"), the two may choose another.
+
         Args:
             texts: tf.string, shape `(batch,)`. Invalid UTF-8 is replaced by U+FFFD.
 

@@ -169,9 +169,9 @@ def check_vocabularies(tokenizers, model, *, special=None):
     sizes = model.source_vocab_size, model.target_vocab_size
     if sizes != tokenizers.sizes:
         raise ValueError(
-            "The tokenizer and the model must have one vocabulary. Received: "
-            f"{tokenizers.sizes[0]} (source), {tokenizers.sizes[1]} (target) tokens "
-            f"and {sizes[0]} (source), {sizes[1]} (target) of the model"
+            "The model must have as many tokens as its vocabularies. Received: "
+            f"{tokenizers.sizes[0]} and {tokenizers.sizes[1]} tokens, "
+            f"the model has {sizes[0]} (source) and {sizes[1]} (target)"
         )
     if model.sharing == "all" and tokenizers.source.sha256 != tokenizers.target.sha256:
         raise ValueError(

@@ -1,11 +1,16 @@
 """Where pairs come from: folders under several names, the built-in corpus, refusals."""
 
 import functools
+import gzip
+import json
+import math
+import zipfile
 
 import pytest
 
 from keras_transformer.data import cldr
-from keras_transformer.data.corpus import load_corpus, load_split
+from keras_transformer.data.corpus import dataset_names, epoch_weights, load_corpus, load_split, open_split
+from keras_transformer.data.parallel import decode_blocks
 from keras_transformer.data.sources import languages_of, open_dataset
 from keras_transformer.data.text import DataError
 
@@ -224,3 +229,114 @@ def test_an_unknown_split_of_the_built_in_corpus_is_refused_with_the_known_ones(
 )
 def test_a_name_tells_its_languages(dataset, languages):
     assert languages_of(dataset) == languages
+
+
+@pytest.mark.usefixtures("small_cldr")
+def test_the_built_in_corpus_comes_in_blocks_and_tells_its_version():
+    dataset = open_dataset("cldr/en-de", "de", "en")
+    expected = load_split("cldr/en-de", "train", "de", "en")
+    blocks = list(dataset.blocks("train", 7))
+    assert {len(block.source) for block in blocks[:-1]} == {7}
+    assert decode_blocks(blocks, "it") == expected
+    fingerprint = json.loads(json.dumps(dataset.fingerprint("train")))
+    assert fingerprint["languages"] == ["de", "en"]
+    assert fingerprint["Babel"][0].isdigit()
+    assert fingerprint != dataset.fingerprint("test")
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Three datasets: a has no held-out set, b has both, c has other ones."""
+    for name, splits in {"a": {"train": 5}, "b": {"train": 3, "dev": 2, "test_x": 2}}.items():
+        (tmp_path / name).mkdir()
+        for split, number in splits.items():
+            write_split(tmp_path / name, split, number)
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        for split, number in {"Books.de-en": 4, "valid": 1, "test": 1}.items():
+            for language in ("en", "de"):
+                text = "".join(f"{line}\n" for line in side(split, number, language))
+                archive.writestr(f"{split}.{language}.gz", gzip.compress(text.encode()))
+    return [str(tmp_path / name) for name in ("a", "b", "c.zip")]
+
+
+def test_several_datasets_are_one_after_the_other(three):
+    corpus = load_corpus(",".join(three), "en", "de")
+    assert corpus.sizes == (5, 3, 4)
+    for texts, language in zip(corpus.train, ("en", "de"), strict=True):
+        parts = (("train", 5), ("train", 3), ("Books.de-en", 4))
+        assert texts == [line for name, number in parts for line in side(name, number, language)]
+    assert corpus.validation.source == side("dev", 2, "en")
+    assert corpus.test.source == side("test_x", 2, "en")
+    assert corpus.test_name == "test_x"
+
+
+def test_held_out_sets_come_from_the_first_dataset_that_has_them(three):
+    corpus = load_corpus(f"{three[2]}, {three[1]}", "en", "de")
+    assert corpus.validation.source == side("valid", 1, "en")
+    assert corpus.test_name == "test"
+    found = open_split(",".join(three), "validation", "en", "de")
+    assert (found.dataset.name, found.name) == (three[1], "dev")
+    assert load_split(",".join(three), "valid", "en", "de").source == side("dev", 2, "en")
+    with pytest.raises(DataError, match=r"no split 'eval'. Known: train, dev, test_x, Books, test, valid"):
+        open_split(",".join(three), "eval", "en", "de")
+
+
+def test_a_further_dataset_may_hold_nothing_but_held_out_sets(tmp_path, three):
+    (tmp_path / "held").mkdir()
+    write_split(tmp_path / "held", "valid", 3)
+    corpus = load_corpus(f"{three[0]},{tmp_path / 'held'}", "en", "de")
+    assert corpus.sizes == (5, 0)
+    assert corpus.validation.source == side("valid", 3, "en")
+    with pytest.raises(DataError, match="no training split in any of them"):
+        load_corpus(f"{tmp_path / 'held'},{tmp_path / 'held'}", "en", "de")
+
+
+@pytest.mark.parametrize("blank", ["valid", "test"])
+def test_a_held_out_set_without_text_is_refused(tmp_path, blank):
+    for name in ("train", "valid", "test"):
+        write_split(tmp_path, name, 2)
+    for language in ("en", "de"):
+        (tmp_path / f"{blank}.{language}").write_text("\n\n", encoding="utf-8")
+    with pytest.raises(DataError, match=rf"{blank}\.en and .*{blank}\.de: no line has text on both sides"):
+        load_corpus(str(tmp_path), "en", "de")
+
+
+def test_names_are_parted_by_commas():
+    assert dataset_names("a") == ["a"]
+    assert dataset_names("a, b/c ,d") == ["a", "b/c", "d"]
+    for text in ("", "a,", "a,,b"):
+        with pytest.raises(ValueError, match=f"`dataset` must be a name.*Received: '{text}'"):
+            dataset_names(text)
+
+
+@pytest.mark.parametrize("sizes", [(7,), (1000, 10), (3, 50, 900)])
+@pytest.mark.parametrize("temperature", [1.0, 1.5, 5.0, 100.0])
+def test_shares_follow_the_temperature(sizes, temperature):
+    weights = epoch_weights(sizes, temperature=temperature)
+    seen = [weight * size for weight, size in zip(weights, sizes, strict=True)]
+    assert math.isclose(sum(seen), sum(sizes))
+    for size, share in zip(sizes, seen, strict=True):
+        # Any two shares are as the T-th roots of the sizes.
+        assert math.isclose((share / seen[0]) ** temperature, size / sizes[0], rel_tol=1e-9)
+
+
+def test_weights_are_those_asked_for():
+    assert epoch_weights((5, 3), "1,2.5") == [1.0, 2.5]
+    assert epoch_weights((5, 3)) == [1.0, 1.0]
+    # By hand: roots 10 and 2 of 100 and 4, so 104 pairs are parted 10 : 2.
+    assert epoch_weights((100, 4), temperature=2.0) == pytest.approx([104 * 10 / 12 / 100, 104 * 2 / 12 / 4])
+    assert epoch_weights((100, 0, 4), temperature=2.0)[1] == 1.0
+
+
+@pytest.mark.parametrize("weights", ["1", "1,2,3", "1,0", "1,-2", "1,inf", "1,nan", "1,x", ","])
+def test_bad_weights_are_refused(weights):
+    with pytest.raises(ValueError, match="`weights` must be 2 numbers above 0, .*Received"):
+        epoch_weights((5, 3), weights)
+
+
+def test_bad_mixtures_are_refused():
+    with pytest.raises(ValueError, match="`weights` and `temperature` exclude each other"):
+        epoch_weights((5, 3), "1,2", 2.0)
+    for temperature in (0.5, math.nan, math.inf):
+        with pytest.raises(ValueError, match="`temperature` must be at least 1"):
+            epoch_weights((5, 3), temperature=temperature)

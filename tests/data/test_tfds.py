@@ -303,6 +303,18 @@ def test_a_download_that_fails_thrice_is_refused_with_the_way_round(server, tmp_
     assert server.num_asked == 3
 
 
+def test_a_download_that_fails_ends_the_program_with_one_line(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "pipelines"))
+    train_wmt = importlib.import_module("train_wmt")
+    server.answers = [404]
+    arguments = ["--dataset", "tiny_translate/de-en", "--data-dir", str(tmp_path / "data")]
+    assert train_wmt.main([*arguments, "--run-dir", str(tmp_path / "run")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1].startswith("train_wmt.py: tiny_translate/de-en: download of http://")
+    assert captured.out == ""
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("answers", [[503, "cut", "good"], ["other content", "silence", "good"], ["good"]])
 def test_a_download_that_fails_twice_is_tried_again(server, tmp_path, answers):
     server.answers = answers

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import Config, DataConfig, ModelConfig, TrainingConfig, to_json
+from keras_transformer.config import Config, DataConfig, ModelConfig, TrainingConfig, replace, to_json
 from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.data.vocabulary import Tokenizers
+from keras_transformer.data.wordpiece import WordPieceTokenizer
 from keras_transformer.model import Transformer
 from keras_transformer.training.checkpoints import RunFolder, check_unused, write_text
 
@@ -340,3 +342,31 @@ def test_a_record_that_a_crash_cut_short_is_left_out(run):
     run.rewind_history(7)
     run.append_history({"step": 8})
     assert [record["step"] for record in run.read_history()] == [5, 8]
+
+
+def test_a_run_may_have_a_vocabulary_for_each_side(config, tokenizer, tmp_path):
+    target = WordPieceTokenizer.train(TEXTS, vocab_size=40)
+    sizes = {"source_vocab_size": 300, "target_vocab_size": 40, "sharing": "target_output"}
+    separate = replace(config, model=replace(config.model, **sizes))
+    run = RunFolder.create(tmp_path / "run", separate, Tokenizers(tokenizer, target))
+    names = sorted(path.name for path in run.path.iterdir())
+    assert names == ["config.json", "tokenizer.source.model", "tokenizer.target.model"]
+    loaded = RunFolder(run.path).load_tokenizers()
+    assert [one.sha256 for one in loaded] == [tokenizer.sha256, target.sha256]
+    (run.path / "tokenizer.source.model").unlink()
+    with pytest.raises(ValueError, match=r"run must hold tokenizer\.model.*Received: tokenizer\.target"):
+        run.load_tokenizers()
+
+
+def test_a_shared_vocabulary_is_one_object(run):
+    assert run.load_tokenizers().shared
+
+
+def test_vocabularies_of_another_model_are_refused(config, run, tmp_path):
+    other = SubwordTokenizer.train(TEXTS * 3, vocab_size=299)
+    with pytest.raises(ValueError, match="299 and 299 tokens, the model has 300"):
+        RunFolder.create(tmp_path / "new", config, other)
+    assert not (tmp_path / "new").exists()
+    other.save(run.path / "tokenizer.model")
+    with pytest.raises(ValueError, match="copy: .*299 and 299 tokens"):
+        run.load_tokenizers()
