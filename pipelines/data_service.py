@@ -8,8 +8,10 @@ The prepared corpus must lie at the same path on every machine.
 """
 
 import argparse
+import contextlib
 import socket
 import sys
+import tempfile
 
 from startup import import_quietly
 
@@ -29,26 +31,38 @@ def parse_args(argv=None):
     return parser.parse_args(argv)
 
 
+def _dispatcher(args, stack):
+    from tensorflow.data.experimental import service
+
+    # It keeps every request of a training, so on disk.
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="data_service-"))
+    server = service.DispatchServer(service.DispatcherConfig(port=args.port, work_dir=folder))
+    print(f"dispatcher at {server.target.removeprefix('grpc://')}", flush=True)
+    return server
+
+
+def _worker(args):
+    from tensorflow.data.experimental import service
+
+    with socket.socket() as free:  # a worker tells its address before it has a port
+        free.bind(("", args.port))
+        port = free.getsockname()[1]
+    address = f"{args.host}:{port}"
+    server = service.WorkerServer(
+        service.WorkerConfig(dispatcher_address=args.dispatcher, worker_address=address, port=port)
+    )
+    print(f"worker at {address} for {args.dispatcher}", flush=True)
+    return server
+
+
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
     import_quietly()
-    from tensorflow.data.experimental import service
-
     try:
-        if args.kind == "dispatcher":
-            server = service.DispatchServer(service.DispatcherConfig(port=args.port))
-            print(f"dispatcher at {server.target.removeprefix('grpc://')}", flush=True)
-        else:
-            with socket.socket() as free:  # a worker tells its address before it has a port
-                free.bind(("", args.port))
-                port = free.getsockname()[1]
-            address = f"{args.host}:{port}"
-            server = service.WorkerServer(
-                service.WorkerConfig(dispatcher_address=args.dispatcher, worker_address=address, port=port)
-            )
-            print(f"worker at {address} for {args.dispatcher}", flush=True)
-        server.join()
+        with contextlib.ExitStack() as stack:
+            server = _dispatcher(args, stack) if args.kind == "dispatcher" else _worker(args)
+            server.join()
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - TensorFlow's errors share no base but this
