@@ -200,9 +200,7 @@ class _Side:
         arrays, starts = sequences.places(indices)
         self._files = [_MappedFile(array) for array in sequences.arrays]
         # The dispatcher keeps every request.
-        self._arrays, self._starts, self._lengths = map(
-            _narrow, (arrays, starts, sequences.lengths[indices])
-        )
+        self._arrays, self._starts, self._lengths = map(_narrow, (arrays, starts, sequences.lengths[indices]))
 
     def padded(self, begin, end, rows, length, pad_id):
         """Gathers sentences in the graph; int32, shape `(rows, length)`."""
