@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib.util
 import itertools
 import json
 import os
@@ -14,9 +13,11 @@ import subprocess
 import sys
 import time
 
+import data_service
 import numpy as np
 import pytest
 import tensorflow as tf
+import train_wmt
 
 from keras_transformer import config as configs
 from keras_transformer.config import Config, SpecialIds
@@ -200,14 +201,6 @@ def losses(run):
     return [record["loss"] for record in run.read_history() if record["kind"] == "train"]
 
 
-def load_program(name):
-    """A program of `pipelines/`, which is no package, as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "pipelines" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_a_run_that_is_served_has_the_losses_of_one_that_is_not(corpus, address, tmp_path):
     expected = losses(train(make_config(corpus, ""), tmp_path / "without").run)
     assert len(set(expected)) == 6
@@ -219,7 +212,7 @@ def test_a_run_that_is_served_has_the_losses_of_one_that_is_not(corpus, address,
             if value != getattr(before, name) and name != "dataset":
                 arguments += ["--set", f"{section}.{name}={value}"]
     arguments = list(map(str, ["--preset", "base", *arguments]))
-    assert load_program("train_wmt").main(arguments) == 0
+    assert train_wmt.main(arguments) == 0
     written = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
     assert written["data"]["service"] == address
     # Continued without the service, which may come and go.
@@ -306,7 +299,7 @@ def test_pairs_that_are_in_no_file_are_refused(address):
 )
 def test_bad_arguments_of_a_server_are_refused(capsys, arguments, words):
     with pytest.raises(SystemExit, match="2"):
-        load_program("data_service").main(arguments)
+        data_service.main(arguments)
     assert words in capsys.readouterr().err
 
 
