@@ -59,12 +59,13 @@ DATA_SETTINGS = (
     "on_bad_utf8",
 )
 _PROGRESS = "progress"
+_LOCK = ".lock"
 _ENCODED_AT_ONCE = 5000  # lines; more only costs memory
 _SECONDS_BETWEEN_LINES = 5
 
 
-class DiskError(OSError):
-    """The disk is full or cannot be written; the message says how to continue."""
+class UnfinishedError(OSError):
+    """Disk or memory does not suffice; the message says how to continue."""
 
 
 class _Job(NamedTuple):
@@ -90,9 +91,11 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
         `PreparedCorpus`.
 
     Raises:
-        DataError: the text is refused, or nothing of it is left.
+        DataError: the text is refused, or nothing of it is left to train on. A folder that
+            was new is left as it was.
         ValueError: the folder holds something else, or another process works in it.
-        DiskError: the disk is full or cannot be written; a later call continues.
+        UnfinishedError: the disk is full or cannot be written, or a worker process was
+            killed; a later call continues.
     """
     folder = pathlib.Path(folder)
     data = config.data
@@ -136,10 +139,27 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
 
 @contextlib.contextmanager
 def _working_in(folder):
+    """Keeps other processes out; a new preparation that is refused leaves nothing behind."""
+    is_made_here = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    with only_process(folder / ".lock"):
-        yield
-        (folder / ".lock").unlink()
+    with only_process(folder / _LOCK):
+        is_new = not (folder / _PROGRESS).exists()
+        try:
+            yield
+        except ValueError as error:
+            # Nobody can continue with text that must change; but what a disk or network
+            # could not read, it may read later.
+            if is_new and getattr(error.__cause__, "errno", None) is None:
+                _empty(folder)
+                if is_made_here:
+                    folder.rmdir()
+            raise
+        (folder / _LOCK).unlink()
+
+
+def _empty(folder):
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextlib.contextmanager
@@ -147,8 +167,10 @@ def _disk_errors(folder):
     """Tells what to do when a file cannot be written."""
     try:
         yield
+    except UnfinishedError:
+        raise
     except OSError as error:
-        raise DiskError(
+        raise UnfinishedError(
             f"{folder}: cannot be written: {error.strerror}. What is finished stays: make room, then run "
             "the same command again"
         ) from error
@@ -158,14 +180,16 @@ def _finished(folder, settings):
     prepared = PreparedCorpus(folder)
     _refuse_changes(folder, prepared.settings, settings)
     shutil.rmtree(folder / _PROGRESS, ignore_errors=True)  # killed between manifest and end
-    (folder / ".lock").unlink(missing_ok=True)
+    (folder / _LOCK).unlink(missing_ok=True)
     return prepared
 
 
 def _check_folder(folder):
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file. Name a folder")
-    if folder.exists() and any(folder.iterdir()) and not (folder / _PROGRESS).is_dir():
+    # The lock alone is what a process leaves that is killed as it begins.
+    names = {path.name for path in folder.iterdir()} - {_LOCK} if folder.exists() else {}
+    if names and not (folder / _PROGRESS).is_dir():
         raise DataError(f"{folder}: holds other files. Name a new or empty folder")
 
 
@@ -312,7 +336,7 @@ def _workers(number, arguments):
     try:
         yield pool
     except concurrent.futures.process.BrokenProcessPool as error:
-        raise DataError(
+        raise UnfinishedError(
             "a worker process was killed, perhaps for want of memory. Run the same command again "
             "(it continues), with fewer --workers"
         ) from error
