@@ -27,11 +27,11 @@ from typing import NamedTuple
 import pytest
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.config import replace
 from keras_transformer.data import tfds
 from keras_transformer.data.cleaning_report import REASONS
 from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.vocabulary import train_tokenizer
+from keras_transformer.presets import with_vocab_size
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NOUNS = {"man": "Mann", "king": "König", "fox": "Fuchs"}
@@ -60,14 +60,6 @@ TRAIN = f"train_wmt.py --dataset {{corpus}} {LANGUAGES} --run-dir {{run}} " + " 
 TRAIN_PREPARED = TRAIN.replace("{corpus}", "{prepared}")
 
 
-def write_corpus(folder):
-    folder.mkdir()
-    for split, pairs in (("train", SENTENCES), ("valid", SENTENCES[:5]), ("test", SENTENCES[5:7])):
-        for language, side in (("en", 0), ("de", 1)):
-            text = "".join(f"{pair[side]}\n" for pair in pairs)
-            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
-
-
 class Place:
     """A folder of one row: copies of the sound things to damage, and where results go."""
 
@@ -87,7 +79,11 @@ class Place:
 def sound(tmp_path_factory):
     """A folder with a sound corpus, and the same prepared."""
     folder = tmp_path_factory.mktemp("sound")
-    write_corpus(folder / "corpus")
+    (folder / "corpus").mkdir()
+    for split, pairs in (("train", SENTENCES), ("valid", SENTENCES[:5]), ("test", SENTENCES[5:7])):
+        for language, texts in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            path = folder / "corpus" / f"{split}.{language}"
+            path.write_text("\n".join(texts) + "\n", encoding="utf-8")
     code, out, _ = call(LEARN.format(corpus=folder / "corpus", out=folder / "prepared"))
     assert code == 0
     assert "warning" not in out
@@ -112,14 +108,10 @@ def call_with_little_disk(command):
     """Runs a program that can write no file of over 4,000 bytes; as on a full disk, it can read."""
     limits = (4000, resource.RLIM_INFINITY)
     found = subprocess.run(
-        [sys.executable, *f"pipelines/{command}".split()],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
+        [sys.executable, *f"pipelines/{command}".split()], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits),
-        check=False,
-    )
+    )  # fmt: skip
     return found.returncode, found.stdout, found.stderr
 
 
@@ -130,7 +122,9 @@ def change(pattern, function):
     """Changes the bytes of the files that a pattern finds."""
 
     def make(place):
-        for path in sorted(place.folder.glob(pattern)):
+        paths = sorted(place.folder.glob(pattern))
+        assert paths
+        for path in paths:
             before = path.read_bytes()
             path.write_bytes(function(before))
             assert path.read_bytes() != before
@@ -148,10 +142,10 @@ def insert(*pairs):
     """Puts pairs between those of the training text, the first on line 11."""
 
     def make(place):
-        for pattern, side in zip((EN, DE), zip(*pairs, strict=True), strict=True):
-            new = b"".join((text if isinstance(text, bytes) else text.encode()) + b"\n" for text in side)
-            change(pattern, lambda data, new=new: b"\n".join(data.split(b"\n")[:10]) + b"\n" + new
-                   + b"\n".join(data.split(b"\n")[10:]))(place)  # fmt: skip
+        for path, new in zip((EN, DE), zip(*pairs, strict=True), strict=True):
+            lines = (place.folder / path).read_bytes().split(b"\n")
+            lines[10:10] = [text if isinstance(text, bytes) else text.encode() for text in new]
+            (place.folder / path).write_bytes(b"\n".join(lines))
 
     return make
 
@@ -177,18 +171,13 @@ def both(*makers):
 
 def swap(place):
     for split in ("train", "valid", "test"):
-        english, german = place.corpus / f"{split}.en", place.corpus / f"{split}.de"
-        english.rename(place.corpus / "third")
-        german.rename(english)
-        (place.corpus / "third").rename(german)
+        paths = place.corpus / f"{split}.en", place.corpus / f"{split}.de"
+        for path, content in zip(paths, [path.read_bytes() for path in reversed(paths)], strict=True):
+            path.write_bytes(content)
 
 
 def as_source(place):
     shutil.copy(place.corpus / "train.en", place.corpus / "train.de")
-
-
-def crlf(data):
-    return data.replace(b"\n", b"\r\n")
 
 
 def decompose(data):
@@ -234,8 +223,7 @@ def begin_run(place):
 
     train_wmt = importlib.import_module("train_wmt")
     config = train_wmt.resolve(train_wmt.parse_args(TRAIN_PREPARED.format(**vars(place)).split()[1:]))
-    model = replace(config.model, source_vocab_size=330, target_vocab_size=330)
-    RunFolder.create(place.run, replace(config, model=model), learn("bpe", 330, split_digits=True))
+    RunFolder.create(place.run, with_vocab_size(config, 330, 330), learn("bpe", 330, split_digits=True))
 
 
 def archive_with(name, size=0, link=""):
@@ -313,29 +301,17 @@ def assert_same(folder, other):
 
 
 class Row(NamedTuple):
-    """A fault, and what becomes of it.
+    """A fault, and what becomes of it."""
 
-    Attributes:
-        fault: its number.
-        what: in words.
-        make: function that damages a `Place`.
-        words: stand in what is printed; a fault survived without words gives no warning.
-        command: the command line.
-        dropped: how many pairs the report says were dropped, and why.
-        code: the exit code of a refusal.
-        call: function that runs the program.
-        then: function of the `Place`, in place of the comparison with the sound one.
-    """
-
-    fault: str
+    fault: str  # its number
     what: str
-    make: Callable
-    words: tuple = ()
+    make: Callable  # damages a `Place`
+    words: tuple = ()  # in what is printed; a fault that is survived without words gives no warning
     command: str = PREPARE
-    dropped: dict = {}
-    code: int = 2
-    call: Callable = call
-    then: Callable | None = None
+    dropped: dict = {}  # how many pairs the report says were dropped, by reason
+    code: int = 2  # exit code of a refusal
+    call: Callable = call  # runs the program
+    then: Callable | None = None  # looks at a `Place`, instead of comparing it with the sound one
 
 
 def nothing(place):
@@ -359,6 +335,7 @@ REFUSED = [
     Row("F2", "one side empty, in training", change(EN, lambda d: b" \n" * 180), ("no line has",), TRAIN),
     Row("F5", "invalid byte", insert(BAD), (AT_BAD, "data.on_bad_utf8=replace")),
     Row("F5", "invalid byte, in training", insert(BAD), (AT_BAD, "data.on_bad_utf8=replace"), TRAIN),
+    Row("F5", "invalid byte, no vocabulary yet", insert(BAD), (AT_BAD, "on_bad_utf8=replace\n"), LEARN),
     Row("F5", "in validation", odd_space("\udcff", "corpus/valid.de"), ("valid.de: line 1: byte 4 (0xff)",)),
     Row("F12", "blank lines on one side", change(EN, lambda d: d + b"\n\n"), ("182 and 180 lines",)),
     Row("F13", "empty file", change(EN, empty), ("train.en: the file is empty",)),
@@ -409,8 +386,8 @@ SURVIVED = [
     Row("F5", "replaced", insert(BAD), ("warning: invalid UTF-8 was replaced", "on 1 lines"), REPLACE,
         dropped={"damaged": 1}),
     Row("F6", "byte-order mark", change(ALL, lambda data: b"\xef\xbb\xbf" + data)),
-    Row("F7", "CRLF", change(ALL, crlf)),
-    Row("F7", "CRLF on one side", change(DE, crlf)),
+    Row("F7", "CRLF", change(ALL, lambda data: data.replace(b"\n", b"\r\n"))),
+    Row("F7", "CRLF on one side", change(DE, lambda data: data.replace(b"\n", b"\r\n"))),
     Row("F8", "CR", odd_space("\r")),
     *(Row("F9", f"U+{ord(one):04X}", odd_space(one)) for one in "\u2028\u2029\x85\v\f"),
     Row("F10", "each on one side", both(odd_space("\u2028", EN), odd_space("\x85", DE))),
@@ -441,7 +418,7 @@ def test_refused(row, place):
     *progress, last = err.splitlines()
     assert last.startswith(f"{row.command.split()[0]}: ")
     for word in row.words:
-        assert word.format(**vars(place)) in last
+        assert word.format(**vars(place)) in f"{last}\n"
     assert not any(line.startswith(("Traceback", f"{row.command.split()[0]}")) for line in progress)
     if row.then:
         row.then(place)

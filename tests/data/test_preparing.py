@@ -21,7 +21,7 @@ from keras_transformer import config as configs
 from keras_transformer.config import Config
 from keras_transformer.data import preparing
 from keras_transformer.data.prepared import PreparedCorpus, is_prepared
-from keras_transformer.data.preparing import prepare
+from keras_transformer.data.preparing import UnfinishedError, prepare
 from keras_transformer.data.text import DataError
 from keras_transformer.data.vocabulary import as_tokenizers, train_tokenizer
 
@@ -447,3 +447,64 @@ def test_a_full_disk_ends_with_exit_code_3_and_continues_later(corpus, tmp_path)
     assert not leftovers
     assert start(corpus, tmp_path / "out").wait(timeout=300) == 0
     assert texts_of(PreparedCorpus(tmp_path / "out")) == SENTENCES
+
+
+# What a refusal leaves.
+
+
+def test_a_refused_preparation_leaves_nothing_and_the_mended_text_is_prepared_there(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus")
+    text = (corpus / "train.de").read_bytes()
+    (corpus / "train.de").write_bytes(text[:-3] + b"\xff\n")  # in the last shard
+    for out in (tmp_path / "new", tmp_path / "empty"):
+        if out.name == "empty":
+            out.mkdir()
+        with pytest.raises(DataError, match="train.de: line 700.*on_bad_utf8=replace$"):
+            prepare_some(corpus, out)
+        assert out.exists() == (out.name == "empty")
+        assert not list(out.glob("*"))
+    (corpus / "train.de").write_bytes(text)
+    assert texts_of(prepare_some(corpus, tmp_path / "empty")) == SENTENCES
+
+
+def test_a_file_that_cannot_be_read_for_a_while_is_no_end(corpus, tmp_path, monkeypatch):
+    jobs = preparing._jobs
+
+    def some(*arguments):
+        yield from itertools.islice(jobs(*arguments), 5)
+        raise DataError("train.en: cannot be read") from OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_jobs", some)
+        with pytest.raises(DataError, match="cannot be read"):
+            prepare_some(corpus, tmp_path / "out", num_workers=1)
+    assert list((tmp_path / "out").glob("train-*.npy"))
+    assert texts_of(prepare_some(corpus, tmp_path / "out")) == SENTENCES
+
+
+class Deadly:
+    """Ends the process that unpickles it, as one that runs out of memory is ended."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+def test_a_killed_worker_is_told_and_the_next_call_continues(corpus, tmp_path, monkeypatch):
+    jobs = preparing._jobs
+
+    def some(*arguments):
+        for number, job in enumerate(jobs(*arguments)):
+            yield job._replace(block=Deadly()) if number == 5 else job
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_jobs", some)
+        with pytest.raises(UnfinishedError, match="a worker process was killed.*it continues"):
+            prepare_some(corpus, tmp_path / "out", num_workers=1)
+    assert (tmp_path / "out" / "progress").is_dir()
+    assert texts_of(prepare_some(corpus, tmp_path / "out")) == SENTENCES
+
+
+def test_a_lock_that_was_left_behind_is_no_other_file(corpus, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").touch()
+    assert texts_of(prepare_some(corpus, tmp_path / "out")) == SENTENCES
