@@ -130,8 +130,10 @@ class PreparedCorpus:
 
     def _load_part(self, shard, side, eos_id):
         name = shard[side]["name"]
+        # Read to find the ends, and mapped for later: what is mapped and not read yet takes no memory.
+        ends = np.flatnonzero(np.load(self.path / name, allow_pickle=False) == eos_id)
         ids = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
-        starts = np.concatenate([[0], np.flatnonzero(ids == eos_id) + 1])
+        starts = np.concatenate([[0], ends + 1])
         if len(starts) - 1 != shard["num_pairs"]:
             raise DataError(
                 f"{self.path / name}: {len(starts) - 1} sentences instead of {shard['num_pairs']}. "

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import io
 import itertools
 import json
 import multiprocessing
@@ -30,9 +31,9 @@ from keras_transformer.data.cleaning_report import CleaningReport
 from keras_transformer.data.corpus import first_split, open_datasets
 from keras_transformer.data.duplicates import Seen, pair_hashes
 from keras_transformer.data.folders import TRAIN
-from keras_transformer.data.parallel import Block, decode_block
+from keras_transformer.data.parallel import decode_block
 from keras_transformer.data.prepared import FORMAT, MANIFEST, PreparedCorpus, array_bytes, write_file
-from keras_transformer.data.sequences import flatten
+from keras_transformer.data.sequences import encode_flat
 from keras_transformer.data.text import DataError
 from keras_transformer.data.vocabulary import (
     SEPARATE_FILES,
@@ -44,6 +45,7 @@ from keras_transformer.data.vocabulary import (
 from keras_transformer.files import only_process, write_atomically
 
 SHARD_PAIRS = 100_000
+_BLOCK_PAIRS = 5000  # looked at together; more costs memory, and no time is won
 # Settings that decide what is written; the others belong to training.
 DATA_SETTINGS = (
     "dataset",
@@ -59,7 +61,6 @@ DATA_SETTINGS = (
     "on_bad_utf8",
 )
 _PROGRESS = "progress"
-_ENCODED_AT_ONCE = 5000  # lines; more only costs memory
 _SECONDS_BETWEEN_LINES = 5
 
 
@@ -68,12 +69,12 @@ class DiskError(OSError):
 
 
 class _Job(NamedTuple):
-    """One shard to make."""
+    """One shard to make: blocks of raw lines, each side of a block as one bytes."""
 
     name: str
     dataset: int
-    block: Block
-    occurred: np.ndarray | None  # bool, which pairs occurred before
+    blocks: list
+    occurred: list  # for each block: bool array, which pairs occurred before, or None
 
 
 def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SHARD_PAIRS):
@@ -293,12 +294,23 @@ def _jobs(datasets, data, cleaner, shard_pairs):
     for place, dataset in enumerate(datasets):
         if TRAIN not in dataset.splits:
             continue
-        for block in dataset.blocks(TRAIN, shard_pairs):
+        job, num_pairs = None, 0
+        for block in dataset.blocks(TRAIN, min(_BLOCK_PAIRS, shard_pairs)):
+            if job is None or num_pairs + len(block.source) > shard_pairs:
+                if job is not None:
+                    yield job
+                job, num_pairs = _Job(f"{TRAIN}-{next(numbers):05}", place, [], []), 0
             occurred = None
             if seen is not None:
                 pairs, _ = decode_block(block, on_bad_utf8=data.on_bad_utf8)
                 occurred = seen.add(pair_hashes(*pairs))
-            yield _Job(f"{TRAIN}-{next(numbers):05}", place, block, occurred)
+            # Packed: a list of lines takes three times the memory, and waits here.
+            packed = block._replace(source=b"".join(block.source), target=b"".join(block.target))
+            job.blocks.append(packed)
+            job.occurred.append(occurred)
+            num_pairs += len(block.source)
+        if job is not None:
+            yield job
 
 
 @contextlib.contextmanager
@@ -339,44 +351,50 @@ def _begin_work(*arguments):
 def _make_shard(job):
     """Cleans, encodes and writes one shard; returns its record for the manifest."""
     folder, data, cleaner, tokenizers = _work
-    pairs, num_replaced = decode_block(job.block, on_bad_utf8=data.on_bad_utf8)
-    codes = cleaner.text_reasons(*pairs)
-    sides, lengths = [], []
-    kept = np.flatnonzero(codes == 0)
-    for texts, tokenizer in zip(pairs, tokenizers, strict=True):
-        ids, starts = _encode([texts[i] for i in kept.tolist()], tokenizer)
-        sides.append(ids)
-        lengths.append(np.diff(starts))
-    by_length = cleaner.length_reasons(*lengths)
-    if job.occurred is not None:
-        by_length[(by_length == 0) & job.occurred[kept]] = CODES["duplicate"]
-    codes[kept] = by_length
-    keep = by_length == 0
-
-    shard = {"name": job.name, "dataset": job.dataset, "num_pairs": int(keep.sum())}
-    for side, language, ids, length in zip(
-        ("source", "target"), (data.source, data.target), sides, lengths, strict=True
-    ):
-        ids = ids[np.repeat(keep, length)]
-        shard[side] = {"num_tokens": len(ids)}
+    report, num_pairs, sides = CleaningReport(), 0, ([], [])
+    for packed, occurred in zip(job.blocks, job.occurred, strict=True):
+        # Lines end at a newline and nowhere else, as `BytesIO` cuts them.
+        block = packed._replace(
+            source=io.BytesIO(packed.source).readlines(), target=io.BytesIO(packed.target).readlines()
+        )
+        pairs, num_replaced = decode_block(block, on_bad_utf8=data.on_bad_utf8)
+        codes, encoded = _clean_and_encode(pairs, occurred, cleaner, tokenizers)
+        report += CleaningReport.of(codes, *pairs, num_replaced_utf8=num_replaced)
+        num_pairs += int(np.sum(codes == 0))
+        for side, ids in zip(sides, encoded, strict=True):
+            side.append(ids)
+    shard = {"name": job.name, "dataset": job.dataset, "num_pairs": num_pairs}
+    for name, language, parts in zip(("source", "target"), (data.source, data.target), sides, strict=True):
+        ids = np.concatenate(parts)
+        shard[name] = {"num_tokens": len(ids)}
         if len(ids):
-            shard[side] |= write_file(folder, f"{job.name}.{language}.npy", array_bytes(ids))
-    report = CleaningReport.of(codes, *pairs, num_replaced_utf8=num_replaced)
+            shard[name] |= write_file(folder, f"{job.name}.{language}.npy", array_bytes(ids))
     return {"shard": shard, "report": report.to_dict()}
 
 
-def _encode(texts, tokenizer):
-    narrow = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
-    parts = [
-        flatten(tokenizer.encode(texts[begin : begin + _ENCODED_AT_ONCE]), tokenizer.special.eos)
-        for begin in range(0, len(texts), _ENCODED_AT_ONCE)
+def _clean_and_encode(pairs, occurred, cleaner, tokenizers):
+    """Returns a code for each pair, and the ids of both sides of the pairs that are kept."""
+    codes = cleaner.text_reasons(*pairs)
+    kept = np.flatnonzero(codes == 0)
+    encoded = [
+        encode_flat([texts[i] for i in kept.tolist()], tokenizer)
+        for texts, tokenizer in zip(pairs, tokenizers, strict=True)
     ]
-    ids = [ids.astype(narrow) for ids, _ in parts]
-    lengths = [np.diff(starts) for _, starts in parts]
-    return (
-        np.concatenate([np.zeros(0, narrow), *ids]),
-        np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))]),
-    )
+    lengths = [np.diff(starts) for _, starts in encoded]
+    by_length = cleaner.length_reasons(*lengths)
+    if occurred is not None:
+        by_length[(by_length == 0) & occurred[kept]] = CODES["duplicate"]
+    codes[kept] = by_length
+    keep = by_length == 0
+    return codes, [
+        ids[np.repeat(keep, length)].astype(id_type(tokenizer.vocab_size))
+        for (ids, _), length, tokenizer in zip(encoded, lengths, tokenizers, strict=True)
+    ]
+
+
+def id_type(vocab_size):
+    """Returns the narrowest type of the ids of a vocabulary."""
+    return np.uint16 if vocab_size <= 2**16 else np.int32
 
 
 class _Progress:
