@@ -5,6 +5,7 @@
     train-00000.en.npy     ids of one shard's sentences, an end-of-sentence id after each
     train-00000.de.npy     the same of their translations
     validation.en, ...     the other splits, as text
+    report.txt             what cleaning kept and dropped, and why
 
 The arrays are plain NumPy files of 16 or 32 bits an id. They are mapped, not read, so
 several processes share one copy and a corpus may be larger than memory.

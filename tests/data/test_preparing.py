@@ -19,7 +19,7 @@ import pytest
 
 from keras_transformer import config as configs
 from keras_transformer.config import Config
-from keras_transformer.data import preparing
+from keras_transformer.data import preparing, sharding
 from keras_transformer.data.prepared import PreparedCorpus, is_prepared
 from keras_transformer.data.preparing import prepare
 from keras_transformer.data.text import DataError
@@ -129,9 +129,10 @@ def test_the_manifest_tells_counts_and_the_sum_of_every_file(prepared):
     found = {
         name: hashlib.sha256(data).hexdigest()
         for name, data in contents(prepared.path).items()
-        if name != "manifest.json"
+        if name not in ("manifest.json", "report.txt")
     }
     assert listed == found
+    assert "pairs kept  700  100.00 %" in (prepared.path / "report.txt").read_text(encoding="utf-8")
     assert manifest["num_pairs"] == sum(shard["num_pairs"] for shard in manifest["shards"]) == 700
     assert [shard["num_pairs"] for shard in manifest["shards"]] == [97] * 7 + [21]
 
@@ -168,8 +169,8 @@ def test_separate_vocabularies(corpus, tmp_path):
 
 
 def test_ids_beyond_16_bits_are_written_wider():
-    assert np.iinfo(preparing.id_type(2**16)).max == 2**16 - 1
-    assert np.iinfo(preparing.id_type(2**16 + 1)).max >= 2**16
+    assert np.iinfo(sharding.id_type(2**16)).max == 2**16 - 1
+    assert np.iinfo(sharding.id_type(2**16 + 1)).max >= 2**16
 
 
 def test_what_cleaning_drops_is_counted_and_left_out(tmp_path):
@@ -333,23 +334,22 @@ def start(corpus, out):
 
 
 def test_killed_five_times_it_ends_with_the_same_bytes(corpus, tmp_path):
-    begin = time.monotonic()
-    assert start(corpus, tmp_path / "undisturbed").wait(timeout=300) == 0
-    took = time.monotonic() - begin
+    out = tmp_path / "disturbed"
     chooser = random.Random(4)
-    num_killed, progressed = 0, []
-    for _ in range(5):
-        process = start(corpus, tmp_path / "disturbed")
-        time.sleep(chooser.uniform(0.3, 0.9) * took)
-        if process.poll() is None:
-            num_killed += 1
+    num_killed = 0
+    for turn in range(1, 6):
+        process = start(corpus, out)
+        # At a random moment after some more of the 31 shards are there.
+        while process.poll() is None and len(list(out.glob("*.npy"))) < 8 * turn:
+            time.sleep(0.001)
+        time.sleep(chooser.uniform(0, 0.02))
         process.send_signal(signal.SIGKILL)
-        process.wait()
-        progressed.append(len(list((tmp_path / "disturbed").glob("*.npy"))))
-        assert not list((tmp_path / "disturbed").glob("*.npy.tmp"))
-    assert num_killed >= 3
-    assert start(corpus, tmp_path / "disturbed").wait(timeout=300) == 0
-    assert contents(tmp_path / "disturbed") == contents(tmp_path / "undisturbed")
+        num_killed += process.wait() == -signal.SIGKILL
+        assert not is_prepared(out)
+    assert num_killed == 5
+    assert start(corpus, out).wait(timeout=300) == 0
+    assert start(corpus, tmp_path / "undisturbed").wait(timeout=300) == 0
+    assert contents(out) == contents(tmp_path / "undisturbed")
 
 
 def stop_after(number, monkeypatch):
