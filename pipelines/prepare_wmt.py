@@ -86,7 +86,8 @@ def main(argv=None):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where a dataset needs TensorFlow
     from keras_transformer.data.looking import draw_lengths, look
     from keras_transformer.data.prepared import PreparedCorpus
-    from keras_transformer.data.preparing import UnfinishedError, prepare
+    from keras_transformer.data.preparing import prepare
+    from keras_transformer.data.sharding import UnfinishedError
     from keras_transformer.data.vocabulary import read_tokenizers
 
     try:

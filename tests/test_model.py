@@ -365,7 +365,7 @@ LOAD_ELSEWHERE = """
 import sys
 import numpy as np
 import keras
-import keras_transformer
+from keras_transformer import Transformer  # its module registers all classes
 
 folder = sys.argv[1]
 data = np.load(folder + "/inputs.npz")

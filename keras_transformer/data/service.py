@@ -54,7 +54,7 @@ class ServiceBatches(TokenBatches):
     def _request(self, plans):
         """Returns an iterator over (number, source ids, labels) of some plans, in any order."""
         columns = [[plan.rows, plan.source_len, plan.target_len] for plan in plans]
-        shapes = tf.constant(columns, tf.int32)
+        shapes = tf.constant(columns, tf.int64)
         indices = np.concatenate([plan.indices for plan in plans])
         ends = np.cumsum([len(plan.indices) for plan in plans])
         ends = tf.constant(np.concatenate([[0], ends]), tf.int64)
@@ -114,8 +114,7 @@ class _Side:
         order = tf.dynamic_partition(tf.range(tf.size(file_of_token)), file_of_token, number)
         found = [file.gather(place) for file, place in zip(self._files, places, strict=True)]
         tokens = tf.reshape(tf.dynamic_stitch(order, found), [-1])
-        ids = ranges.with_flat_values(tokens).to_tensor(pad_id, shape=[None, length])
-        return tf.pad(ids, [[0, rows - tf.shape(ids)[0]], [0, 0]], constant_values=pad_id)
+        return ranges.with_flat_values(tokens).to_tensor(pad_id, shape=tf.stack([rows, length]))
 
 
 class _MappedFile:

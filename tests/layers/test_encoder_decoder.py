@@ -382,7 +382,8 @@ ARGUMENTS = {
 
 
 def registered():
-    assert keras_transformer.__version__  # imported, so that its classes are registered
+    for name in keras_transformer.__all__:
+        getattr(keras_transformer, name)  # imports it, which registers its classes
     return {
         name.partition(">")[2]: cls
         for name, cls in keras.saving.get_custom_objects().items()

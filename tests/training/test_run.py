@@ -212,7 +212,7 @@ def test_a_folder_in_use_is_refused_untouched(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"max_length": 3}, "training: all 270 pairs have over 3 tokens"),
+        ({"max_length": 3}, "all 270 pairs were dropped: 270 too many tokens"),
         ({"vocab_size": 100}, "vocab"),
     ],
 )
