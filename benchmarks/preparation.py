@@ -5,7 +5,8 @@ r"""How long preparing a corpus takes beside SentencePiece's own batch encoding,
 Both run as programs of their own, in turn: prepare_wmt.py with every filter but that of
 duplicates, vocabulary given; and `SentencePieceProcessor.encode` of the same lines with
 as many threads, of which only the encoding counts. The memory is the most that all
-processes of prepare_wmt.py held together (proportional set size, Linux).
+processes of prepare_wmt.py held together (proportional set size, Linux), for all copies
+and, to tell what grows with the text from what libraries take, for one.
 """
 
 import argparse
@@ -109,6 +110,8 @@ def main():
         subprocess.run(learn, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         model = folder / "vocabulary" / "tokenizer.model"
 
+        # What one copy needs is the programs' own: libraries, and a model that tells languages.
+        _, own = run_prepare(folder / "one", folder / "out", model, args)
         ours, theirs, peaks = [], [], []
         for number in range(args.repeats):
             encode = [sys.executable, "-c", ENCODE, model, str(args.workers), *files]
@@ -116,17 +119,14 @@ def main():
             seconds, peak = run_prepare(folder / "corpus", folder / f"out{number}", model, args)
             ours.append(seconds)
             peaks.append(peak)
-            print(
-                f"run {number + 1}: SentencePiece {theirs[-1]:.1f} s, prepare_wmt.py {seconds:.1f} s",
-                flush=True,
-            )
+            print(f"run {number + 1}: {theirs[-1]:.1f} s encoding, {seconds:.1f} s preparing", flush=True)
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
     print(f"\ntext: {size / 1e6:.0f} MB, {args.copies} copies, {args.workers} processes or threads")
     print(f"SentencePiece's encoding alone: {statistics.median(theirs):.1f} s")
     print(f"prepare_wmt.py, all of it:      {statistics.median(ours):.1f} s, {ratio:.2f} times as long")
-    print(
-        f"memory of all its processes:    {max(peaks) / 1e6:.0f} MB, {max(peaks) / size:.2f} times the text"
-    )
+    peak = max(peaks)
+    print(f"memory of all its processes:    {peak / 1e6:.0f} MB at most, {own / 1e6:.0f} MB for one copy:")
+    print(f"    {(peak - own) / size:.2f} times the text, {peak / size:.2f} with libraries and all")
 
 
 if __name__ == "__main__":

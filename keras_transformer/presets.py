@@ -128,7 +128,12 @@ PRESETS = {
     "big_enfr": _with(
         BIG,
         model={**_dropout(0.1), "source_vocab_size": 32_000, "target_vocab_size": 32_000},
-        data={"dataset": "cldr/en-fr", "target": "fr", "vocab_size": 32_000},
+        data={
+            "dataset": "cldr/en-fr",
+            "target": "fr",
+            "vocab_size": 32_000,
+            "model_type": "wordpiece",  # section 5.1
+        },
     ),
     # Table 3. Row A: heads, with h * d_k constant.
     "table3_a_heads_1": _with(BASE, model={"num_heads": 1}),

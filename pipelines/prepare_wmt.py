@@ -86,7 +86,8 @@ def main(argv=None):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where a dataset needs TensorFlow
     from keras_transformer.data.looking import draw_lengths, look
     from keras_transformer.data.prepared import PreparedCorpus
-    from keras_transformer.data.preparing import DiskError, prepare
+    from keras_transformer.data.preparing import prepare
+    from keras_transformer.data.sharding import UnfinishedError
     from keras_transformer.data.vocabulary import read_tokenizers
 
     try:
@@ -106,7 +107,7 @@ def main(argv=None):
         if args.plot:
             draw_lengths(prepared, config.data).savefig(args.plot, dpi=130)
             print(f"drawn: {args.plot}")
-    except DiskError as error:
+    except UnfinishedError as error:
         print(f"prepare_wmt.py: {error}", file=sys.stderr)
         return 3
     except (ValueError, OSError) as error:

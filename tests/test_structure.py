@@ -69,6 +69,7 @@ FLOORS = [
     },
     {
         "data.feeding",
+        "data.progress",
         "data.sources",
         "data.vocabulary",
         "model",
@@ -79,11 +80,12 @@ FLOORS = [
         "training.checkpoints",
     },
     {
-        "data.preparing",
+        "data.sharding",
         "data.training_data",
         "translator",
     },
     {
+        "data.preparing",
         "training.run",
     },
 ]

@@ -224,7 +224,7 @@ class EpochPlanner:
     @functools.lru_cache(maxsize=_NUM_WALKS)  # noqa: B019 - planners live as long as a run
     def _layout(self, walk, epoch):
         source, target, budget = self._source, self._target, self._batch_tokens
-        counts = np.bincount(self._cell[self._indices(epoch)], minlength=len(source))
+        counts = sum(corpus.counts(epoch, len(source)) for corpus in self._corpora)
         longest = np.maximum(source, target)
         capacity = budget // longest // ROWS_MULTIPLE * ROWS_MULTIPLE
         num_whole = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
@@ -265,6 +265,12 @@ class _Draws:
         self._seed = seed
         self._copies, self.fraction = divmod(weight, 1)
 
+    def counts(self, epoch, num_cells):
+        """int64 NumPy array, how many pairs of each cell are in one epoch."""
+        if self.fraction:
+            return np.bincount(self._cell[self.indices(epoch) - self._first], minlength=num_cells)
+        return int(self._copies) * np.bincount(self._cell, minlength=num_cells)
+
     def indices(self, epoch):
         """int64 NumPy array of the pair numbers of one epoch, in no particular order."""
         numbers = np.arange(len(self._cell))
@@ -289,7 +295,10 @@ def _batches(region, members):
 def _cells(source_lengths, target_lengths):
     """Returns the cell of each pair, and source and target length of each cell."""
     span = int(target_lengths.max()) + 1
-    keys = source_lengths.astype(np.int64) * span + target_lengths
+    narrow = np.int32 if span * (int(source_lengths.max()) + 1) < 2**31 else np.int64
+    keys = source_lengths.astype(narrow)
+    keys *= span
+    keys += target_lengths.astype(narrow)
     found = np.flatnonzero(np.bincount(keys))
     number = np.zeros(found[-1] + 1, np.int32)
     number[found] = np.arange(len(found))

@@ -5,6 +5,7 @@
     train-00000.en.npy     ids of one shard's sentences, an end-of-sentence id after each
     train-00000.de.npy     the same of their translations
     validation.en, ...     the other splits, as text
+    report.txt             what cleaning kept and dropped, and why
 
 The arrays are plain NumPy files of 16 or 32 bits an id. They are mapped, not read, so
 several processes share one copy and a corpus may be larger than memory.
@@ -130,8 +131,10 @@ class PreparedCorpus:
 
     def _load_part(self, shard, side, eos_id):
         name = shard[side]["name"]
+        # Read to find the ends, and mapped for later: what is mapped and not read yet takes no memory.
+        ends = np.flatnonzero(np.load(self.path / name, allow_pickle=False) == eos_id)
         ids = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
-        starts = np.concatenate([[0], np.flatnonzero(ids == eos_id) + 1])
+        starts = np.concatenate([[0], ends + 1])
         if len(starts) - 1 != shard["num_pairs"]:
             raise DataError(
                 f"{self.path / name}: {len(starts) - 1} sentences instead of {shard['num_pairs']}. "

@@ -7,32 +7,24 @@ and the result is the same to the byte.
 """
 
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
 import itertools
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
 import pathlib
 import shutil
-import sys
-import threading
-import time
-from typing import NamedTuple
 
-import numpy as np
-
-from keras_transformer.data.cleaning import CODES, Cleaner
+from keras_transformer.data.cleaning import Cleaner
 from keras_transformer.data.cleaning_report import CleaningReport
 from keras_transformer.data.corpus import first_split, open_datasets
 from keras_transformer.data.duplicates import Seen, pair_hashes
 from keras_transformer.data.folders import TRAIN
-from keras_transformer.data.parallel import Block, decode_block
-from keras_transformer.data.prepared import FORMAT, MANIFEST, PreparedCorpus, array_bytes, write_file
-from keras_transformer.data.sequences import flatten
+from keras_transformer.data.parallel import decode_block
+from keras_transformer.data.prepared import FORMAT, MANIFEST, PreparedCorpus, write_file
+from keras_transformer.data.progress import Progress, amount_of_text, say
+from keras_transformer.data.sharding import Job, UnfinishedError, make_shard, worker_processes
 from keras_transformer.data.text import DataError
 from keras_transformer.data.vocabulary import (
     SEPARATE_FILES,
@@ -43,7 +35,9 @@ from keras_transformer.data.vocabulary import (
 )
 from keras_transformer.files import only_process, write_atomically
 
+REPORT = "report.txt"
 SHARD_PAIRS = 100_000
+_BLOCK_PAIRS = 5000  # looked at together; more costs memory, and no time is won
 # Settings that decide what is written; the others belong to training.
 DATA_SETTINGS = (
     "dataset",
@@ -59,21 +53,7 @@ DATA_SETTINGS = (
     "on_bad_utf8",
 )
 _PROGRESS = "progress"
-_ENCODED_AT_ONCE = 5000  # lines; more only costs memory
-_SECONDS_BETWEEN_LINES = 5
-
-
-class DiskError(OSError):
-    """The disk is full or cannot be written; the message says how to continue."""
-
-
-class _Job(NamedTuple):
-    """One shard to make."""
-
-    name: str
-    dataset: int
-    block: Block
-    occurred: np.ndarray | None  # bool, which pairs occurred before
+_LOCK = ".lock"
 
 
 def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SHARD_PAIRS):
@@ -90,9 +70,11 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
         `PreparedCorpus`.
 
     Raises:
-        DataError: the text is refused, or nothing of it is left.
+        DataError: the text is refused, or nothing of it is left to train on. A folder that
+            was new is left as it was.
         ValueError: the folder holds something else, or another process works in it.
-        DiskError: the disk is full or cannot be written; a later call continues.
+        UnfinishedError: the disk is full or cannot be written, or a worker process was
+            killed; a later call continues.
     """
     folder = pathlib.Path(folder)
     data = config.data
@@ -129,6 +111,7 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
             "texts": texts,
             "shards": shards,
         }
+        write_atomically(folder / REPORT, f"{report.table()}\n".encode())
         write_atomically(folder / MANIFEST, _json(manifest))
         shutil.rmtree(progress)
     return PreparedCorpus(folder)
@@ -136,10 +119,27 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
 
 @contextlib.contextmanager
 def _working_in(folder):
+    """Keeps other processes out; a new preparation that is refused leaves nothing behind."""
+    is_made_here = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    with only_process(folder / ".lock"):
-        yield
-        (folder / ".lock").unlink()
+    with only_process(folder / _LOCK):
+        is_new = not (folder / _PROGRESS).exists()
+        try:
+            yield
+        except ValueError as error:
+            # Nobody can continue with text that must change; but what a disk or network
+            # could not read, it may read later.
+            if is_new and getattr(error.__cause__, "errno", None) is None:
+                _empty(folder)
+                if is_made_here:
+                    folder.rmdir()
+            raise
+        (folder / _LOCK).unlink()
+
+
+def _empty(folder):
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextlib.contextmanager
@@ -147,8 +147,10 @@ def _disk_errors(folder):
     """Tells what to do when a file cannot be written."""
     try:
         yield
+    except UnfinishedError:
+        raise
     except OSError as error:
-        raise DiskError(
+        raise UnfinishedError(
             f"{folder}: cannot be written: {error.strerror}. What is finished stays: make room, then run "
             "the same command again"
         ) from error
@@ -158,14 +160,16 @@ def _finished(folder, settings):
     prepared = PreparedCorpus(folder)
     _refuse_changes(folder, prepared.settings, settings)
     shutil.rmtree(folder / _PROGRESS, ignore_errors=True)  # killed between manifest and end
-    (folder / ".lock").unlink(missing_ok=True)
+    (folder / _LOCK).unlink(missing_ok=True)
     return prepared
 
 
 def _check_folder(folder):
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file. Name a folder")
-    if folder.exists() and any(folder.iterdir()) and not (folder / _PROGRESS).is_dir():
+    # The lock alone is what a process leaves that is killed as it begins.
+    names = {path.name for path in folder.iterdir()} - {_LOCK} if folder.exists() else {}
+    if names and not (folder / _PROGRESS).is_dir():
         raise DataError(f"{folder}: holds other files. Name a new or empty folder")
 
 
@@ -238,7 +242,7 @@ def _tokenizers(folder, given, datasets, data, cleaner):
     if given is None and all((folder / name).exists() for name in _vocabulary_files(shared)):
         return load_tokenizers(folder)
     if given is None:
-        _say(f"learning a vocabulary of {data.vocab_size:,} tokens ({data.model_type})")
+        say(f"learning a vocabulary of {data.vocab_size:,} tokens ({data.model_type})")
         given = learn_tokenizers(lambda: _clean_pairs(datasets, data, cleaner), data)
     save_tokenizers(folder, given)
     return given
@@ -260,29 +264,29 @@ def _clean_pairs(datasets, data, cleaner):
 
 def _write_shards(folder, progress, datasets, data, cleaner, tokenizers, num_workers, shard_pairs):
     """Makes the shards that are missing; returns all manifest entries and the whole report."""
-    started = _Progress()
+    shown = Progress(*amount_of_text(datasets))
     shards, report = [], CleaningReport()
-    with _workers(num_workers, (folder, data, cleaner, tokenizers)) as pool:
+    with worker_processes(num_workers, (folder, data, cleaner, tokenizers)) as pool:
         waiting = collections.deque()
         for job in itertools.chain(_jobs(datasets, data, cleaner, shard_pairs), itertools.repeat(None)):
             if job is not None:
                 path = progress / f"{job.name}.json"
-                waiting.append((path, None if path.exists() else pool.submit(_make_shard, job)))
+                waiting.append((path, None if path.exists() else pool.submit(make_shard, job), job.size))
             # Few in flight: each holds its text.
             if waiting and (job is None or len(waiting) > num_workers + 1):
-                path, future = waiting.popleft()
+                path, future, size = waiting.popleft()
                 if future is None:
                     record = json.loads(path.read_text(encoding="utf-8"))
                 else:
                     record = future.result()
                     write_atomically(path, _json(record))
-                report += CleaningReport.from_dict(record["report"])
+                report += (part := CleaningReport.from_dict(record["report"]))
                 if record["shard"]["num_pairs"]:
                     shards.append(record["shard"])
-                started.show(report, made=future is not None)
+                shown.add(part.num_pairs, size, made=future is not None)
             if job is None and not waiting:
                 break
-    started.show(report, last=True)
+    shown.show()
     return shards, report
 
 
@@ -293,112 +297,23 @@ def _jobs(datasets, data, cleaner, shard_pairs):
     for place, dataset in enumerate(datasets):
         if TRAIN not in dataset.splits:
             continue
-        for block in dataset.blocks(TRAIN, shard_pairs):
+        job, num_pairs = None, 0
+        for block in dataset.blocks(TRAIN, min(_BLOCK_PAIRS, shard_pairs)):
+            if job is None or num_pairs + len(block.source) > shard_pairs:
+                if job is not None:
+                    yield job
+                job, num_pairs = Job(f"{TRAIN}-{next(numbers):05}", place, [], []), 0
             occurred = None
             if seen is not None:
                 pairs, _ = decode_block(block, on_bad_utf8=data.on_bad_utf8)
                 occurred = seen.add(pair_hashes(*pairs))
-            yield _Job(f"{TRAIN}-{next(numbers):05}", place, block, occurred)
-
-
-@contextlib.contextmanager
-def _workers(number, arguments):
-    """A pool of processes that end with this one, even when it is killed."""
-    # Not forked: TensorFlow's threads, where a dataset needs it, do not survive that.
-    context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(
-        number, mp_context=context, initializer=_begin_work, initargs=arguments
-    )
-    try:
-        yield pool
-    except concurrent.futures.process.BrokenProcessPool as error:
-        raise DataError(
-            "a worker process was killed, perhaps for want of memory. Run the same command again "
-            "(it continues), with fewer --workers"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_work = None
-
-
-def _begin_work(*arguments):
-    """Keeps what every shard needs; ends with the parent process."""
-    global _work
-    _work = arguments
-    parent = multiprocessing.parent_process().sentinel
-
-    def end_with_parent():
-        multiprocessing.connection.wait([parent])
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _make_shard(job):
-    """Cleans, encodes and writes one shard; returns its record for the manifest."""
-    folder, data, cleaner, tokenizers = _work
-    pairs, num_replaced = decode_block(job.block, on_bad_utf8=data.on_bad_utf8)
-    codes = cleaner.text_reasons(*pairs)
-    sides, lengths = [], []
-    kept = np.flatnonzero(codes == 0)
-    for texts, tokenizer in zip(pairs, tokenizers, strict=True):
-        ids, starts = _encode([texts[i] for i in kept.tolist()], tokenizer)
-        sides.append(ids)
-        lengths.append(np.diff(starts))
-    by_length = cleaner.length_reasons(*lengths)
-    if job.occurred is not None:
-        by_length[(by_length == 0) & job.occurred[kept]] = CODES["duplicate"]
-    codes[kept] = by_length
-    keep = by_length == 0
-
-    shard = {"name": job.name, "dataset": job.dataset, "num_pairs": int(keep.sum())}
-    for side, language, ids, length in zip(
-        ("source", "target"), (data.source, data.target), sides, lengths, strict=True
-    ):
-        ids = ids[np.repeat(keep, length)]
-        shard[side] = {"num_tokens": len(ids)}
-        if len(ids):
-            shard[side] |= write_file(folder, f"{job.name}.{language}.npy", array_bytes(ids))
-    report = CleaningReport.of(codes, *pairs, num_replaced_utf8=num_replaced)
-    return {"shard": shard, "report": report.to_dict()}
-
-
-def _encode(texts, tokenizer):
-    narrow = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
-    parts = [
-        flatten(tokenizer.encode(texts[begin : begin + _ENCODED_AT_ONCE]), tokenizer.special.eos)
-        for begin in range(0, len(texts), _ENCODED_AT_ONCE)
-    ]
-    ids = [ids.astype(narrow) for ids, _ in parts]
-    lengths = [np.diff(starts) for _, starts in parts]
-    return (
-        np.concatenate([np.zeros(0, narrow), *ids]),
-        np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))]),
-    )
-
-
-class _Progress:
-    """Says now and then how far the work is."""
-
-    def __init__(self):
-        self._begin = self._last = time.monotonic()
-        self._before = 0
-
-    def show(self, report, *, made=True, last=False):
-        """Prints a line if it is time for one."""
-        now = time.monotonic()
-        if not made:
-            self._before = report.num_pairs  # made by an earlier run
-        if last or now - self._last >= _SECONDS_BETWEEN_LINES:
-            self._last = now
-            speed = (report.num_pairs - self._before) / max(now - self._begin, 1e-9)
-            before = f" ({self._before:,} of them earlier)" if self._before and last else ""
-            _say(
-                f"{report.num_pairs:>12,} pairs read{before} | {report.num_kept:,} kept"
-                f" | {speed:,.0f} pairs/s"
-            )
+            # Packed: a list of lines takes three times the memory, and waits here.
+            packed = block._replace(source=b"".join(block.source), target=b"".join(block.target))
+            job.blocks.append(packed)
+            job.occurred.append(occurred)
+            num_pairs += len(block.source)
+        if job is not None:
+            yield job
 
 
 def _entry(folder, name):
@@ -408,7 +323,3 @@ def _entry(folder, name):
 
 def _json(values):
     return (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def _say(text):
-    print(text, file=sys.stderr, flush=True)

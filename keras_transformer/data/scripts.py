@@ -104,7 +104,8 @@ def letter_kinds(scripts):
 
 
 def _all_characters():
-    return "".join(map(chr, range(0x110000)))
+    # Plane by plane: a million strings at once would take 80 MB.
+    return "".join("".join(map(chr, range(plane, plane + 2**16))) for plane in range(0, 0x110000, 2**16))
 
 
 def _subtags(language):

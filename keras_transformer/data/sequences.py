@@ -24,7 +24,7 @@ class Sequences:
         self._take(
             [ids for ids, _ in parts],
             np.concatenate([starts[:-1] for _, starts in parts]),
-            np.concatenate([np.diff(starts) for _, starts in parts]).astype(np.int32),
+            np.concatenate([np.diff(starts).astype(np.int32) for _, starts in parts]),
             np.array([len(starts) - 1 for _, starts in parts]),
         )
 

@@ -198,7 +198,7 @@ class LineReader:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from error
         self._stream, self._form = self._file, None
         try:
-            first = self._file.peek(16)[:16]
+            first = self._guarded(lambda: self._file.peek(16))[:16]
             for mark, reason in _UNREADABLE.items():
                 if first.startswith(mark):
                     raise DataError(f"{path}: {reason}")

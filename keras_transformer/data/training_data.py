@@ -11,6 +11,7 @@ from keras_transformer.data.cleaning_report import CleaningReport
 from keras_transformer.data.corpus import epoch_weights, first_split, open_datasets
 from keras_transformer.data.duplicates import Seen, pair_hashes
 from keras_transformer.data.folders import TRAIN
+from keras_transformer.data.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.data.parallel import decode_block
 from keras_transformer.data.prepared import PreparedCorpus, is_prepared
 from keras_transformer.data.sequences import IdPairs, drop_long, encode_pairs
@@ -137,7 +138,7 @@ def _load_raw(config, tokenizers):
     if by_length.any():
         train = IdPairs(train.source.select(by_length == 0), train.target.select(by_length == 0))
     sizes = _sizes_of(codes == 0, sizes)
-    notes = report.warnings()
+    notes = report.warnings() + _language_warnings(clean, data)
     if report.num_kept < report.num_pairs:
         notes.insert(0, f"cleaning of the training pairs:\n{report.table()}")
     return TrainingData(
@@ -172,6 +173,14 @@ def _read(datasets, data, cleaner):
             )
         sizes.append(len(everything.source) - before)
     return everything, sizes, np.concatenate(codes), np.concatenate(occurred), num_replaced
+
+
+def _language_warnings(pairs, data):
+    if data.dataset.startswith("cldr/"):
+        return []  # which are what they say
+    numbers = np.unique(np.linspace(0, len(pairs.source) - 1, SAMPLE_SIZE).astype(int)).tolist()
+    sample = ([side[i] for i in numbers] for side in pairs)
+    return check_languages(*sample, data.source, data.target).warnings()
 
 
 def _sizes_of(keep, sizes):

@@ -4,6 +4,7 @@ import itertools
 import pathlib
 from typing import NamedTuple
 
+from keras_transformer.data.text import DataError
 from keras_transformer.data.tokenizer import MODEL_TYPES as SENTENCEPIECE_TYPES
 from keras_transformer.data.tokenizer import SubwordTokenizer
 from keras_transformer.data.tokenizer_base import Tokenizer, check_choice, read_model
@@ -70,6 +71,7 @@ def learn_tokenizers(read_pairs, data):
         `Tokenizers`.
 
     Raises:
+        DataError: as `read_pairs`.
         ValueError: as `train_tokenizer`; it names the setting to change.
     """
     settings = {
@@ -85,6 +87,8 @@ def learn_tokenizers(read_pairs, data):
         return Tokenizers(
             *(train_tokenizer((pair[side] for pair in read_pairs()), **settings) for side in (0, 1))
         )
+    except DataError:
+        raise  # the text is at fault, which is read as it is learned from
     except ValueError as error:
         raise ValueError(f"{error}. Change it with --set data.vocab_size=NUMBER") from error
 

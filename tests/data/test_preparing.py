@@ -19,9 +19,10 @@ import pytest
 
 from keras_transformer import config as configs
 from keras_transformer.config import Config
-from keras_transformer.data import preparing
+from keras_transformer.data import preparing, sharding
 from keras_transformer.data.prepared import PreparedCorpus, is_prepared
 from keras_transformer.data.preparing import prepare
+from keras_transformer.data.sharding import UnfinishedError
 from keras_transformer.data.text import DataError
 from keras_transformer.data.vocabulary import as_tokenizers, train_tokenizer
 
@@ -129,9 +130,10 @@ def test_the_manifest_tells_counts_and_the_sum_of_every_file(prepared):
     found = {
         name: hashlib.sha256(data).hexdigest()
         for name, data in contents(prepared.path).items()
-        if name != "manifest.json"
+        if name not in ("manifest.json", "report.txt")
     }
     assert listed == found
+    assert "pairs kept  700  100.00 %" in (prepared.path / "report.txt").read_text(encoding="utf-8")
     assert manifest["num_pairs"] == sum(shard["num_pairs"] for shard in manifest["shards"]) == 700
     assert [shard["num_pairs"] for shard in manifest["shards"]] == [97] * 7 + [21]
 
@@ -168,20 +170,8 @@ def test_separate_vocabularies(corpus, tmp_path):
 
 
 def test_ids_beyond_16_bits_are_written_wider():
-    class Large:
-        vocab_size = 70_001
-
-        class special:  # noqa: N801
-            eos = 2
-
-        @staticmethod
-        def encode(texts):
-            return [[70_000] for _ in texts]
-
-    ids, starts = preparing._encode(["a", "b"], Large)
-    assert ids.dtype == np.int32
-    assert ids.tolist() == [70_000, 2, 70_000, 2]
-    assert starts.tolist() == [0, 2, 4]
+    assert np.iinfo(sharding.id_type(2**16)).max == 2**16 - 1
+    assert np.iinfo(sharding.id_type(2**16 + 1)).max >= 2**16
 
 
 def test_what_cleaning_drops_is_counted_and_left_out(tmp_path):
@@ -345,23 +335,22 @@ def start(corpus, out):
 
 
 def test_killed_five_times_it_ends_with_the_same_bytes(corpus, tmp_path):
-    begin = time.monotonic()
-    assert start(corpus, tmp_path / "undisturbed").wait(timeout=300) == 0
-    took = time.monotonic() - begin
+    out = tmp_path / "disturbed"
     chooser = random.Random(4)
-    num_killed, progressed = 0, []
-    for _ in range(5):
-        process = start(corpus, tmp_path / "disturbed")
-        time.sleep(chooser.uniform(0.3, 0.9) * took)
-        if process.poll() is None:
-            num_killed += 1
+    num_killed = 0
+    for turn in range(1, 6):
+        process = start(corpus, out)
+        # At a random moment after some more of the 31 shards are there.
+        while process.poll() is None and len(list(out.glob("*.npy"))) < 8 * turn:
+            time.sleep(0.001)
+        time.sleep(chooser.uniform(0, 0.02))
         process.send_signal(signal.SIGKILL)
-        process.wait()
-        progressed.append(len(list((tmp_path / "disturbed").glob("*.npy"))))
-        assert not list((tmp_path / "disturbed").glob("*.npy.tmp"))
-    assert num_killed >= 3
-    assert start(corpus, tmp_path / "disturbed").wait(timeout=300) == 0
-    assert contents(tmp_path / "disturbed") == contents(tmp_path / "undisturbed")
+        num_killed += process.wait() == -signal.SIGKILL
+        assert not is_prepared(out)
+    assert num_killed == 5
+    assert start(corpus, out).wait(timeout=300) == 0
+    assert start(corpus, tmp_path / "undisturbed").wait(timeout=300) == 0
+    assert contents(out) == contents(tmp_path / "undisturbed")
 
 
 def stop_after(number, monkeypatch):
@@ -447,3 +436,64 @@ def test_a_full_disk_ends_with_exit_code_3_and_continues_later(corpus, tmp_path)
     assert not leftovers
     assert start(corpus, tmp_path / "out").wait(timeout=300) == 0
     assert texts_of(PreparedCorpus(tmp_path / "out")) == SENTENCES
+
+
+# What a refusal leaves.
+
+
+def test_a_refused_preparation_leaves_nothing_and_the_mended_text_is_prepared_there(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus")
+    text = (corpus / "train.de").read_bytes()
+    (corpus / "train.de").write_bytes(text[:-3] + b"\xff\n")  # in the last shard
+    for out in (tmp_path / "new", tmp_path / "empty"):
+        if out.name == "empty":
+            out.mkdir()
+        with pytest.raises(DataError, match="train.de: line 700.*on_bad_utf8=replace$"):
+            prepare_some(corpus, out)
+        assert out.exists() == (out.name == "empty")
+        assert not list(out.glob("*"))
+    (corpus / "train.de").write_bytes(text)
+    assert texts_of(prepare_some(corpus, tmp_path / "empty")) == SENTENCES
+
+
+def test_a_file_that_cannot_be_read_for_a_while_is_no_end(corpus, tmp_path, monkeypatch):
+    jobs = preparing._jobs
+
+    def some(*arguments):
+        yield from itertools.islice(jobs(*arguments), 5)
+        raise DataError("train.en: cannot be read") from OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_jobs", some)
+        with pytest.raises(DataError, match="cannot be read"):
+            prepare_some(corpus, tmp_path / "out", num_workers=1)
+    assert list((tmp_path / "out").glob("train-*.npy"))
+    assert texts_of(prepare_some(corpus, tmp_path / "out")) == SENTENCES
+
+
+class Deadly:
+    """Ends the process that unpickles it, as one that runs out of memory is ended."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+def test_a_killed_worker_is_told_and_the_next_call_continues(corpus, tmp_path, monkeypatch):
+    jobs = preparing._jobs
+
+    def some(*arguments):
+        for number, job in enumerate(jobs(*arguments)):
+            yield job._replace(occurred=[Deadly()]) if number == 5 else job
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_jobs", some)
+        with pytest.raises(UnfinishedError, match="a worker process was killed.*it continues"):
+            prepare_some(corpus, tmp_path / "out", num_workers=1)
+    assert (tmp_path / "out" / "progress").is_dir()
+    assert texts_of(prepare_some(corpus, tmp_path / "out")) == SENTENCES
+
+
+def test_a_lock_that_was_left_behind_is_no_other_file(corpus, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").touch()
+    assert texts_of(prepare_some(corpus, tmp_path / "out")) == SENTENCES
