@@ -10,6 +10,7 @@ The prepared corpus must lie at the same path on every machine.
 import argparse
 import socket
 import sys
+import threading
 
 from startup import import_quietly
 
@@ -19,36 +20,64 @@ def parse_args(argv=None):
     parser = argparse.ArgumentParser(description="Runs a dispatcher or a worker of tf.data service.")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="dispatcher | worker")
     dispatcher = kinds.add_parser("dispatcher", help="one of it; hands out the work")
-    dispatcher.add_argument("--port", type=int, default=5050, help="0 for any that is free (5050)")
+    dispatcher.add_argument("--port", type=_port, default=5050, help="0 for any that is free (5050)")
     worker = kinds.add_parser("worker", help="as many as wanted; make batches")
-    worker.add_argument("--dispatcher", required=True, metavar="HOST:PORT")
-    worker.add_argument("--port", type=int, default=0, help="0 for any that is free (0)")
+    worker.add_argument("--dispatcher", required=True, type=_address, metavar="HOST:PORT")
+    worker.add_argument("--port", type=_port, default=0, help="0 for any that is free (0)")
     worker.add_argument(
         "--host", default=socket.gethostname(), help="this machine, as the trainer reaches it"
     )
     return parser.parse_args(argv)
 
 
+def _port(text):
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def _address(text):
+    host, _, port = text.rpartition(":")
+    if not host:
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT, not {text!r}")
+    _port(port)
+    return text
+
+
+def _dispatcher(args):
+    from tensorflow.data.experimental import service
+
+    # Requests that are done are forgotten soon: a training makes many.
+    config = service.DispatcherConfig(
+        port=args.port, job_gc_check_interval_ms=10_000, job_gc_timeout_ms=10_000
+    )
+    server = service.DispatchServer(config)
+    print(f"dispatcher at {server.target.removeprefix('grpc://')}", flush=True)
+    return server
+
+
+def _worker(args):
+    from tensorflow.data.experimental import service
+
+    with socket.socket() as free:  # a worker tells its address before it has a port
+        free.bind(("", args.port))
+        port = free.getsockname()[1]
+    address = f"{args.host}:{port}"
+    server = service.WorkerServer(
+        service.WorkerConfig(dispatcher_address=args.dispatcher, worker_address=address, port=port)
+    )
+    print(f"worker at {address} for {args.dispatcher}", flush=True)
+    return server
+
+
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
     import_quietly()
-    from tensorflow.data.experimental import service
-
     try:
-        if args.kind == "dispatcher":
-            server = service.DispatchServer(service.DispatcherConfig(port=args.port))
-            print(f"dispatcher at {server.target.removeprefix('grpc://')}", flush=True)
-        else:
-            with socket.socket() as free:  # a worker tells its address before it has a port
-                free.bind(("", args.port))
-                port = free.getsockname()[1]
-            address = f"{args.host}:{port}"
-            server = service.WorkerServer(
-                service.WorkerConfig(dispatcher_address=args.dispatcher, worker_address=address, port=port)
-            )
-            print(f"worker at {address} for {args.dispatcher}", flush=True)
-        server.join()
+        # Kept in a name: a server stops when nothing refers to it.
+        _server = _dispatcher(args) if args.kind == "dispatcher" else _worker(args)
+        threading.Event().wait()  # `join` of a server does not hear Ctrl-C
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - TensorFlow's errors share no base but this

@@ -30,12 +30,18 @@ def parse_args(argv=None):
         "--dataset",
         action="append",
         help="cldr/SOURCE-TARGET (built in; default cldr/en-de); a folder or archive with train.*, "
-        "valid.* and test.*, one sentence a line; or NAME/CONFIG of TensorFlow Datasets. May be repeated",
+        "valid.* and test.*, one sentence a line; what prepare_wmt.py made; or NAME/CONFIG of TensorFlow "
+        "Datasets. May be repeated",
     )
     parser.add_argument("--source", help="source language, the ending of its files (en)")
     parser.add_argument("--target", help="target language, the ending of its files (de)")
     parser.add_argument("--data-dir", help="prepared sets of TensorFlow Datasets, and unpacked archives")
     parser.add_argument("--manual-dir", help="files downloaded by hand, for TensorFlow Datasets")
+    parser.add_argument(
+        "--data-service",
+        metavar="HOST:PORT",
+        help="dispatcher of data_service.py, whose workers make the batches of a prepared corpus",
+    )
     parser.add_argument("--preset", default="demo", help="model and recipe (default: demo)")
     parser.add_argument(
         "--set",
@@ -77,6 +83,8 @@ def resolve(args):
     for name in ("source", "target", "data_dir", "manual_dir"):
         if getattr(args, name):
             data[name] = getattr(args, name)
+    if args.data_service is not None:
+        data["service"] = args.data_service
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
     return override(config, args.set)
 

@@ -302,7 +302,7 @@ def test_a_bad_corpus_is_refused_before_anything_is_written(tmp_path, capsys, da
         (["--set", "model.num_heads=3"], ["d_model=16, num_heads=3"]),
         (["--set", "model.target_vocab_size=9", "--set", "model.source_vocab_size=9"],
          ["set data.vocab_size"]),
-        (["--set", "data.max_length=3"], ["have over 3 tokens"]),
+        (["--set", "data.max_length=3"], ["84 too many tokens (data.max_length)"]),
         (["--set", "data.vocab_size=9"], ["vocab"]),
         (["--dataset", "no/such/folder"], ["no/such/folder: no such folder", "cldr/"]),
         (["--dataset", "cldr/en-xx"], ["'xx'"]),

@@ -2,11 +2,15 @@
 
 The plan of the batches stays here; workers map the shards by their paths, gather and pad.
 They hand batches out as they are done; here they are put back in the order of the plan,
-and one that went down with a worker is made on the spot. So the stream of batches is the
-same with a service, without, and with workers that come and go.
+and one that went down with a worker, or that nobody makes, is made on the spot. So the
+stream of batches is the same with a service, without, and with workers that come and go.
 """
 
+import collections
+import queue
 import socket
+import sys
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +19,9 @@ from keras_transformer.data.batching import TokenBatches
 
 # Each request carries the places of its sentences; some megabytes at once.
 _PAIRS_AT_ONCE = 100_000
+# After so long, nobody answers; or, where later batches have come, one is lost.
+_PATIENCE_SECONDS = 60
+_LOST_SECONDS = 2
 
 
 class ServiceBatches(TokenBatches):
@@ -37,24 +44,36 @@ class ServiceBatches(TokenBatches):
                     "A data service needs a prepared corpus, whose files its workers can read. "
                     "Prepare it with prepare_wmt.py and name that folder as --dataset"
                 )
-        _check_answer(service)
-        self._service = service
+        self._service = _Service(service)
 
     def batches(self, plans):
-        """Yields the batch of each of some plans, in order."""
-        waiting = None
-        for chunk in _chunks(plans):
-            started = chunk, self._request(chunk)
-            if waiting:
-                yield from self._receive(*waiting)
-            waiting = started  # the workers are busy with it while this one is consumed
-        if waiting:
-            yield from self._receive(*waiting)
+        """Yields the batch of each of some plans, in order.
 
-    def _request(self, plans):
-        """Returns an iterator over (number, source ids, labels) of some plans, in any order."""
-        columns = [[plan.rows, plan.source_len, plan.target_len] for plan in plans]
-        shapes = tf.constant(columns, tf.int64)
+        Raises:
+            ValueError: a worker cannot read the files.
+        """
+        waiting = collections.deque()
+        try:
+            for chunk in _chunks(plans):
+                waiting.append(_Answers(self._dataset_of, chunk, self._service))
+                if len(waiting) == 2:  # the workers are busy with the next while one is consumed
+                    yield from self._in_order(waiting[0])
+                    waiting.popleft().close()
+            while waiting:
+                yield from self._in_order(waiting[0])
+                waiting.popleft().close()
+        finally:
+            for answers in waiting:
+                answers.close(timeout=5)
+
+    def _in_order(self, answers):
+        for number, plan in enumerate(answers.plans):
+            found = answers.get(number)
+            yield self.batch(plan) if found is None else self.with_target_ids(*found)
+
+    def _dataset_of(self, plans):
+        """Returns a dataset of (number, source ids, labels) of some plans, in any order."""
+        shapes = tf.constant([plan.shape for plan in plans], tf.int64)
         indices = np.concatenate([plan.indices for plan in plans])
         ends = np.cumsum([len(plan.indices) for plan in plans])
         ends = tf.constant(np.concatenate([[0], ends]), tf.int64)
@@ -71,27 +90,107 @@ class ServiceBatches(TokenBatches):
             return number, source_ids, labels
 
         dataset = tf.data.Dataset.range(len(plans)).map(make_batch, num_parallel_calls=tf.data.AUTOTUNE)
-        dataset = dataset.apply(
+        return dataset.apply(
             tf.data.experimental.service.distribute(
                 processing_mode=tf.data.experimental.service.ShardingPolicy.DYNAMIC,
-                service=f"grpc://{self._service}",
+                service=f"grpc://{self._service.address}",
             )
         )
-        return dataset.as_numpy_iterator()
 
-    def _receive(self, plans, received):
-        early = {}
-        for number, plan in enumerate(plans):
-            while number not in early:
-                found = next(received, None)
-                if found is None:
-                    break
-                early[int(found[0])] = found[1:]
-            if number in early:
-                source_ids, labels = early.pop(number)
-                yield self.with_target_ids(source_ids, labels)
-            else:
-                yield self.batch(plan)
+
+class _Service:
+    """A dispatcher and how it behaves.
+
+    Attributes:
+        address: `HOST:PORT`.
+        has_answered: whether a batch ever came.
+        is_silent: whether batches are made here until one comes again.
+        newest: thread of the newest request, or `None`.
+    """
+
+    def __init__(self, address):
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"`service` must be HOST:PORT of a dispatcher. Received: {address!r}")
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise ValueError(
+                f"no data service answers at {address} ({error}). "
+                "Start one: python pipelines/data_service.py dispatcher"
+            ) from error
+        self.address = address
+        self.has_answered = self.is_silent = False
+        self.newest = None
+
+    def give_up(self, why):
+        """Batches are made here from now on; says so."""
+        if not self.is_silent:
+            print(f"data service at {self.address}: {why}; making batches here", file=sys.stderr, flush=True)
+        self.is_silent = True
+
+
+class _Answers:
+    """What the workers make of some plans, received in the background.
+
+    TensorFlow waits without end for a dispatcher that is gone or has no workers left;
+    training does not.
+    """
+
+    def __init__(self, make_dataset, plans, service):
+        self.plans = plans
+        self._service = service
+        self._early = {}
+        self._found = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._receive, args=(make_dataset,), daemon=True)
+        if service.is_silent and service.newest.is_alive():
+            self._found.put(None)  # one request that hangs is enough
+            return
+        service.newest = self._thread
+        self._thread.start()
+
+    def get(self, number):
+        """Returns source ids and labels of a plan, or `None` if they are lost."""
+        while number not in self._early:
+            patience = _LOST_SECONDS if self._early else _PATIENCE_SECONDS
+            try:
+                found = self._found.get(timeout=0 if self._service.is_silent else patience)
+            except queue.Empty:
+                self._service.give_up(f"no batch for {patience} seconds")
+                return None
+            if isinstance(found, Exception):
+                message = str(found).splitlines()[0]
+                if not self._service.has_answered:
+                    raise ValueError(
+                        f"the data service at {self._service.address} makes no batches: {message}. "
+                        "Its workers need the prepared corpus at the same path"
+                    ) from found
+                self._service.give_up(message)
+                found = None
+            if found is None:
+                self._found.put(None)  # also for those that follow
+                return None
+            self._service.has_answered, self._service.is_silent = True, False
+            if found[0] >= number:
+                self._early[int(found[0])] = found[1:]
+        return self._early.pop(number)
+
+    def close(self, timeout=0):
+        """Ends the work in the background; waits for that, but not if TensorFlow hangs."""
+        self._closed = True
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _receive(self, make_dataset):
+        try:
+            for found in make_dataset(self.plans).as_numpy_iterator():
+                if self._closed:
+                    return
+                self._found.put(found)
+            self._found.put(None)
+        except tf.errors.OpError as error:
+            self._found.put(error)
 
 
 class _Side:
@@ -100,21 +199,27 @@ class _Side:
     def __init__(self, sequences, indices):
         arrays, starts = sequences.places(indices)
         self._files = [_MappedFile(array) for array in sequences.arrays]
-        self._arrays = tf.constant(arrays, tf.int32)
-        self._starts = tf.constant(starts, tf.int64)
-        self._lengths = tf.constant(sequences.lengths[indices], tf.int64)
+        # The dispatcher keeps every request.
+        self._arrays, self._starts, self._lengths = map(_narrow, (arrays, starts, sequences.lengths[indices]))
 
     def padded(self, begin, end, rows, length, pad_id):
         """Gathers sentences in the graph; int32, shape `(rows, length)`."""
-        lengths, starts = self._lengths[begin:end], self._starts[begin:end]
+        arrays = tf.cast(self._arrays[begin:end], tf.int32)
+        starts = tf.cast(self._starts[begin:end], tf.int64)
+        lengths = tf.cast(self._lengths[begin:end], tf.int64)
         ranges = tf.ragged.range(starts, starts + lengths)
-        file_of_token = tf.repeat(self._arrays[begin:end], lengths)
+        file_of_token = tf.repeat(arrays, lengths)
         number = len(self._files)
         places = tf.dynamic_partition(ranges.flat_values, file_of_token, number)
         order = tf.dynamic_partition(tf.range(tf.size(file_of_token)), file_of_token, number)
         found = [file.gather(place) for file, place in zip(self._files, places, strict=True)]
         tokens = tf.reshape(tf.dynamic_stitch(order, found), [-1])
         return ranges.with_flat_values(tokens).to_tensor(pad_id, shape=tf.stack([rows, length]))
+
+
+def _narrow(numbers):
+    """Returns a tensor of the narrowest unsigned type."""
+    return tf.constant(numbers.astype(np.min_scalar_type(numbers.max())))
 
 
 class _MappedFile:
@@ -145,16 +250,3 @@ def _chunks(plans):
             chunk, number = [], 0
     if chunk:
         yield chunk
-
-
-def _check_answer(service):
-    host, colon, port = service.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise ValueError(f"`service` must be HOST:PORT of a dispatcher. Received: {service!r}")
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except OSError as error:
-        raise ValueError(
-            f"no data service answers at {service} ({error}). "
-            "Start one: python pipelines/data_service.py dispatcher"
-        ) from error
