@@ -146,8 +146,8 @@ class DataConfig:
         data_dir: folder of the prepared sets of TensorFlow Datasets and of unpacked
             archives; empty for TensorFlow Datasets' own.
         manual_dir: folder of files downloaded by hand, for TensorFlow Datasets.
-        weights: how many times each dataset is seen in an epoch, `"1,2.5"`; empty for
-            once each.
+        weights: how many times each dataset is seen in an epoch, `"1,2.5"`, also those
+            that a prepared corpus was made of; empty for once each.
         temperature: T; a dataset of n pairs has a share of an epoch proportional to
             n ** (1 / T). 1 leaves them as they are.
         model_type: of the vocabulary: `"bpe"` (the paper's English-German), `"unigram"`
@@ -210,11 +210,6 @@ class DataConfig:
             raise ValueError(
                 "`weights` and `temperature` exclude each other. "
                 f"Received: weights={self.weights!r}, temperature={self.temperature}"
-            )
-        if self.weights and self.weights.count(",") != self.dataset.count(","):
-            raise ValueError(
-                "`weights` must be as many numbers as there are datasets. "
-                f"Received: weights={self.weights!r}, dataset={self.dataset!r}"
             )
         if self.batch_tokens < 8 * self.max_length:
             raise ValueError(

@@ -113,6 +113,7 @@ def _load_raw(config, tokenizers):
     datasets = open_datasets(
         data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
     )
+    epoch_weights([1] * len(datasets), data.weights, data.temperature)  # refused before all the work
     validation, test = first_split(datasets, "validation"), first_split(datasets, "test")
     if validation is None:
         raise DataError(
