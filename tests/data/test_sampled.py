@@ -274,4 +274,3 @@ def test_a_run_with_sampling_continues_to_the_bit(folder, tmp_path):
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert run_program(folder, tmp_path / "without", 1)[0] != whole[0]

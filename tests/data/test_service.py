@@ -27,6 +27,7 @@ from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.preparing import prepare
 from keras_transformer.data.sequences import IdPairs, Sequences, drop_long
 from keras_transformer.data.service import ServiceBatches
+from keras_transformer.training.checkpoints import RunFolder
 from keras_transformer.training.run import train
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -109,11 +110,12 @@ def check_same(found, expected):
             np.testing.assert_array_equal(ours, theirs, err_msg=f"batch {number}")
 
 
-@pytest.mark.parametrize("pairs_at_once", [300, 100_000])
-@pytest.mark.parametrize("padding", ["longest", "fixed"])
-@pytest.mark.parametrize("begin", [0, 7])
+@pytest.mark.parametrize(
+    ("begin", "padding", "pairs_at_once"),
+    [(0, "longest", 300), (7, "longest", 100_000), (0, "fixed", 100_000), (7, "fixed", 300)],
+)
 def test_batches_are_those_made_without_in_the_same_order(
-    pairs, address, monkeypatch, pairs_at_once, padding, begin
+    pairs, address, monkeypatch, begin, padding, pairs_at_once
 ):
     monkeypatch.setattr(service, "_PAIRS_AT_ONCE", pairs_at_once)
     local = TokenBatches(pairs, padding=padding, **PLAN)
@@ -205,7 +207,7 @@ def test_a_run_that_is_served_has_the_losses_of_one_that_is_not(corpus, address,
     expected = losses(train(make_config(corpus, ""), tmp_path / "without").run)
     assert len(set(expected)) == 6
     arguments = ["--dataset", corpus, "--run-dir", tmp_path / "run", "--data-service", address]
-    config = make_config(corpus, "", max_steps=4)
+    config = make_config(corpus, "")
     for section in ("model", "data", "training", "search"):
         before = getattr(Config(), section)
         for name, value in dataclasses.asdict(getattr(config, section)).items():
@@ -215,9 +217,7 @@ def test_a_run_that_is_served_has_the_losses_of_one_that_is_not(corpus, address,
     assert train_wmt.main(arguments) == 0
     written = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
     assert written["data"]["service"] == address
-    # Continued without the service, which may come and go.
-    result = train(make_config(corpus, ""), tmp_path / "run")
-    assert losses(result.run) == expected
+    assert losses(RunFolder(tmp_path / "run")) == expected
 
 
 def test_a_worker_that_is_killed_takes_no_batch_with_it(pairs, servers, monkeypatch):

@@ -392,7 +392,6 @@ def test_a_run_on_a_prepared_corpus_keeps_to_its_vocabulary(prepared, corpora, t
     assert (run / "tokenizer.model").read_bytes() == (prepared / "tokenizer.model").read_bytes()
     check_translations(run)
     assert evaluate_wmt.main([str(run)]) == 0  # of the splits in the prepared folder
-    assert train_wmt.main(arguments_of(prepared, run, training__max_steps=3)) == 0
 
     prepare(make_config(corpora[0], vocab_size=320), tmp_path / "other", num_workers=1)
     before = (run / "history.jsonl").read_bytes()
