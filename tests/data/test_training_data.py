@@ -2,11 +2,9 @@
 
 import dataclasses
 import itertools
-import json
 
 import numpy as np
 import pytest
-import train_wmt
 
 from keras_transformer import config as configs
 from keras_transformer.config import Config
@@ -15,8 +13,6 @@ from keras_transformer.data.preparing import prepare
 from keras_transformer.data.text import DataError
 from keras_transformer.data.training_data import load_training_data
 from keras_transformer.data.vocabulary import as_tokenizers, load_tokenizers, train_tokenizer
-from keras_transformer.data.wordpiece import WordPieceTokenizer
-from keras_transformer.translator import Translator
 
 NOUNS = {"man": "Mann", "king": "König", "fox": "Fuchs", "tree": "Baum", "river": "Fluss"}
 SENTENCES = [
@@ -88,9 +84,7 @@ def prepared(corpora, tmp_path_factory):
 
 
 def rows_of(pairs):
-    return [
-        (pairs.source[i].tolist(), pairs.target[i].tolist()) for i in range(pairs.num_pairs)
-    ]
+    return [(pairs.source[i].tolist(), pairs.target[i].tolist()) for i in range(pairs.num_pairs)]
 
 
 def texts_of(loaded):
@@ -158,9 +152,11 @@ def test_a_smaller_longest_length_drops_pairs_of_a_prepared_corpus(prepared, cor
     limit = int(np.median(whole.train.target.lengths))
     short = [max(map(len, row)) <= limit for row in rows_of(whole.train)]
     found = load_training_data(make_config(prepared, max_length=limit))
-    assert rows_of(found.train) == [row for row, kept in zip(rows_of(whole.train), short, strict=True) if kept]
+    assert rows_of(found.train) == [
+        row for row, kept in zip(rows_of(whole.train), short, strict=True) if kept
+    ]
     assert found.sizes == [sum(short[:156]), sum(short[156:])]
-    assert 0 < min(found.sizes)
+    assert min(found.sizes) > 0
     dropped = 276 - sum(found.sizes)
     assert found.notes == [f"left out {dropped} pairs of over {limit} tokens (data.max_length)"]
     # Raw text is cut off at the same place: the same vocabulary, for it is learned before.
