@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.config import DataConfig, replace
+from keras_transformer.config import CleaningConfig, DataConfig, replace
 from keras_transformer.data.cleaning import CODES, Cleaner
 from keras_transformer.data.cleaning_report import CleaningReport
 from keras_transformer.data.corpus import epoch_weights, first_split, open_datasets
@@ -13,7 +13,7 @@ from keras_transformer.data.duplicates import Seen, pair_hashes
 from keras_transformer.data.folders import TRAIN
 from keras_transformer.data.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.data.parallel import decode_block
-from keras_transformer.data.prepared import PreparedCorpus, is_prepared
+from keras_transformer.data.prepared import MANIFEST, PreparedCorpus, is_prepared
 from keras_transformer.data.sequences import IdPairs, drop_long, encode_pairs
 from keras_transformer.data.text import DataError, Pairs
 from keras_transformer.data.vocabulary import Tokenizers, learn_tokenizers
@@ -69,12 +69,18 @@ def load_training_data(config, tokenizers=None):
         DataError: the text or the prepared folder is refused, or nothing is left.
     """
     if is_prepared(config.data.dataset):
-        return _load_prepared(config.data, tokenizers)
+        return _load_prepared(config, tokenizers)
     return _load_raw(config, tokenizers)
 
 
-def _load_prepared(data, tokenizers):
+def _load_prepared(config, tokenizers):
+    data = config.data
     prepared = PreparedCorpus(data.dataset, data.source, data.target)
+    if config.cleaning not in (CleaningConfig(), CleaningConfig(**prepared.settings["cleaning"])):
+        raise DataError(
+            f"{data.dataset}: is prepared, and was cleaned as {MANIFEST} says. Leave cleaning.* out, or "
+            "prepare it with other settings"
+        )
     own = prepared.load_tokenizers()
     if tokenizers and [one.sha256 for one in tokenizers] != [one.sha256 for one in own]:
         raise DataError(
@@ -94,7 +100,8 @@ def _load_prepared(data, tokenizers):
         )
     splits = prepared.splits
     validation = _first(splits, ("valid", "validation", "val", "dev"))
-    test = next((name for name in sorted(splits) if name.startswith("test")), None)
+    # The splits stand in the order of the datasets, of which the first counts.
+    test = next((name for name in splits if name.startswith("test")), None)
     return TrainingData(
         own,
         train,

@@ -2,9 +2,14 @@
 
 import dataclasses
 import itertools
+import json
+import shutil
 
+import evaluate_wmt
 import numpy as np
 import pytest
+import train_wmt
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer import config as configs
 from keras_transformer.config import Config
@@ -13,6 +18,8 @@ from keras_transformer.data.preparing import prepare
 from keras_transformer.data.text import DataError
 from keras_transformer.data.training_data import load_training_data
 from keras_transformer.data.vocabulary import as_tokenizers, load_tokenizers, train_tokenizer
+from keras_transformer.data.wordpiece import WordPieceTokenizer
+from keras_transformer.translator import Translator
 
 NOUNS = {"man": "Mann", "king": "König", "fox": "Fuchs", "tree": "Baum", "river": "Fluss"}
 SENTENCES = [
@@ -187,6 +194,27 @@ def test_the_vocabulary_of_an_earlier_run_encodes_raw_text(corpora):
     assert texts_of(loaded) == SENTENCES[24:]
 
 
+def test_the_test_split_is_that_of_the_first_dataset_prepared_or_not(tmp_path):
+    for name, test in (("one", "test_b"), ("two", "test_a")):
+        write_split(tmp_path / name, "train", SENTENCES[24:60])
+        write_split(tmp_path / name, test, SENTENCES[:5] if name == "one" else SENTENCES[5:9])
+    write_split(tmp_path / "two", "valid", SENTENCES[9:12])
+    config = make_config(tmp_path / "one", tmp_path / "two")
+    prepare(config, tmp_path / "prepared", num_workers=1)
+    for loaded in map(load_training_data, (config, make_config(tmp_path / "prepared"))):
+        assert loaded.test_name == "test_b"
+        assert list(zip(*loaded.test, strict=True)) == SENTENCES[:5]
+
+
+def test_what_is_prepared_cannot_be_cleaned_in_another_way(dirty, tmp_path):
+    prepare(make_config(dirty, cleaning=CLEANING), tmp_path / "prepared", num_workers=1)
+    for cleaning in ({}, CLEANING):
+        loaded = load_training_data(make_config(tmp_path / "prepared", cleaning=cleaning))
+        assert texts_of(loaded) == SENTENCES[24:80]
+    with pytest.raises(DataError, match="Leave cleaning.* out, or prepare it with other settings"):
+        load_training_data(make_config(tmp_path / "prepared", cleaning={"min_length": 2}))
+
+
 @pytest.fixture(scope="module")
 def dirty(tmp_path_factory):
     """A folder with one pair for each filter; the longest comes first, the others at its end."""
@@ -289,3 +317,102 @@ def test_weights_that_are_not_one_for_each_dataset_are_refused_at_once(corpora, 
         with pytest.raises(ValueError, match="`weights` must be 2 numbers above 0, one for each dataset"):
             load_training_data(make_config(*folders, weights=weights))
     assert "learning" not in capsys.readouterr().out
+
+
+SETTINGS = {
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.d_model": 8,
+    "model.d_ff": 12,
+    "model.num_heads": 2,
+    "data.max_length": 40,
+    "data.batch_tokens": 640,
+    "training.max_steps": 2,
+    "training.log_every_steps": 1,
+    "training.validate_every_steps": 2,
+    "training.validation_sentences": 2,
+    "search.extra_length": 2,
+    "search.beam_size": 1,
+}
+
+
+def arguments_of(dataset, run, **settings):
+    """The command line; two underscores stand for a full stop."""
+    settings = SETTINGS | {name.replace("__", "."): value for name, value in settings.items()}
+    arguments = ["--dataset", str(dataset), "--run-dir", str(run)]
+    for name, value in settings.items():
+        arguments += ["--set", f"{name}={value}"]
+    return arguments
+
+
+def check_translations(run):
+    """The test split was translated, by what is in the run folder."""
+    translator = Translator.load(run)
+    sources, _ = map(list, zip(*SENTENCES[9:24], strict=True))
+    lines = (run / "translations.test_2042.de").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [" ".join(text.split("\n")) for text in translator.translate(sources)] == lines
+    return translator
+
+
+def test_separate_vocabularies_train_and_translate(corpora, tmp_path, capsys):
+    run = tmp_path / "run"
+    settings = {"data__separate_vocabularies": "true", "data__vocab_size": 305}
+    assert train_wmt.main(arguments_of(corpora[0], run, **settings)) == 2
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1].startswith("train_wmt.py: ")
+    assert "sharing" in err
+    assert not run.exists()
+    assert train_wmt.main(arguments_of(corpora[0], run, **settings, model__sharing="target_output")) == 0
+    tokenizers = check_translations(run).tokenizers
+    assert not tokenizers.shared
+    # Each learned from its own side alone: of these two letters, one is in each language.
+    for tokenizer, letters in zip(tokenizers, (False, True), strict=True):
+        assert tokenizer.has_own_token("ö") is letters
+        assert tokenizer.has_own_token("k") is not letters
+
+
+@pytest.mark.parametrize(("model_type", "vocab_size"), [("unigram", 312), ("wordpiece", 60)])
+def test_every_kind_of_vocabulary_trains_and_translates(corpora, tmp_path, model_type, vocab_size):
+    run = tmp_path / "run"
+    settings = {"data__model_type": model_type, "data__vocab_size": vocab_size}
+    assert train_wmt.main(arguments_of(corpora[0], run, **settings)) == 0
+    tokenizer = check_translations(run).tokenizers.source
+    assert tokenizer.vocab_size == vocab_size
+    assert isinstance(tokenizer, WordPieceTokenizer) is (model_type == "wordpiece")
+    if model_type == "unigram":
+        model = sentencepiece_model_pb2.ModelProto.FromString((run / "tokenizer.model").read_bytes())
+        assert model.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM
+
+
+def test_a_run_on_a_prepared_corpus_keeps_to_its_vocabulary(prepared, corpora, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train_wmt.main(arguments_of(prepared, run)) == 0
+    written = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    assert written["data"]["vocab_size"] == written["model"]["source_vocab_size"] == 330
+    assert (run / "tokenizer.model").read_bytes() == (prepared / "tokenizer.model").read_bytes()
+    check_translations(run)
+    assert evaluate_wmt.main([str(run)]) == 0  # of the splits in the prepared folder
+    assert train_wmt.main(arguments_of(prepared, run, training__max_steps=3)) == 0
+
+    prepare(make_config(corpora[0], vocab_size=320), tmp_path / "other", num_workers=1)
+    before = (run / "history.jsonl").read_bytes()
+    capsys.readouterr()
+    assert train_wmt.main(arguments_of(tmp_path / "other", run)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"train_wmt.py: {tmp_path / 'other'}: was prepared with another vocabulary")
+    assert err.count("\n") == 1
+    assert (run / "history.jsonl").read_bytes() == before
+
+
+def test_a_flipped_bit_of_a_shard_is_refused_by_name(prepared, tmp_path, capsys):
+    folder = tmp_path / "prepared"
+    shutil.copytree(prepared, folder)
+    shard = folder / "train-00002.de.npy"
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 4
+    shard.write_bytes(content)
+    assert train_wmt.main(arguments_of(folder, tmp_path / "run")) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"train_wmt.py: {shard}: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
