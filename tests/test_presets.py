@@ -210,6 +210,7 @@ def test_big_for_english_french_has_dropout_0_1():
         "data.dataset": "cldr/en-fr",
         "data.target": "fr",
         "data.vocab_size": 32_000,
+        "data.model_type": "wordpiece",  # section 5.1
     }
 
 

@@ -27,11 +27,10 @@ from keras_transformer.data.progress import Progress, amount_of_text, say
 from keras_transformer.data.sharding import Job, UnfinishedError, make_shard, worker_processes
 from keras_transformer.data.text import DataError
 from keras_transformer.data.vocabulary import (
-    SEPARATE_FILES,
-    SHARED_FILE,
     learn_tokenizers,
     load_tokenizers,
     save_tokenizers,
+    vocabulary_files,
 )
 from keras_transformer.files import only_process, write_atomically
 
@@ -107,7 +106,7 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
             "settings": settings,
             "num_pairs": report.num_kept,
             "report": report.to_dict(),
-            "tokenizers": [_entry(folder, name) for name in _vocabulary_files(tokenizers.shared)],
+            "tokenizers": [_entry(folder, name) for name in vocabulary_files(tokenizers.shared)],
             "texts": texts,
             "shards": shards,
         }
@@ -239,17 +238,13 @@ def _write_texts(folder, progress, datasets, data):
 def _tokenizers(folder, given, datasets, data, cleaner):
     """Returns the vocabularies: those given, those there already, or newly learned ones."""
     shared = given.shared if given else not data.separate_vocabularies
-    if given is None and all((folder / name).exists() for name in _vocabulary_files(shared)):
+    if given is None and all((folder / name).exists() for name in vocabulary_files(shared)):
         return load_tokenizers(folder)
     if given is None:
         say(f"learning a vocabulary of {data.vocab_size:,} tokens ({data.model_type})")
         given = learn_tokenizers(lambda: _clean_pairs(datasets, data, cleaner), data)
     save_tokenizers(folder, given)
     return given
-
-
-def _vocabulary_files(shared):
-    return (SHARED_FILE,) if shared else SEPARATE_FILES
 
 
 def _clean_pairs(datasets, data, cleaner):

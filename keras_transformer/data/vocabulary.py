@@ -114,6 +114,11 @@ def as_tokenizers(tokenizers):
     return tokenizers if isinstance(tokenizers, Tokenizers) else Tokenizers(tokenizers, tokenizers)
 
 
+def vocabulary_files(shared):
+    """Returns the names of the files of one shared vocabulary or of two."""
+    return (SHARED_FILE,) if shared else SEPARATE_FILES
+
+
 def save_tokenizers(folder, tokenizers):
     """Writes one file for a shared vocabulary, two for separate ones.
 
@@ -122,10 +127,8 @@ def save_tokenizers(folder, tokenizers):
         tokenizers: `Tokenizers`.
     """
     folder = pathlib.Path(folder)
-    if tokenizers.shared:
-        tokenizers.source.save(folder / SHARED_FILE)
-        return
-    for name, tokenizer in zip(SEPARATE_FILES, tokenizers, strict=True):
+    # One name for a shared vocabulary, which the first of the two is.
+    for name, tokenizer in zip(vocabulary_files(tokenizers.shared), tokenizers, strict=False):
         tokenizer.save(folder / name)
 
 

@@ -3,6 +3,7 @@
     config.json        every setting
     tokenizer.model    the vocabulary; or one for each side: tokenizer.source.model and
                        tokenizer.target.model
+    tokenizer.sha256   their SHA-256, as `sha256sum --check` reads it
     checkpoints/       the newest training states: weights, optimizer, seeds, step
     averaged/          the mean of the newest checkpoints' weights, for translation
     history.jsonl      one line per logged interval and per validation
@@ -27,8 +28,11 @@ from keras_transformer.data.vocabulary import (
     check_vocabularies,
     load_tokenizers,
     save_tokenizers,
+    vocabulary_files,
 )
 from keras_transformer.model import Transformer
+
+_SUMS = "tokenizer.sha256"
 
 
 class RunFolder:
@@ -74,6 +78,7 @@ class RunFolder:
         check_unused(path)
         path.mkdir(parents=True, exist_ok=True)
         save_tokenizers(path, tokenizers)
+        write_text(path / _SUMS, _sums(tokenizers))
         # Last: a folder with a configuration has its vocabularies, too.
         write_text(path / "config.json", configs.to_json(config))
         return cls(path)
@@ -89,6 +94,12 @@ class RunFolder:
             check_vocabularies(tokenizers, self.config.model)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from error
+        sums = self.path / _SUMS
+        if sums.exists() and sums.read_text(encoding="utf-8") != _sums(tokenizers):
+            raise ValueError(
+                f"{self.path}: the vocabulary is not the one that this run began with (see {_SUMS}). "
+                "Put its file back"
+            )
         return tokenizers
 
     def load_model(self, *, weights="averaged"):
@@ -224,6 +235,11 @@ class Checkpoints:
             return
         self.seconds.assign(seconds)
         self._manager.save(checkpoint_number=step)
+
+
+def _sums(tokenizers):
+    named = zip(tokenizers, vocabulary_files(tokenizers.shared), strict=False)
+    return "".join(f"{tokenizer.sha256}  {name}\n" for tokenizer, name in named)
 
 
 def check_unused(path):

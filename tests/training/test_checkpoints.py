@@ -1,5 +1,6 @@
 """The run folder: what is written can be read with other means, what is broken is refused."""
 
+import hashlib
 import json
 import pathlib
 import shutil
@@ -350,11 +351,21 @@ def test_a_run_may_have_a_vocabulary_for_each_side(config, tokenizer, tmp_path):
     separate = replace(config, model=replace(config.model, **sizes))
     run = RunFolder.create(tmp_path / "run", separate, Tokenizers(tokenizer, target))
     names = sorted(path.name for path in run.path.iterdir())
-    assert names == ["config.json", "tokenizer.source.model", "tokenizer.target.model"]
+    models = ["tokenizer.source.model", "tokenizer.target.model"]
+    assert names == ["config.json", "tokenizer.sha256", *models]
     loaded = RunFolder(run.path).load_tokenizers()
     assert [one.sha256 for one in loaded] == [tokenizer.sha256, target.sha256]
     (run.path / "tokenizer.source.model").unlink()
     with pytest.raises(ValueError, match=r"run must hold tokenizer\.model.*Received: tokenizer\.target"):
+        run.load_tokenizers()
+
+
+def test_another_vocabulary_of_the_same_size_is_refused(run, tokenizer):
+    digest = hashlib.sha256((run.path / "tokenizer.model").read_bytes()).hexdigest()
+    assert (run.path / "tokenizer.sha256").read_text() == f"{digest}  tokenizer.model\n"
+    other = SubwordTokenizer.train([text[::-1] for text in TEXTS * 3], vocab_size=tokenizer.vocab_size)
+    other.save(run.path / "tokenizer.model")
+    with pytest.raises(ValueError, match="the vocabulary is not the one that this run began with"):
         run.load_tokenizers()
 
 
