@@ -128,6 +128,7 @@ def test_the_run_folder_holds_everything(whole):
     assert {path.name for path in whole.run.path.iterdir()} == {
         "config.json",
         "tokenizer.model",
+        "tokenizer.sha256",
         "checkpoints",
         "averaged",
         "history.jsonl",
