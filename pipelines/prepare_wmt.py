@@ -11,7 +11,16 @@ Interrupted and started again, it continues.
 
 import argparse
 import os
+import pathlib
 import sys
+
+VOCABULARY_SETTINGS = (
+    "data.vocab_size",
+    "data.model_type",
+    "data.separate_vocabularies",
+    "data.normalization",
+    "data.split_digits",
+)
 
 
 def parse_args(argv=None):
@@ -25,8 +34,8 @@ def parse_args(argv=None):
         "such as wmt14_translate/de-en; several with commas between; or a prepared folder to look at",
     )
     parser.add_argument("out", nargs="?", help="folder to write; without it, DATASET is looked at")
-    parser.add_argument("--source", help="source language (en)")
-    parser.add_argument("--target", help="target language (de)")
+    parser.add_argument("--source", help="source language, as in the names of the files")
+    parser.add_argument("--target", help="target language")
     parser.add_argument("--vocab-size", type=int, help="tokens of the vocabulary (37,000)")
     parser.add_argument("--model-type", help="bpe, unigram or wordpiece (bpe)")
     parser.add_argument(
@@ -74,6 +83,19 @@ def resolve(args):
     # Nothing here concerns the model, so two vocabularies may stand beside its default.
     config = replace(Config(), model=replace(Config().model, sharing="none"))
     config = override(replace(config, data=replace(config.data, **changes)), args.set)
+    for text in args.set:
+        section, name = (text.partition("=")[0].strip().split(".") + [""])[:2]
+        if section in ("model", "training", "search") or name in ("dataset", "weights", "temperature"):
+            raise ValueError(f"--set {text}: belongs to training, not to preparation")
+    fixed = [text for text in args.set if text.startswith(VOCABULARY_SETTINGS)]
+    if args.tokenizer and (args.vocab_size or args.model_type or fixed):
+        raise ValueError("--tokenizer gives the vocabulary: leave its size, type and normalization out")
+    if args.show < 0:
+        raise ValueError(f"--show must be at least 0. Received: {args.show}")
+    if args.plot and (
+        pathlib.Path(args.plot).suffix != ".png" or not pathlib.Path(args.plot).parent.is_dir()
+    ):
+        raise ValueError(f"--plot must be a .png file in a folder that exists. Received: {args.plot}")
     for name, given in (("workers", args.workers), ("shard-pairs", args.shard_pairs)):
         if given is not None and given < 1:
             raise ValueError(f"--{name} must be at least 1. Received: {given}")
@@ -107,6 +129,8 @@ def main(argv=None):
         if args.plot:
             draw_lengths(prepared, config.data).savefig(args.plot, dpi=130)
             print(f"drawn: {args.plot}")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
     except UnfinishedError as error:
         print(f"prepare_wmt.py: {error}", file=sys.stderr)
         return 3

@@ -18,6 +18,14 @@ import sys
 
 from startup import import_quietly
 
+VOCABULARY_SETTINGS = (
+    "data.vocab_size",
+    "data.model_type",
+    "data.separate_vocabularies",
+    "data.normalization",
+    "data.split_digits",
+)
+
 
 def parse_args(argv=None):
     """Parses the command line."""
@@ -62,6 +70,7 @@ def resolve(args):
     """
     from keras_transformer.config import override
     from keras_transformer.data.corpus import dataset_names
+    from keras_transformer.data.prepared import is_prepared
     from keras_transformer.data.sources import languages_of
     from keras_transformer.presets import preset
 
@@ -83,6 +92,13 @@ def resolve(args):
     for name in ("source", "target", "data_dir", "manual_dir"):
         if getattr(args, name):
             data[name] = getattr(args, name)
+    if is_prepared(data.get("dataset", "")):
+        for text in args.set:
+            if text.startswith(VOCABULARY_SETTINGS):
+                raise ValueError(
+                    f"--set {text}: {data['dataset']} is prepared, and has its vocabulary. Leave it out, or "
+                    "prepare the text anew"
+                )
     if args.data_service is not None:
         data["service"] = args.data_service
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **data))

@@ -23,7 +23,7 @@ def look(prepared, data, *, examples=0):
     report = CleaningReport.from_dict(prepared.manifest["report"])
     source, target = prepared.languages
     lines = [
-        f"{prepared.path}: {pairs.num_pairs:,} pairs in {len(prepared.manifest['shards'])} shards",
+        f"{prepared.path}: {pairs.num_pairs:,} pairs in {_number(len(prepared.manifest['shards']), 'shard')}",
         "",
         report.table(),
         "",
@@ -82,6 +82,10 @@ def draw_lengths(prepared, data):
         names=prepared.languages,
         title=f"{prepared.path}, {data.batch_tokens:,} tokens a side",
     )
+
+
+def _number(number, noun):
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _quantile(lengths, share):

@@ -26,12 +26,32 @@ from keras_transformer.data.vocabulary import Tokenizers, load_tokenizers
 from keras_transformer.files import write_atomically
 
 MANIFEST = "manifest.json"
+PROGRESS = "progress"  # folder of what an interrupted preparation has finished
 FORMAT = "keras_transformer prepared corpus, 1"
+
+
+AGAIN = "Remove the folder and prepare the corpus again"
 
 
 def is_prepared(dataset):
     """Returns whether a dataset's name is that of a prepared folder."""
     return (pathlib.Path(dataset) / MANIFEST).is_file()
+
+
+def refuse_prepared(dataset):
+    """Refuses names of datasets, `"A,B"`, of which one is a prepared or half prepared folder.
+
+    Raises:
+        DataError: names the folder.
+    """
+    for name in (part.strip() for part in dataset.split(",")):
+        if is_prepared(name):
+            raise DataError(
+                f"{name}: is prepared and stands alone. Prepare the corpora together, as "
+                "prepare_wmt.py A,B OUT, and train on OUT"
+            )
+        if (pathlib.Path(name) / PROGRESS / "settings.json").is_file():
+            raise DataError(f"{name}: the preparation was interrupted. Run it again, it continues")
 
 
 def write_file(folder, name, data):
@@ -83,6 +103,15 @@ class PreparedCorpus:
     def settings(self):
         """dict, the settings of the preparation."""
         return self.manifest["settings"]
+
+    @property
+    def sha256(self):
+        """SHA-256 of all shards together, in hexadecimal: the identity of the training text."""
+        digest = hashlib.sha256()
+        for shard in self.manifest["shards"]:
+            for side in self._sides:
+                digest.update(shard[side]["sha256"].encode())
+        return digest.hexdigest()
 
     @property
     def sizes(self):
@@ -138,7 +167,7 @@ class PreparedCorpus:
         if len(starts) - 1 != shard["num_pairs"]:
             raise DataError(
                 f"{self.path / name}: {len(starts) - 1} sentences instead of {shard['num_pairs']}. "
-                "Prepare the corpus again"
+                "Remove the folder and prepare the corpus again"
             )
         return ids, starts
 
@@ -156,16 +185,18 @@ class PreparedCorpus:
             if size != entry["size"]:
                 raise DataError(
                     f"{path}: {size:,} bytes instead of {entry['size']:,}. "
-                    "The file is cut short or changed: prepare the corpus again"
+                    "The file is cut short or changed: remove the folder and prepare the corpus again"
                 )
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}. Prepare the corpus again") from error
+            raise DataError(
+                f"{path}: cannot be read: {error.strerror}. Remove the folder and prepare the corpus again"
+            ) from error
         if found != entry["sha256"]:
             raise DataError(
                 f"{path}: its SHA-256 is not that of the manifest. "
-                "The file was changed or damaged: prepare the corpus again"
+                "The file was changed or damaged: remove the folder and prepare the corpus again"
             )
 
 
@@ -179,7 +210,9 @@ def _read_manifest(folder):
             "Prepare it, or run the interrupted preparation again"
         ) from error
     except ValueError as error:
-        raise DataError(f"{path}: is not JSON. Prepare the corpus again") from error
+        raise DataError(f"{path}: is not JSON. {AGAIN}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DataError(f"{path}: is not of the format {FORMAT!r}. Prepare the corpus again")
+        raise DataError(
+            f"{path}: is not of the format {FORMAT!r}. Remove the folder and prepare the corpus again"
+        )
     return manifest

@@ -18,11 +18,18 @@ import shutil
 
 from keras_transformer.data.cleaning import Cleaner
 from keras_transformer.data.cleaning_report import CleaningReport
-from keras_transformer.data.corpus import first_split, open_datasets
+from keras_transformer.data.corpus import dataset_names, first_split, open_datasets
 from keras_transformer.data.duplicates import Seen, pair_hashes
 from keras_transformer.data.folders import TRAIN
 from keras_transformer.data.parallel import decode_block
-from keras_transformer.data.prepared import FORMAT, MANIFEST, PreparedCorpus, write_file
+from keras_transformer.data.prepared import (
+    FORMAT,
+    MANIFEST,
+    PROGRESS,
+    PreparedCorpus,
+    refuse_prepared,
+    write_file,
+)
 from keras_transformer.data.progress import Progress, amount_of_text, say
 from keras_transformer.data.sharding import Job, UnfinishedError, make_shard, worker_processes
 from keras_transformer.data.text import DataError
@@ -51,7 +58,6 @@ DATA_SETTINGS = (
     "max_length",
     "on_bad_utf8",
 )
-_PROGRESS = "progress"
 _LOCK = ".lock"
 
 
@@ -78,13 +84,15 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
     folder = pathlib.Path(folder)
     data = config.data
     settings = {
-        "data": {name: getattr(data, name) for name in DATA_SETTINGS},
+        "data": {name: getattr(data, name) for name in DATA_SETTINGS} | _of_vocabulary(tokenizers),
         "cleaning": dataclasses.asdict(config.cleaning),
         "shard_pairs": shard_pairs,
         "tokenizers": [tokenizer.sha256 for tokenizer in tokenizers] if tokenizers else None,
     }
     if (folder / MANIFEST).exists():
         return _finished(folder, settings)
+    refuse_prepared(data.dataset)
+    _check_place(folder, data.dataset)
     cleaner = Cleaner(config.cleaning, data.source, data.target, max_length=data.max_length)
     datasets = open_datasets(
         data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
@@ -92,7 +100,7 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
     _check_splits(datasets, data)
     _check_folder(folder)
     with _disk_errors(folder), _working_in(folder):
-        progress = folder / _PROGRESS
+        progress = folder / PROGRESS
         _start(progress, settings, datasets)
         texts = _write_texts(folder, progress, datasets, data)
         tokenizers = _tokenizers(folder, tokenizers, datasets, data, cleaner)
@@ -122,7 +130,7 @@ def _working_in(folder):
     is_made_here = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with only_process(folder / _LOCK):
-        is_new = not (folder / _PROGRESS).exists()
+        is_new = not (folder / PROGRESS).exists()
         try:
             yield
         except ValueError as error:
@@ -158,7 +166,7 @@ def _disk_errors(folder):
 def _finished(folder, settings):
     prepared = PreparedCorpus(folder)
     _refuse_changes(folder, prepared.settings, settings)
-    shutil.rmtree(folder / _PROGRESS, ignore_errors=True)  # killed between manifest and end
+    shutil.rmtree(folder / PROGRESS, ignore_errors=True)  # killed between manifest and end
     (folder / _LOCK).unlink(missing_ok=True)
     return prepared
 
@@ -168,8 +176,25 @@ def _check_folder(folder):
         raise DataError(f"{folder}: is a file. Name a folder")
     # The lock alone is what a process leaves that is killed as it begins.
     names = {path.name for path in folder.iterdir()} - {_LOCK} if folder.exists() else {}
-    if names and not (folder / _PROGRESS).is_dir():
+    if names and not (folder / PROGRESS).is_dir():
         raise DataError(f"{folder}: holds other files. Name a new or empty folder")
+
+
+def _of_vocabulary(tokenizers):
+    """What is so because the vocabulary was given, whatever the settings say."""
+    if tokenizers is None:
+        return {}
+    return {
+        "vocab_size": tokenizers.target.vocab_size,
+        "separate_vocabularies": not tokenizers.shared,
+        "normalization": tokenizers.source.normalization,
+    }
+
+
+def _check_place(folder, dataset):
+    for name in dataset_names(dataset):
+        if pathlib.Path(name).is_dir() and folder.resolve().is_relative_to(pathlib.Path(name).resolve()):
+            raise DataError(f"{folder}: lies in the corpus {name}. Name a folder outside it")
 
 
 def _check_splits(datasets, data):
@@ -199,11 +224,32 @@ def _start(progress, settings, datasets):
 def _refuse_changes(folder, before, now):
     before, now = _flat(before), _flat(json.loads(_json(now)))
     for name in now:
+        if name == "inputs" and before.get(name) != now[name]:
+            raise DataError(
+                f"{folder}: the text has changed since the preparation began ({_changed(before, now)}). "
+                "Name another folder, or remove this one"
+            )
         if before.get(name) != now[name]:
             raise DataError(
                 f"{folder}: was prepared with {name}={before.get(name)!r}, not {now[name]!r}. "
                 "Use the same settings and text, or name another folder"
             )
+
+
+def _changed(before, now):
+    """The first input that is not as it was."""
+    files = [
+        {json.dumps(one) for entry in settings.get("inputs") or [] for one in _as_list(entry)}
+        for settings in (before, now)
+    ]
+    for text in sorted(files[0] ^ files[1]):
+        entry = json.loads(text)
+        return entry.get("path") or entry.get("name") or text
+    return "the order of the files"
+
+
+def _as_list(entry):
+    return entry if isinstance(entry, list) else [entry]
 
 
 def _flat(settings):

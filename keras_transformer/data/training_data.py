@@ -1,5 +1,6 @@
 """What a training run reads: a prepared corpus, or raw text cleaned and encoded on the spot."""
 
+import hashlib
 import itertools
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from keras_transformer.data.duplicates import Seen, pair_hashes
 from keras_transformer.data.folders import TRAIN
 from keras_transformer.data.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.data.parallel import decode_block
-from keras_transformer.data.prepared import MANIFEST, PreparedCorpus, is_prepared
+from keras_transformer.data.prepared import MANIFEST, PreparedCorpus, is_prepared, refuse_prepared
 from keras_transformer.data.sequences import IdPairs, drop_long, encode_pairs
 from keras_transformer.data.text import DataError, Pairs
 from keras_transformer.data.vocabulary import Tokenizers, learn_tokenizers
@@ -41,6 +42,7 @@ class TrainingData(NamedTuple):
         test_name: name of the test split.
         notes: list of str, what was left out and what looks wrong.
         data: `DataConfig`, with the settings that a prepared corpus was made with.
+        sha256: str, hexadecimal, the identity of the training text and its encoding.
     """
 
     tokenizers: Tokenizers
@@ -52,6 +54,7 @@ class TrainingData(NamedTuple):
     test_name: str
     notes: list
     data: DataConfig
+    sha256: str
 
 
 def load_training_data(config, tokenizers=None):
@@ -68,8 +71,15 @@ def load_training_data(config, tokenizers=None):
     Raises:
         DataError: the text or the prepared folder is refused, or nothing is left.
     """
-    if is_prepared(config.data.dataset):
+    data = config.data
+    if is_prepared(data.dataset):
         return _load_prepared(config, tokenizers)
+    refuse_prepared(data.dataset)
+    if data.service:
+        raise DataError(
+            f"{data.dataset}: a data service needs a prepared corpus, whose files its workers can read. "
+            "Prepare it with prepare_wmt.py and name that folder as --dataset"
+        )
     return _load_raw(config, tokenizers)
 
 
@@ -112,6 +122,7 @@ def _load_prepared(config, tokenizers):
         test or "",
         notes,
         replace(data, **{name: prepared.settings["data"][name] for name in _OF_THE_VOCABULARY}),
+        prepared.sha256,
     )
 
 
@@ -159,6 +170,7 @@ def _load_raw(config, tokenizers):
         test.name if test else "",
         notes,
         data,
+        _sha256(train),
     )
 
 
@@ -181,6 +193,14 @@ def _read(datasets, data, cleaner):
             )
         sizes.append(len(everything.source) - before)
     return everything, sizes, np.concatenate(codes), np.concatenate(occurred), num_replaced
+
+
+def _sha256(pairs):
+    digest = hashlib.sha256()
+    for sequences in pairs:
+        for array in (sequences.lengths, *sequences.arrays):
+            digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()
 
 
 def _language_warnings(pairs, data):

@@ -3,6 +3,7 @@
     config.json        every setting
     tokenizer.model    the vocabulary; or one for each side: tokenizer.source.model and
                        tokenizer.target.model
+    corpus.sha256      SHA-256 of the training ids, so that a run continues on the same text
     tokenizer.sha256   their SHA-256, as `sha256sum --check` reads it
     checkpoints/       the newest training states: weights, optimizer, seeds, step
     averaged/          the mean of the newest checkpoints' weights, for translation

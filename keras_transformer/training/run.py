@@ -21,6 +21,7 @@ from keras_transformer.training.callbacks import Clock, Progress, Saving, TimeLi
 from keras_transformer.training.checkpoints import RunFolder, check_unused, write_text
 from keras_transformer.translator import Translator
 
+CORPUS_SUM = "corpus.sha256"
 # How long the run is, and where it finds its data: not what it computes.
 MAY_CHANGE = (
     "training.max_steps",
@@ -95,7 +96,7 @@ def train(config, run_dir):
     )
     config = with_vocab_size(configs.replace(config, data=corpus.data), *corpus.tokenizers.sizes)
     if earlier:
-        _continue_with(earlier, config)
+        _continue_with(earlier, config, corpus.sha256)
     batches = training_batches(config.data, corpus, seed=training.seed)
     validation, num_long = validation_batches(config.data, corpus)
     notes = list(corpus.notes)
@@ -105,6 +106,7 @@ def train(config, run_dir):
         print(note, file=sys.stderr, flush=True)
     # The folder appears when nothing is left to refuse.
     run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers)
+    write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")
 
     keras.utils.set_random_seed(training.seed)
     model = Transformer(run.config.model, dtype=training.precision)
@@ -217,7 +219,7 @@ def _translate_unseen(run, model, corpus, average_last):
     return Result(run, split, pairs, translations, scores)
 
 
-def _continue_with(run, config):
+def _continue_with(run, config, identity):
     """Takes over what may change; refuses any other change."""
     changed = configs.differences(run.config, config)
     changed = [change for change in changed if change[0] not in MAY_CHANGE]
@@ -227,6 +229,12 @@ def _continue_with(run, config):
         raise ValueError(
             f"{run.path}: this run has {path}={before!r}, not {after!r}{more}. "
             "Continue it with its own settings or choose another --run-dir"
+        )
+    sums = run.path / CORPUS_SUM
+    if sums.exists() and sums.read_text(encoding="utf-8").strip() != identity:
+        raise ValueError(
+            f"{run.path}: the training text is not the one that this run began with (see {CORPUS_SUM}). "
+            "Put it back, or choose another --run-dir"
         )
     write_text(run.path / "config.json", configs.to_json(config))
     run.config = config

@@ -155,6 +155,7 @@ def test_a_given_vocabulary_is_used_and_kept(corpus, tmp_path):
     tokenizer = train_tokenizer([pair[1] for pair in SENTENCES], model_type="unigram", vocab_size=290)
     prepared = prepare_some(corpus, tmp_path / "out", tokenizers=as_tokenizers(tokenizer))
     assert prepared.load_tokenizers().source.sha256 == tokenizer.sha256
+    assert prepared.settings["data"]["vocab_size"] == 290  # what it is, whatever the settings say
     assert texts_of(prepared) == SENTENCES
 
 
@@ -249,12 +250,18 @@ LANGUAGES = ("--source", "en", "--target", "de")
         (lambda folder: None, ("--model-type", "bbpe"), "bpe"),
         (lambda folder: None, ("--workers", "0"), "--workers must be at least 1"),
         (lambda folder: None, ("--tokenizer", "no.model"), "no.model"),
+        (lambda folder: None, ("--tokenizer", "x", "--vocab-size", "9"), "--tokenizer gives the vocabulary"),
+        (lambda folder: None, ("--set", "training.max_steps=3"), "belongs to training"),
+        (lambda folder: None, ("--set", "data.weights=1,2"), "belongs to training"),
+        (lambda folder: None, ("--plot", "no/such/folder.png"), "--plot must be a .png file"),
+        (lambda folder: None, ("--show", "-3"), "--show must be at least 0"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(tmp_path, make, arguments, message):
     folder = write_corpus(tmp_path / "corpus")
     make(folder)
-    found = outcome(folder, tmp_path / "out", *LANGUAGES, "--vocab-size", "330", *arguments)
+    size = () if "--tokenizer" in arguments else ("--vocab-size", "330")
+    found = outcome(folder, tmp_path / "out", *LANGUAGES, *size, *arguments)
     assert found.returncode == 2, found.stderr
     last = found.stderr.strip().split("\n")[-1]
     assert last.startswith("prepare_wmt.py: ")
@@ -278,6 +285,19 @@ def test_a_finished_preparation_is_left_as_it_is(corpus, prepared):
         prepare_some(corpus, prepared.path, max_length=39)
 
 
+def test_a_prepared_corpus_is_not_mixed_with_others(corpus, prepared, tmp_path):
+    for dataset in (f"{prepared.path},{corpus}", f"{corpus}, {prepared.path}"):
+        with pytest.raises(DataError, match="is prepared and stands alone"):
+            prepare_some(dataset, tmp_path / "out")
+
+
+def test_a_folder_inside_the_corpus_is_refused(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus")
+    with pytest.raises(DataError, match="lies in the corpus"):
+        prepare_some(corpus, corpus / "out")
+    assert not (corpus / "out").exists()
+
+
 @pytest.mark.parametrize("side", ["en", "de"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
 def test_a_damaged_file_is_refused_by_name(prepared, tmp_path, side, damage):
@@ -294,7 +314,7 @@ def test_a_damaged_file_is_refused_by_name(prepared, tmp_path, side, damage):
         path.write_bytes(data[:-2])
     else:
         path.unlink()
-    with pytest.raises(DataError, match=f"train-00002.{side}.npy.*[Pp]repare the corpus again"):
+    with pytest.raises(DataError, match=f"train-00002.{side}.npy.*emove the folder and prepare"):
         PreparedCorpus(folder)
 
 
@@ -388,7 +408,7 @@ def test_changed_text_is_not_mixed_with_what_was_prepared_before(tmp_path, monke
         with pytest.raises(KeyboardInterrupt):
             prepare_some(corpus, tmp_path / "out", num_workers=1)
     (corpus / "train.en").write_text("".join(f"{pair[0]}.\n" for pair in SENTENCES), encoding="utf-8")
-    with pytest.raises(DataError, match="was prepared with inputs"):
+    with pytest.raises(DataError, match=r"the text has changed since the preparation began \(.*train\.en\)"):
         prepare_some(corpus, tmp_path / "out")
 
 

@@ -415,3 +415,52 @@ def test_a_flipped_bit_of_a_shard_is_refused_by_name(prepared, tmp_path, capsys)
     assert err.startswith(f"train_wmt.py: {shard}: ")
     assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_the_identity_of_the_text_is_that_of_its_ids(corpora, prepared, tmp_path):
+    raw = load_training_data(make_config(*corpora)).sha256
+    assert load_training_data(make_config(*corpora)).sha256 == raw
+    assert load_training_data(make_config(*corpora, max_length=13)).sha256 != raw
+    own = load_training_data(make_config(prepared)).sha256
+    assert load_training_data(make_config(prepared)).sha256 == own
+    assert load_training_data(make_config(prepared, source="de", target="en")).sha256 != own
+
+
+def test_a_run_does_not_continue_on_other_text(tmp_path, capsys):
+    corpus, run = tmp_path / "corpus", tmp_path / "run"
+    write_split(corpus, "train", SENTENCES)
+    write_split(corpus, "valid", SENTENCES[:9])
+    assert train_wmt.main(arguments_of(corpus, run)) == 0
+    assert train_wmt.main(arguments_of(corpus, run)) == 0
+    (corpus / "train.en").write_text("".join(f"{a} today\n" for a, _ in SENTENCES), encoding="utf-8")
+    capsys.readouterr()
+    assert train_wmt.main(arguments_of(corpus, run)) == 2
+    assert "the training text is not the one that this run began with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("setting", ["data.vocab_size=99", "data.model_type=unigram"])
+def test_training_cannot_change_the_vocabulary_of_a_prepared_corpus(prepared, tmp_path, capsys, setting):
+    languages = ("--source", "en", "--target", "de")
+    found = train_wmt.main(
+        ["--dataset", str(prepared), *languages, "--set", setting, "--run-dir", str(tmp_path / "run")]
+    )
+    assert found == 2
+    assert f"--set {setting}: {prepared} is prepared, and has its vocabulary" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_prepared_corpus_beside_another_is_refused(corpora, prepared):
+    with pytest.raises(DataError, match="is prepared and stands alone"):
+        load_training_data(make_config(prepared, corpora[0]))
+
+
+def test_an_interrupted_preparation_is_no_corpus(tmp_path):
+    (tmp_path / "progress").mkdir()
+    (tmp_path / "progress" / "settings.json").write_text("{}")
+    with pytest.raises(DataError, match="the preparation was interrupted. Run it again, it continues"):
+        load_training_data(make_config(tmp_path))
+
+
+def test_a_data_service_needs_a_prepared_corpus(corpora):
+    with pytest.raises(DataError, match="a data service needs a prepared corpus"):
+        load_training_data(make_config(*corpora, service="localhost:5050"))
