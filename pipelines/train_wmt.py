@@ -70,7 +70,7 @@ def resolve(args):
     """
     from keras_transformer.config import override
     from keras_transformer.data.corpus import dataset_names
-    from keras_transformer.data.prepared import is_prepared
+    from keras_transformer.data.prepared import is_prepared, settings_of
     from keras_transformer.data.sources import languages_of
     from keras_transformer.presets import preset
 
@@ -92,17 +92,21 @@ def resolve(args):
     for name in ("source", "target", "data_dir", "manual_dir"):
         if getattr(args, name):
             data[name] = getattr(args, name)
-    if is_prepared(data.get("dataset", "")):
-        for text in args.set:
-            if text.startswith(VOCABULARY_SETTINGS):
-                raise ValueError(
-                    f"--set {text}: {data['dataset']} is prepared, and has its vocabulary. Leave it out, or "
-                    "prepare the text anew"
-                )
     if args.data_service is not None:
         data["service"] = args.data_service
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
-    return override(config, args.set)
+    config = override(config, args.set)
+    if is_prepared(config.data.dataset):
+        settings = settings_of(config.data.dataset)
+        for text in args.set:
+            path = text.partition("=")[0].strip()
+            name = path.removeprefix("data.")
+            if path in VOCABULARY_SETTINGS and getattr(config.data, name) != settings[name]:
+                raise ValueError(
+                    f"--set {text}: {config.data.dataset} is prepared with {name}={settings[name]!r}. "
+                    "Leave it out, or prepare the text anew"
+                )
+    return config
 
 
 def main(argv=None):

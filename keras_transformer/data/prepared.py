@@ -38,6 +38,15 @@ def is_prepared(dataset):
     return (pathlib.Path(dataset) / MANIFEST).is_file()
 
 
+def settings_of(dataset):
+    """Returns a dict, the settings of the section `data` with which a folder was prepared.
+
+    Raises:
+        DataError: its manifest is damaged.
+    """
+    return _read_manifest(pathlib.Path(dataset))["settings"]["data"]
+
+
 def refuse_prepared(dataset):
     """Refuses names of datasets, `"A,B"`, of which one is a prepared or half prepared folder.
 
