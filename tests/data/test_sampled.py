@@ -204,7 +204,9 @@ def test_there_is_room_for_what_grows_often():
 def corpus_of(tokenizers):
     pairs = encode_pairs(SOURCE, TARGET, *tokenizers)
     nothing = Pairs([], [])
-    return TrainingData(tokenizers, pairs, [pairs.num_pairs], [1.0], nothing, None, "", [], DataConfig())
+    return TrainingData(
+        tokenizers, pairs, [pairs.num_pairs], [1.0], nothing, None, "", [], DataConfig(), "0" * 64
+    )
 
 
 @pytest.mark.parametrize(("dropout", "kind"), [(0.0, TokenBatches), (0.1, SampledBatches)])
