@@ -17,7 +17,10 @@ POSITIONS = ("interleaved", "halves", "learned")
 SMOOTHING_FORMULAS = ("t2t", "uniform")
 MODEL_TYPES = ("bpe", "unigram", "wordpiece")
 PADDINGS = ("longest", "fixed")
-PRECISIONS = ("float32", "mixed_bfloat16")
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+BEST_BY = ("loss", "bleu")
+STRATEGIES = ("auto", "none", "mirrored", "multiworker")
+CROSS_DEVICE_OPS = ("auto", "nccl", "hierarchical", "reduction", "ring")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,15 +276,26 @@ class TrainingConfig:
         smoothing_formula: `"t2t"` gives each wrong token epsilon / (V - 1),
             `"uniform"` gives every token epsilon / V.
         clip_norm: global norm to which gradients are clipped; 0 for none (the paper).
-        precision: `"float32"` or `"mixed_bfloat16"`.
+        precision: `"float32"`, `"mixed_bfloat16"`, or `"mixed_float16"` with loss scaling
+            (one device only); positions, softmax and loss are float32 in all of them.
+        max_skipped: a step whose gradient is not finite changes nothing but the step count; so
+            many of them in a row end the run. Looked at every so many steps.
         log_every_steps: steps between progress lines and TensorBoard points.
         validate_every_steps: steps between validations (loss, perplexity, BLEU).
         validation_sentences: at most so many validation sentences are translated
-            (greedily) for the BLEU shown during training; 0 for none.
+            for the BLEU shown during training; 0 for none.
+        validation_beam_size: beam of those translations; 1 is greedy, 0 is `search.beam_size`.
+        best_by: what makes a validation better than another: `"loss"` (lower) or `"bleu"` (higher).
+        early_stopping: training stops after so many validations that were no better than the
+            best before them; 0 for never (the paper).
         checkpoint_every_steps: steps between checkpoints; 0 for none.
         checkpoint_every_minutes: minutes between checkpoints; 0 for none (10 in the
             paper).
         keep_checkpoints: so many newest checkpoints are kept.
+        keep_best: the weights of so many best validations are kept, too.
+        ema_decay: decay of an exponential moving average of the weights, kept beside them;
+            0 for none (the paper).
+        init_from: run folder whose weights a new run starts from; empty for none.
         average_last: so many newest checkpoints are averaged for inference (5 for the
             paper's base model, 20 for big).
         seed: of weights, dropout and data order.
@@ -298,12 +312,19 @@ class TrainingConfig:
     smoothing_formula: str = "t2t"
     clip_norm: float = 0.0
     precision: str = "float32"
+    max_skipped: int = 20
     log_every_steps: int = 100
     validate_every_steps: int = 5000
     validation_sentences: int = 1000
+    validation_beam_size: int = 0
+    best_by: str = "loss"
+    early_stopping: int = 0
     checkpoint_every_steps: int = 0
     checkpoint_every_minutes: float = 10.0
     keep_checkpoints: int = 20
+    keep_best: int = 3
+    ema_decay: float = 0.0
+    init_from: str = ""
     average_last: int = 5
     seed: int = 1
 
@@ -312,6 +333,7 @@ class TrainingConfig:
         for name in (
             "max_steps",
             "warmup_steps",
+            "max_skipped",
             "log_every_steps",
             "validate_every_steps",
             "keep_checkpoints",
@@ -322,17 +344,23 @@ class TrainingConfig:
             "max_minutes",
             "clip_norm",
             "validation_sentences",
+            "validation_beam_size",
+            "early_stopping",
             "checkpoint_every_steps",
             "checkpoint_every_minutes",
+            "keep_best",
             "seed",
         ):
             _check(self, name, getattr(self, name) >= 0, "at least 0")
-        for name in ("adam_beta_1", "adam_beta_2", "label_smoothing"):
+        for name in ("adam_beta_1", "adam_beta_2", "label_smoothing", "ema_decay"):
             _check(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
         for name in ("learning_rate_scale", "adam_epsilon"):
             _check(self, name, getattr(self, name) > 0, "above 0")
         _check_choice(self, "smoothing_formula", SMOOTHING_FORMULAS)
         _check_choice(self, "precision", PRECISIONS)
+        _check_choice(self, "best_by", BEST_BY)
+        if self.best_by == "bleu" and not self.validation_sentences:
+            raise ValueError("`best_by='bleu'` needs translations. Received: validation_sentences=0")
         if self.average_last > self.keep_checkpoints:
             raise ValueError(
                 "`average_last` must be at most `keep_checkpoints`. Received: "
@@ -367,6 +395,46 @@ class SearchConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceConfig:
+    """What the training runs on. It changes speed and rounding, not what is computed.
+
+    Attributes:
+        strategy: `"none"` for one device, `"mirrored"` for the GPUs of one machine,
+            `"multiworker"` for the machines of `TF_CONFIG`; `"auto"` is multiworker where
+            TF_CONFIG names several workers, mirrored where there are several GPUs, else none.
+        replicas: number of GPUs of this machine that are used; 0 for all there are. Asking
+            for more than there are is an error.
+        cross_device_ops: how gradients are added up: `"nccl"`, `"hierarchical"` or
+            `"reduction"` (to one device) within one machine, `"nccl"` or `"ring"` between
+            machines; `"auto"` leaves it to TensorFlow.
+        allow_cpu: takes logical CPU devices where GPUs are asked for and there are none.
+        batch_tokens: budget of one device in padded tokens, for source and for target each.
+            A batch of more than it has for all devices is cut into micro-batches, whose
+            gradients are summed before the update. 0 for no limit.
+        xla: compiles the training step with XLA; needs `data.padding="fixed"`.
+    """
+
+    strategy: str = "auto"
+    replicas: int = 0
+    cross_device_ops: str = "auto"
+    allow_cpu: bool = False
+    batch_tokens: int = 0
+    xla: bool = False
+
+    def __post_init__(self):
+        _check_types(self)
+        _check_choice(self, "strategy", STRATEGIES)
+        _check_choice(self, "cross_device_ops", CROSS_DEVICE_OPS)
+        for name in ("replicas", "batch_tokens"):
+            _check(self, name, getattr(self, name) >= 0, "at least 0")
+        if self.strategy == "none" and self.replicas > 1:
+            raise ValueError(
+                "`strategy='none'` has one replica. Received: "
+                f"replicas={self.replicas}; choose strategy='mirrored'"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """All settings of one run: what `config.json` of a run folder holds."""
 
@@ -375,9 +443,20 @@ class Config:
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
     cleaning: CleaningConfig = dataclasses.field(default_factory=CleaningConfig)
+    devices: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
 
     def __post_init__(self):
         _check_types(self)
+        if 0 < self.devices.batch_tokens < self.data.max_length:
+            raise ValueError(
+                "`devices.batch_tokens` must hold a sentence of `data.max_length` tokens. Received: "
+                f"batch_tokens={self.devices.batch_tokens}, max_length={self.data.max_length}"
+            )
+        if self.devices.xla and self.data.padding != "fixed":
+            raise ValueError(
+                "`devices.xla` compiles once for each shape and needs `data.padding='fixed'`. "
+                f"Received: padding={self.data.padding!r}"
+            )
         if self.cleaning.min_length > self.data.max_length:
             raise ValueError(
                 "`cleaning.min_length` must be at most `data.max_length`. Received: "

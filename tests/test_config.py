@@ -9,6 +9,7 @@ from keras_transformer.config import (
     CleaningConfig,
     Config,
     DataConfig,
+    DeviceConfig,
     ModelConfig,
     SearchConfig,
     SpecialIds,
@@ -26,6 +27,7 @@ SECTIONS = {
     "training": TrainingConfig,
     "search": SearchConfig,
     "cleaning": CleaningConfig,
+    "devices": DeviceConfig,
 }
 
 

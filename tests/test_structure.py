@@ -38,6 +38,7 @@ FLOORS = [
         "schedules",
         "search",
         "training.callbacks",
+        "training.errors",
     },
     {
         "data.archives",
