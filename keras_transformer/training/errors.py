@@ -34,7 +34,7 @@ class WorkerLostError(TrainingError):
     exit_code = 6
 
 
-class Stopped(TrainingError):
+class StoppedError(TrainingError):
     """A signal asked the run to end; its state is saved.
 
     Args:
