@@ -108,6 +108,11 @@ class TokenWeightedStep:
         """List of `tf.Variable`, averages of the trainable variables; empty where none are kept."""
         return list(self._in_training.ema_weights)
 
+    def reset_ema(self):
+        """Lets the moving averages begin at the present weights."""
+        for weight, averaged in zip(self.trainable_variables, self.ema_weights, strict=False):
+            averaged.assign(weight.value)
+
     @property
     def requests(self):
         """`tf.Variable`, float32, shape `(REQUESTS,)`: what this worker asks of all.
