@@ -24,9 +24,9 @@ def early_stopping_reason(records, training):
     waited = len(ranks) - 1 - best
     if waited < training.early_stopping:
         return None
-    value = (
-        f"loss {validations[best]['loss']:.3f}" if name == "loss" else f"BLEU {validations[best]['bleu']:.2f}"
-    )
+    value = f"loss {validations[best]['loss']:.3f}"
+    if name == "bleu":
+        value = f"BLEU {validations[best]['bleu']:.2f}"
     times = "validation was" if waited == 1 else f"{waited} validations were"
     return f"the last {times} no better than step {validations[best]['step']:,} ({value})"
 

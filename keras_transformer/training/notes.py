@@ -20,9 +20,9 @@ def learning_rate_note(config):
     lower = scale * (batch_tokens / PAPER_BATCH_TOKENS) ** 0.5
     at_once = max(batch_tokens, config.data.max_length)
     return (
-        f"note: training.learning_rate_scale={scale:g} is for batches of {PAPER_BATCH_TOKENS:,} tokens a side,"
-        f" these have {batch_tokens:,}: the loss may stick or become NaN. Either train on the paper's batch in"
-        f" parts that fit (--set data.batch_tokens={PAPER_BATCH_TOKENS} --set devices.batch_tokens={at_once}),"
+        f"note: training.learning_rate_scale={scale:g} suits batches of {PAPER_BATCH_TOKENS:,} tokens a side;"
+        f" with {batch_tokens:,} the loss may stick or become NaN. Either keep the paper's batch and cut it"
+        f" for the device (--set data.batch_tokens={PAPER_BATCH_TOKENS} --set devices.batch_tokens={at_once})"
         f" or lower the rate (--set training.learning_rate_scale={lower:.2g})"
     )
 

@@ -71,10 +71,8 @@ class Progress(keras.callbacks.Callback):
         """Ends the interval of a restored state that was saved before its line."""
         logs = {name: float(value) for name, value in self.model.get_metrics_result().items()}
         if self.run.writes and logs["steps"]:
-            if not any(
-                record["kind"] == "train" and record["step"] == self.step
-                for record in self.run.read_history()
-            ):
+            logged = {record["step"] for record in self.run.read_history() if record["kind"] == "train"}
+            if self.step not in logged:
                 self._log(logs, None)
         self.model.reset_metrics()
 

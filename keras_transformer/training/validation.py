@@ -122,9 +122,8 @@ class Validation(keras.callbacks.Callback):
         step = int(self.model.optimizer.iterations)
         if step == self.validated:
             return
-        if any(
-            record["kind"] == "validation" and record["step"] == step for record in self.run.read_history()
-        ):
+        records = self.run.read_history()
+        if step in {record["step"] for record in records if record["kind"] == "validation"}:
             self.validated = step
         elif self._due(step):
             self.validate(step)
