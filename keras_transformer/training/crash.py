@@ -28,7 +28,8 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
         model: the compiled `Transformer` in training.
         step: int, the step whose gradient was not finite.
         batch: pair `((source_ids, target_ids), labels)` of that step, int, shapes
-            `(batch, source_len)`, `(batch, target_len)` and `(batch, target_len)`.
+            `(batch, source_len)`, `(batch, target_len)` and `(batch, target_len)`; or all
+            with an axis of micro-batches before, which are put under each other.
         plan_key: what names the batch in the plan of the run, as JSON can hold it.
         records: list of dict, the history; the last 20 are written.
 
@@ -42,7 +43,7 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
         return None
     (source_ids, target_ids), labels = batch
     arrays = {
-        name: np.asarray(array)
+        name: np.reshape(array, (-1, np.shape(array)[-1]))
         for name, array in (("source_ids", source_ids), ("target_ids", target_ids), ("labels", labels))
     }
     report = {
