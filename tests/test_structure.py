@@ -39,6 +39,8 @@ FLOORS = [
         "search",
         "training.callbacks",
         "training.errors",
+        "training.position",
+        "training.resuming",
     },
     {
         "data.archives",
@@ -52,6 +54,7 @@ FLOORS = [
         "layers.dropout",
         "layers.embedding",
         "metrics",
+        "training.tensor_files",
     },
     {
         "data.cldr",
@@ -65,6 +68,9 @@ FLOORS = [
         "layers.attention",
         "layers.feed_forward",
         "layers.residual",
+        "training.averaging",
+        "training.best",
+        "training.checkpoints",
         "training.step",
     },
     {
@@ -83,7 +89,7 @@ FLOORS = [
     {
         "data.sharding",
         "data.training_data",
-        "training.checkpoints",
+        "training.run_folder",
     },
     {
         "data.preparing",

@@ -1,8 +1,8 @@
 """The newest training states of a run, in `checkpoints/`.
 
-    step-N.index, step-N.data-*   weights, optimizer, seeds, and where in data and log the run is
-    checkpoint                    the list of them, as TensorFlow writes it
-    damaged/                      states that could not be read when the run continued
+step-N.index, step-N.data-*   weights, optimizer, seeds, and where in data and log the run is
+checkpoint                    the list of them, as TensorFlow writes it
+damaged/                      states that could not be read when the run continued
 """
 
 import pathlib
@@ -118,7 +118,8 @@ class Checkpoints:
     def save(self, seconds):
         """Writes the present state, unless it is the one restored or saved last.
 
-        Every worker of a cluster calls this: sums over replicas are read by all of them.
+        Every worker of a cluster calls this: those that do not write find, at the same step as
+        the one that does, what is not finite.
 
         Args:
             seconds: training time of the run so far.
@@ -137,11 +138,8 @@ class Checkpoints:
             variable.assign(sums[name])
         if self.writes:
             there = tensor_files.steps_in(self.folder)
-            kept = f"The newest whole checkpoint is step-{there[-1]}." if there else "There is no checkpoint yet."
-            tensor_files.write(self._tree, self._prefix(step), kept=kept)
-            with tensor_files.storing(
-                self.folder / _LIST, kept=f"The newest whole checkpoint is step-{step}."
-            ):
+            tensor_files.write(self._tree, self._prefix(step), kept=_newest_is(there))
+            with tensor_files.storing(self.folder / _LIST, kept=_newest_is([*there, step])):
                 self._keep(tensor_files.steps_in(self.folder))
         self._newest = step
 
@@ -267,6 +265,10 @@ def _seed_states(model):
 
 def _names(steps):
     return ", ".join(f"step-{step}" for step in steps)
+
+
+def _newest_is(steps):
+    return f"The newest whole checkpoint is step-{steps[-1]}." if steps else "There is no checkpoint yet."
 
 
 def _there_is(steps):

@@ -12,13 +12,14 @@ from keras_transformer.data.feeding import training_batches, validation_batches
 from keras_transformer.data.text import Pairs
 from keras_transformer.data.training_data import load_training_data
 from keras_transformer.evaluation import Scores, bleu_scorer, corpus_scores
+from keras_transformer.files import write_text
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, TokenAccuracy
 from keras_transformer.model import Transformer
 from keras_transformer.presets import with_vocab_size
 from keras_transformer.schedules import TransformerSchedule
 from keras_transformer.training.callbacks import Clock, Progress, Saving, TimeLimit, Validation
-from keras_transformer.training.checkpoints import RunFolder, check_unused, write_text
+from keras_transformer.training.run_folder import RunFolder, check_unused
 from keras_transformer.translator import Translator
 
 CORPUS_SUM = "corpus.sha256"
@@ -203,7 +204,8 @@ def _callbacks(run, training, clock, checkpoints, validation_batches, bleu):
 
 def _translate_unseen(run, model, corpus, average_last):
     """Averages the weights, translates the test (or validation) split and scores it."""
-    averaged = run.average(model, average_last)
+    averaged = run.average(last=average_last)
+    run.load_weights(model, "averaged")
     split = corpus.test_name if corpus.test else "validation"
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target

@@ -114,13 +114,10 @@ def storing(path, *, size=0, kept=""):
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        said = error.strerror if isinstance(error, OSError) else None
-        reason = (said or str(error)).splitlines()[0].rstrip(".")
-        lines = [f"{path}: cannot be written: {reason}."]
-        if size:
-            lines.append(f"It needs {size / 1e6:,.1f} MB, {_free(path) / 1e6:,.1f} MB are free.")
-        lines += [kept] if kept else []
-        raise StorageError(" ".join([*lines, "Make room, then start again with the same --run-dir"])) from error
+        reason = (getattr(error, "strerror", None) or str(error)).splitlines()[0].rstrip(".")
+        room = f"It needs {size / 1e6:,.1f} MB, {_free(path) / 1e6:,.1f} MB are free." if size else ""
+        said = [f"{path}: cannot be written: {reason}.", room, kept, "Make room, then start again"]
+        raise StorageError(" ".join(filter(None, said))) from error
 
 
 def load(tree, prefix, *, optional=()):
@@ -138,7 +135,7 @@ def load(tree, prefix, *, optional=()):
         DamagedError: the files are not whole.
         ValueError: they hold something else.
     """
-    reader, stored = _open(prefix)
+    _, stored = _open(prefix)
     wanted = flat(tree)
     for name in sorted({*wanted, *stored}):
         if name not in wanted or name not in stored:
@@ -148,11 +145,21 @@ def load(tree, prefix, *, optional=()):
             continue
         variable, (_, shape, dtype) = wanted[name], stored[name]
         _check_same(prefix, name, (shape, dtype), (variable.shape.as_list(), variable.dtype))
-    for key, _, _ in stored.values():
-        _tensor(reader, prefix, key)
+    verify(prefix)
     # Without `expect_partial`, what is left over is listed when Python ends.
     tf.train.Checkpoint(**tree).read(str(prefix)).expect_partial()
     return set(stored)
+
+
+def verify(prefix):
+    """Looks at every checksum.
+
+    Raises:
+        DamagedError: the files are not whole.
+    """
+    reader, stored = _open(prefix)
+    for key, _, _ in stored.values():
+        _tensor(reader, prefix, key)
 
 
 def names_of(prefix):
