@@ -39,6 +39,7 @@ FLOORS = [
         "search",
         "training.callbacks",
         "training.errors",
+        "training.memory",
     },
     {
         "data.archives",
@@ -79,6 +80,7 @@ FLOORS = [
         "data.corpus",
         "data.prepared",
         "training.checkpoints",
+        "training.initial_weights",
     },
     {
         "data.sharding",
