@@ -116,7 +116,9 @@ def place(devices, *, precision="float32"):
             "strategy=multiworker needs the environment variable TF_CONFIG with the addresses of all workers "
             "and the number of this one. See the README, or use strategy=mirrored"
         )
-    names = _devices(devices, gpus, asked=devices.replicas > 0 or devices.strategy in ("mirrored", "multiworker"))
+    names = _devices(
+        devices, gpus, asked=devices.replicas > 0 or devices.strategy in ("mirrored", "multiworker")
+    )
     if strategy == "none":
         return Placement(tf.distribute.get_strategy())
     num_replicas = len(names) * (cluster.num_workers if strategy == "multiworker" else 1)
@@ -204,9 +206,7 @@ def _logical_cpus(number):
     there = tf.config.get_logical_device_configuration(cpu) or [None]
     if len(there) < number:
         try:
-            tf.config.set_logical_device_configuration(
-                cpu, [tf.config.LogicalDeviceConfiguration()] * number
-            )
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)
         except RuntimeError as error:
             raise ValueError(
                 f"devices.replicas={number}, but TensorFlow has started with {len(there)} logical CPU "
@@ -217,5 +217,7 @@ def _logical_cpus(number):
 
 def _choice(name, choices, where):
     if name not in choices:
-        raise ValueError(f"devices.cross_device_ops must be one of {list(choices)} {where}. Received: {name!r}")
+        raise ValueError(
+            f"devices.cross_device_ops must be one of {list(choices)} {where}. Received: {name!r}"
+        )
     return choices[name]

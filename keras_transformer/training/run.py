@@ -40,7 +40,13 @@ from keras_transformer.training.validation import Validation, ValidationSearch
 from keras_transformer.translator import Translator
 
 # Other batches of the same pairs: the run goes on at the pair where it was.
-_SAME_PAIRS = {"data.batch_tokens", "data.padding", "data.max_shapes", "training.seed", "data.subword_dropout"}
+_SAME_PAIRS = {
+    "data.batch_tokens",
+    "data.padding",
+    "data.max_shapes",
+    "training.seed",
+    "data.subword_dropout",
+}
 
 
 class Result(NamedTuple):
@@ -188,7 +194,11 @@ def _tell(config, corpus, num_long):
 
 def _moved(changes, batches, corpus):
     """Returns where a run goes on whose batches have changed; `None` where they have not."""
-    names = {name for name, *_ in changes if name.startswith(("data.", "cleaning.", "corpus.")) or name in _SAME_PAIRS}
+    names = {
+        name
+        for name, *_ in changes
+        if name.startswith(("data.", "cleaning.", "corpus.")) or name in _SAME_PAIRS
+    }
     names -= {"data.data_dir", "data.manual_dir", "data.service"}
     if not names:
         return None
@@ -225,9 +235,7 @@ def _fit(session, placement, signals, resume_from):
         )
     if session.is_new and training.init_from:
         source = RunFolder(training.init_from)
-        found = initialize_from(
-            model, session.corpus.tokenizers, source, weights=training.init_weights
-        )
+        found = initialize_from(model, session.corpus.tokenizers, source, weights=training.init_weights)
         model.reset_ema()
         print(found.text, flush=True)
 
@@ -377,7 +385,9 @@ def _translate_unseen(session):
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target
     path = run.path / f"translations.{split}.{target}"
-    scored = {(record["split"], record.get("step")) for record in run.read_history() if record["kind"] == "test"}
+    scored = {
+        (record["split"], record.get("step")) for record in run.read_history() if record["kind"] == "test"
+    }
     if (split, averaged[-1]) in scored and path.exists():
         print(
             f"{run.path}: finished before; nothing to do. To go on, raise training.max_steps"
@@ -385,7 +395,9 @@ def _translate_unseen(session):
             flush=True,
         )
         translations = path.read_text(encoding="utf-8").split("\n")[:-1]
-        return Result(run, split, pairs, translations, corpus_scores(translations, pairs.target, target_language=target))
+        return Result(
+            run, split, pairs, translations, corpus_scores(translations, pairs.target, target_language=target)
+        )
     print(
         f"\ntranslating {split} with the mean of {len(averaged)} checkpoints, to step {averaged[-1]:,}"
         f" (beam {search.beam_size}, alpha {search.alpha:g})",
