@@ -113,12 +113,12 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
         placement = place(config.devices, precision=config.training.precision)
         session = _open(config, pathlib.Path(run_dir), placement, allowed, stack)
         try:
-            translate = _fit(session, placement, signals, resume_from)
+            step = _fit(session, placement, signals, resume_from)
         except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
             if placement.num_workers == 1:
                 raise
             raise lost_worker(error) from error
-        return translate and _translate_unseen(session)
+        return _translate_unseen(session, step) if placement.is_chief else None
 
 
 class _Session(NamedTuple):
@@ -219,7 +219,7 @@ def _moved(changes, batches, corpus):
 
 
 def _fit(session, placement, signals, resume_from):
-    """Trains as far as the settings say; returns whether there is something to translate."""
+    """Trains as far as the settings say; returns the step it ended at."""
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     keras.utils.set_random_seed(training.seed)
@@ -253,7 +253,7 @@ def _fit(session, placement, signals, resume_from):
         print(f"{run.path}: {'trained' if done else 'continuing'} at step {step:,}", flush=True)
     if not done:
         _train_on(session, placement, signals, model, checkpoints, step, clock)
-    return placement.is_chief
+    return int(model.optimizer.iterations.numpy())
 
 
 def _restore(checkpoints, placement, resume_from):
@@ -378,34 +378,31 @@ def _sizes(tokenizers):
     return f"{source:,}" if tokenizers.shared else f"{source:,} and {target:,}"
 
 
-def _translate_unseen(session):
+def _translate_unseen(session, step):
     """Averages the weights, translates the test (or validation) split and scores it, once."""
     run, corpus = session.run, session.corpus
-    averaged = run.average(last=run.config.training.average_last)
     split = corpus.test_name if corpus.test else "validation"
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target
     path = run.path / f"translations.{split}.{target}"
-    scored = {
-        (record["split"], record.get("step")) for record in run.read_history() if record["kind"] == "test"
-    }
-    if (split, averaged[-1]) in scored and path.exists():
+    scored = [(record["split"], record.get("step")) for record in run.read_history() if record["kind"] == "test"]
+    if (split, step) in scored and path.exists():
         print(
             f"{run.path}: finished before; nothing to do. To go on, raise training.max_steps"
             " (or max_minutes)",
             flush=True,
         )
         translations = path.read_text(encoding="utf-8").split("\n")[:-1]
-        return Result(
-            run, split, pairs, translations, corpus_scores(translations, pairs.target, target_language=target)
-        )
+        scores = corpus_scores(translations, pairs.target, target_language=target)
+        return Result(run, split, pairs, translations, scores)
+    averaged = run.average(last=run.config.training.average_last)
     print(
-        f"\ntranslating {split} with the mean of {len(averaged)} checkpoints, to step {averaged[-1]:,}"
+        f"\ntranslating {split} with the mean of the newest checkpoints, {len(averaged)} of them"
         f" (beam {search.beam_size}, alpha {search.alpha:g})",
         flush=True,
     )
     translations = Translator.load(run.path).translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
     write_text(path, "\n".join(translations) + "\n")
-    run.append_history({"kind": "test", "split": split, "step": averaged[-1], **scores.to_dict()})
+    run.append_history({"kind": "test", "split": split, "step": step, **scores.to_dict()})
     return Result(run, split, pairs, translations, scores)

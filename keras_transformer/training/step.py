@@ -182,6 +182,7 @@ class TokenWeightedStep:
         return
 
     def make_train_function(self, force=False):
+        """As in Keras, which cannot reduce the logs of several workers."""
         if _num_workers(self.distribute_strategy) == 1:
             return super().make_train_function(force)
         if self.train_function is None or force:
@@ -189,6 +190,7 @@ class TokenWeightedStep:
         return self.train_function
 
     def make_test_function(self, force=False):
+        """As `make_train_function`."""
         if _num_workers(self.distribute_strategy) == 1:
             return super().make_test_function(force)
         if self.test_function is None or force:
@@ -196,7 +198,7 @@ class TokenWeightedStep:
         return self.test_function
 
     def _distributed(self, step):
-        """Keras reduces logs along an axis they do not have where there are several workers."""
+        """Returns a function of an iterator that takes a step; its logs are the same on all replicas."""
         strategy = self.distribute_strategy
 
         @tf.function(reduce_retracing=True, autograph=False)
