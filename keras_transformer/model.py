@@ -9,6 +9,7 @@ from keras import ops
 from keras_transformer.config import ModelConfig, SpecialIds
 from keras_transformer.layers.attention import KeyValue
 from keras_transformer.layers.decoder import DecoderLayer
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.layers.encoder import EncoderLayer
 from keras_transformer.layers.projection import PACKAGE, Projection
@@ -111,9 +112,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         self.target_embedding = self.source_embedding
         if config.sharing != "all":
             self.target_embedding = self._embedding("target_embedding", config.target_vocab_size)
-        self.embedding_dropout = keras.layers.Dropout(
-            config.embedding_dropout, name="embedding_dropout", dtype=policy
-        )
+        self.embedding_dropout = Dropout(config.embedding_dropout, name="embedding_dropout", dtype=policy)
         self.encoder_layers = [
             EncoderLayer(name=f"encoder_{i}", **layer) for i in range(config.num_encoder_layers)
         ]

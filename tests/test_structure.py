@@ -37,9 +37,15 @@ FLOORS = [
         "presets",
         "schedules",
         "search",
-        "training.callbacks",
+        "training.clock",
+        "training.early_stopping",
         "training.errors",
+        "training.events",
         "training.memory",
+        "training.notes",
+        "training.position",
+        "training.progress",
+        "training.resuming",
     },
     {
         "data.archives",
@@ -50,23 +56,32 @@ FLOORS = [
         "data.parallel",
         "data.tokenizer",
         "data.wordpiece_learning",
-        "layers.attention",
+        "layers.dropout",
         "layers.embedding",
-        "layers.feed_forward",
-        "layers.residual",
         "metrics",
+        "training.crash",
+        "training.signals",
+        "training.tensor_files",
+        "training.validation",
     },
     {
         "data.cldr",
         "data.cleaning",
         "data.folders",
         "data.looking",
+        "data.portions",
         "data.sampled",
         "data.service",
         "data.tfds",
         "data.wordpiece",
-        "layers.decoder",
-        "layers.encoder",
+        "layers.attention",
+        "layers.feed_forward",
+        "layers.residual",
+        "training.averaging",
+        "training.best",
+        "training.checkpoints",
+        "training.preflight",
+        "training.steering",
         "training.step",
     },
     {
@@ -74,21 +89,26 @@ FLOORS = [
         "data.progress",
         "data.sources",
         "data.vocabulary",
-        "model",
+        "layers.decoder",
+        "layers.encoder",
+        "training.placement",
     },
     {
         "data.corpus",
         "data.prepared",
-        "training.checkpoints",
+        "model",
         "training.initial_weights",
     },
     {
         "data.sharding",
         "data.training_data",
-        "translator",
+        "training.run_folder",
     },
     {
         "data.preparing",
+        "translator",
+    },
+    {
         "training.run",
     },
 ]
@@ -166,7 +186,7 @@ def test_the_model_side_imports_without_tensorflow(module):
     assert not roots & TENSORFLOW
 
 
-def test_only_one_function_of_the_model_side_imports_tensorflow():
+def test_only_two_functions_of_the_model_side_import_tensorflow():
     found = [
         (module, function.name)
         for module in MODEL_SIDE
@@ -174,7 +194,7 @@ def test_only_one_function_of_the_model_side_imports_tensorflow():
         if isinstance(function, ast.FunctionDef)
         and {name.split(".")[0] for name in imported(ast.walk(function))} & TENSORFLOW
     ]
-    assert found == [("losses", "_add_at")]
+    assert sorted(found) == [("layers.dropout", "_fold_in_replica"), ("losses", "_add_at")]
 
 
 @pytest.mark.parametrize("module", STANDARD_LIBRARY_ONLY)
@@ -209,7 +229,8 @@ def test_everything_public_has_a_docstring(module):
     known = {
         "build", "call", "compute_output_shape", "compute_output_spec", "from_config",
         "get_build_config", "get_compile_config", "get_config", "compile_from_config", "metrics",
-        "result", "train_step", "test_step", "on_train_begin", "on_train_batch_end", "on_train_end",
+        "result", "train_step", "test_step", "on_epoch_begin", "on_epoch_end",
+        "on_train_begin", "on_train_batch_end", "on_train_end",
     }  # fmt: skip
     missing = [
         name

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.projection import PACKAGE, Projection
 
 
@@ -131,7 +132,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.query_projection = projection(self.key_dim, "query")
         self.key_projection = projection(self.key_dim, "key")
         self.value_projection = projection(self.value_dim, "value")
-        self.weights_dropout = keras.layers.Dropout(dropout, dtype="float32", name="dropout")
+        self.weights_dropout = Dropout(dropout, dtype="float32", name="dropout")
         self.output_projection = None  # as wide as the queries, so made in `build`
 
     def build(self, query_shape, value_shape, key_shape=None):

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.projection import PACKAGE, Projection
 
 
@@ -24,7 +25,7 @@ class FeedForward(keras.layers.Layer):
         self.dropout = dropout
         self.supports_masking = True
         self.inner = Projection(d_ff, use_bias=True, activation="relu", name="inner", dtype=self.dtype_policy)
-        self.relu_dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+        self.relu_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
         self.outer = None  # as wide as the input, so made in `build`
 
     def build(self, inputs_shape):

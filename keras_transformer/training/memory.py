@@ -81,7 +81,7 @@ def largest_shape(shapes, config, precision="float32"):
     return max(shapes, key=lambda shape: estimate_bytes(shape, config, precision))
 
 
-def out_of_memory_message(shape, batch_tokens, error, *, max_length):
+def out_of_memory_message(shape, config, error):
     """Says which batch did not fit and what to lower, in the order of least harm.
 
     A smaller `devices.batch_tokens` leaves the batch as it is and only cuts it into more
@@ -89,25 +89,27 @@ def out_of_memory_message(shape, batch_tokens, error, *, max_length):
 
     Args:
         shape: (rows, source_len, target_len) of what one device was to compute.
-        batch_tokens: its budget in padded tokens, for source and for target each.
+        config: `Config` of the run.
         error: the exception.
-        max_length: `data.max_length`, below which the budget cannot be.
 
     Returns:
         str, one line.
     """
     rows, source, target = shape
-    # Half the budget is no help where the batch is smaller than that.
-    half = min(batch_tokens, rows * max(source, target)) // 2
-    suggested = max(half // _ROWS_MULTIPLE, -(-max_length // _ROWS_MULTIPLE)) * _ROWS_MULTIPLE
+    name = "devices.batch_tokens" if config.devices.batch_tokens else "data.batch_tokens"
+    budget = config.devices.batch_tokens or config.data.batch_tokens
+    max_length = config.data.max_length
+    # Half the budget is no help where the device's part of the batch is smaller than that.
+    present = min(budget, rows * max(source, target))
+    half, least = present // 2 // _ROWS_MULTIPLE, -(-max_length // _ROWS_MULTIPLE)
+    suggested = max(half, least) * _ROWS_MULTIPLE
     advice = []
-    if suggested < min(batch_tokens, rows * max(source, target)):
+    if suggested < present:
         advice.append(f"--set devices.batch_tokens={suggested} (the same batches, computed in smaller parts)")
     advice += [f"a data.max_length below {max_length}", "a smaller data.vocab_size"]
     return (
         f"out of memory: a batch of {rows:,} rows, {source:,} source and {target:,} target tokens each, "
-        f"within the budget of {batch_tokens:,} tokens a device ({_reason(error)}). "
-        f"Try {', then '.join(advice)}"
+        f"within {name}={budget} ({_reason(error)}). Try {', then '.join(advice)}"
     )
 
 

@@ -1,84 +1,427 @@
-"""The token-weighted training step, under `model.fit` on the TensorFlow backend.
+"""The token-weighted training step, under `model.fit` and any distribution strategy (TensorFlow).
 
-Stock Keras weights the shown loss by sentences and computes every metric from the logits
-again. Here one pass over the logits gives loss, accuracy and perplexity, and each of them
-is a true mean over real target tokens.
+Stock Keras weights the loss of a replica by its sentences, computes every metric from the
+logits again, clips before the replicas' gradients are added, and applies an update that is
+not a number. Here a gradient is the sum over all target tokens of an update, divided by
+their number, whatever the number of replicas and micro-batches; what is shown is a true mean
+over real target tokens of all replicas; and a step without a finite gradient changes nothing.
 """
 
+import contextlib
 import types
+from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from keras_transformer.losses import LabelSmoothedCrossEntropy
-from keras_transformer.metrics import TokenLoss, TokenMean
+from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenStatistics
+from keras_transformer.metrics import Tally, TokenLoss, TokenMean
+
+REQUESTS = 3  # things that a worker may ask all others to do after a step
+
+
+class _Sums(NamedTuple):
+    """Sums over the rows of a replica, or of all; scalars."""
+
+    statistics: TokenStatistics
+    source_tokens: object
+    positions: object
+
+    @classmethod
+    def of(cls, statistics, source_ids, labels, pad_id):
+        source_tokens = tf.math.count_nonzero(source_ids != pad_id, dtype=tf.float32)
+        positions = tf.cast(tf.size(source_ids) + tf.size(labels), tf.float32)
+        return cls(TokenStatistics(*map(tf.reduce_sum, statistics)), source_tokens, positions)
+
+    @classmethod
+    def zeros(cls):
+        return cls(TokenStatistics(*[tf.zeros(())] * 4), tf.zeros(()), tf.zeros(()))
 
 
 class TokenWeightedStep:
-    """Mix-in for a `keras.Model` whose outputs are logits over a vocabulary."""
+    """Mix-in for a `keras.Model` whose outputs are logits over a vocabulary.
 
-    def compile(self, optimizer="adam", loss=None, metrics=None, **kwargs):
+    A batch is `((source_ids, target_ids), labels)`, int, of shapes `(rows, length)`, or
+    `(micro_batches, rows, length)`: then the gradients of the micro-batches are summed
+    before the one update.
+    """
+
+    def compile(self, optimizer="adam", loss=None, metrics=None, *, ema_decay=0.0, **kwargs):
         """Prepares the model for `fit` and `evaluate`.
 
         Args:
-            optimizer: a Keras optimizer.
+            optimizer: a Keras optimizer. Its clipping is applied to the whole gradient, after
+                the replicas' are added.
             loss: a `LabelSmoothedCrossEntropy`; `None` is one with the paper's 0.1.
-            metrics: list of token means, such as `TokenAccuracy()` and `Perplexity()`.
+            metrics: list of token means, such as `TokenAccuracy()` and `Perplexity()`, and of
+                a `Tally()` for training.
+            ema_decay: decay of an exponential moving average of the weights, kept in
+                `ema_weights`; 0 for none.
             **kwargs: as in `keras.Model.compile`. `jit_compile` is off unless given:
                 XLA compiles once per shape, and batches have many.
 
         Raises:
-            ValueError: for another loss or metric: its mean would not be over tokens.
+            ValueError: for another loss or metric, as its mean would not be over tokens; or
+                for what Keras cannot do under a strategy.
         """
         loss = LabelSmoothedCrossEntropy() if loss is None else loss
         if not isinstance(loss, LabelSmoothedCrossEntropy):
             raise ValueError(f"`loss` must be a LabelSmoothedCrossEntropy. Received: {loss!r}")
         metrics = list(metrics or ())
         for metric in metrics:
-            if not isinstance(metric, TokenMean):
+            if not isinstance(metric, (TokenMean, Tally)):
                 raise ValueError(
                     "`metrics` must be token means such as TokenAccuracy() or Perplexity(). "
                     f"Received: {metric!r}"
                 )
-        kwargs.setdefault("jit_compile", False)
-        super().compile(optimizer=optimizer, loss=loss, **kwargs)
-        # A namespace, as Keras tracks lists and a built model takes no new members.
-        self._reported = types.SimpleNamespace(metrics=[TokenLoss(pad_id=loss.pad_id), *metrics])
+        if not 0 <= ema_decay < 1:
+            raise ValueError(f"`ema_decay` must be at least 0 and below 1. Received: {ema_decay}")
+        strategy = self.distribute_strategy
+        several = strategy.num_replicas_in_sync > 1
+        optimizer = keras.optimizers.get(optimizer)
+        _refuse(optimizer, strategy, self.dtype_policy.name)
+        xla = kwargs.pop("jit_compile", False)
+        with strategy.scope():
+            # One replica is compiled as a whole; of several, what they do by themselves.
+            super().compile(optimizer=optimizer, loss=loss, jit_compile=xla and not several, **kwargs)
+            self.optimizer.build(self.trainable_variables)
+            # A namespace, as Keras tracks lists and a built model takes no new members.
+            self._in_training = types.SimpleNamespace(
+                metrics=[TokenLoss(pad_id=loss.pad_id), *metrics],
+                ema_decay=ema_decay,
+                ema_weights=_copies(self.trainable_variables) if ema_decay else [],
+            )
+        # What this process asks of the others; not one variable for all of them.
+        self._in_training.requests = tf.Variable(tf.zeros(REQUESTS), trainable=False)
+        compiled = several and xla
+        self._in_training.gradients = (
+            tf.function(self._gradients, jit_compile=True) if compiled else self._gradients
+        )
 
     @property
     def metrics(self):
-        return list(self._reported.metrics) if hasattr(self, "_reported") else []
+        return list(self._in_training.metrics) if hasattr(self, "_in_training") else []
+
+    @property
+    def ema_weights(self):
+        """List of `tf.Variable`, averages of the trainable variables; empty where none are kept."""
+        return list(self._in_training.ema_weights)
+
+    def reset_ema(self):
+        """Lets the moving averages begin at the present weights."""
+        for weight, averaged in zip(self.trainable_variables, self.ema_weights, strict=False):
+            averaged.assign(weight.value)
+
+    @property
+    def requests(self):
+        """`tf.Variable`, float32, shape `(REQUESTS,)`: what this worker asks of all.
+
+        The sum over all workers is in the logs of each step as `"requests"`, if there are
+        several workers.
+        """
+        return self._in_training.requests
+
+    def interval_sums(self):
+        """Returns the sums behind the metrics, over all replicas: {name: float}."""
+        found = {}
+        for variable in _metric_variables(self.metrics):
+            # All replicas hold the same; to read a sum over workers, all would have to.
+            local = self.distribute_strategy.experimental_local_results(variable.value)[0]
+            found[variable.path] = float(local) * self.distribute_strategy.num_replicas_in_sync
+        return found
+
+    def set_interval_sums(self, sums):
+        """Puts back what `interval_sums` returned."""
+        for variable in _metric_variables(self.metrics):
+            with self.distribute_strategy.scope():
+                variable.value.assign(np.asarray(sums[variable.path], variable.dtype))
 
     def get_compile_config(self):
         config = super().get_compile_config()
         if config and self.compiled:
             config["metrics"] = [keras.saving.serialize_keras_object(metric) for metric in self.metrics[1:]]
+            config["ema_decay"] = self._in_training.ema_decay
         return config
 
     def compile_from_config(self, config):
         # Keras' own declines, with a warning, where `compile` is overridden.
         self.compile(**keras.saving.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
 
     def train_step(self, data):
-        inputs, labels, _ = keras.utils.unpack_x_y_sample_weight(data)
-        with tf.GradientTape() as tape:
-            statistics = self.loss.statistics(labels, self(inputs, training=True))
-            loss = self._mean_over_tokens(statistics)
-        weights = self.trainable_weights
-        gradients = tape.gradient(loss, weights)
-        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return self._add_to_metrics(statistics)
+        (source_ids, target_ids), labels, _ = keras.utils.unpack_x_y_sample_weight(data)
+        real = tf.math.count_nonzero(labels != self.loss.pad_id, dtype=tf.float32)
+        num_tokens = tf.maximum(_over_replicas(real), 1.0)
+        gradients, sums = self._in_training.gradients(source_ids, target_ids, labels, num_tokens)
+        gradients, sums, requests = _over_replicas((gradients, sums, self._own_requests()))
+
+        scale = self._loss_scale()
+        norm = tf.linalg.global_norm(gradients) / scale
+        finite = tf.math.is_finite(norm) & tf.math.is_finite(sums.statistics.loss)
+        # A batch without a real token trains nothing; it tries out the memory.
+        self._update(gradients, norm, finite & (sums.statistics.weight > 0))
+        self._add_to_metrics(sums, norm, finite)
+        logs = self._results()
+        if _num_workers(self.distribute_strategy) > 1:
+            logs["requests"] = requests
+        return logs
 
     def test_step(self, data):
-        inputs, labels, _ = keras.utils.unpack_x_y_sample_weight(data)
-        return self._add_to_metrics(self.loss.statistics(labels, self(inputs, training=False)))
+        (source_ids, target_ids), labels, _ = keras.utils.unpack_x_y_sample_weight(data)
+        if len(labels.shape) == 3:
+            _, sums = self._over_micro_batches(source_ids, target_ids, labels, None)
+        else:
+            sums = self._sums(source_ids, target_ids, labels, training=False)
+        sums = _over_replicas(sums)
+        self._add_to_metrics(sums, None, None)
+        return self._results(only=(TokenMean,))
 
-    def _mean_over_tokens(self, statistics):
-        # A batch without a real token has loss 0, not 0 / 0.
-        return tf.reduce_sum(statistics.loss) / tf.maximum(tf.reduce_sum(statistics.weight), 1.0)
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        # Keras builds models on the mean of the replicas' batches: with rows in other numbers
+        # there is none. This model is built when it is made, its optimizer by `compile`.
+        return
 
-    def _add_to_metrics(self, statistics):
+    def make_train_function(self, force=False):
+        if _num_workers(self.distribute_strategy) == 1:
+            return super().make_train_function(force)
+        if self.train_function is None or force:
+            self.train_function = self._distributed(self.train_step)
+        return self.train_function
+
+    def make_test_function(self, force=False):
+        if _num_workers(self.distribute_strategy) == 1:
+            return super().make_test_function(force)
+        if self.test_function is None or force:
+            self.test_function = self._distributed(self.test_step)
+        return self.test_function
+
+    def _distributed(self, step):
+        """Keras reduces logs along an axis they do not have where there are several workers."""
+        strategy = self.distribute_strategy
+
+        @tf.function(reduce_retracing=True, autograph=False)
+        def one_step(data):
+            logs = strategy.run(step, args=(data,))
+            return tf.nest.map_structure(lambda log: strategy.experimental_local_results(log)[0], logs)
+
+        return lambda iterator: one_step(next(iterator))
+
+    def _gradients(self, source_ids, target_ids, labels, num_tokens):
+        """Returns the gradients, scaled against underflow where the precision asks for it, and `_Sums`."""
+        if len(labels.shape) == 3:
+            return self._over_micro_batches(source_ids, target_ids, labels, num_tokens)
+        weights = self.trainable_variables
+        with tf.GradientTape() as tape:
+            sums = self._sums(source_ids, target_ids, labels, training=True)
+            loss = sums.statistics.loss / num_tokens * self._loss_scale()
+        gradients = tape.gradient(loss, weights)
+        return list(map(tf.convert_to_tensor, gradients)), sums
+
+    def _over_micro_batches(self, source_ids, target_ids, labels, num_tokens):
+        """Adds up gradients and sums; only the sums, without dropout, where `num_tokens` is `None`."""
+        training = num_tokens is not None
+
+        def body(number, gradients, sums):
+            batch = source_ids[number], target_ids[number], labels[number]
+            if training:
+                new = self._gradients(*batch, num_tokens)
+            else:
+                new = [], self._sums(*batch, training=False)
+            return number + 1, *tf.nest.map_structure(tf.add, (gradients, sums), new)
+
+        count = tf.shape(labels)[0]
+        zeros = [tf.zeros(weight.shape) for weight in self.trainable_variables] if training else []
+        _, gradients, sums = tf.while_loop(
+            lambda number, *_: number < count,
+            body,
+            (0, zeros, _Sums.zeros()),
+            parallel_iterations=1,  # one micro-batch's activations at a time
+        )
+        return gradients, sums
+
+    def _sums(self, source_ids, target_ids, labels, training):
+        statistics = self.loss.statistics(labels, self((source_ids, target_ids), training=training))
+        return _Sums.of(statistics, source_ids, labels, self.loss.pad_id)
+
+    def _loss_scale(self):
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            return self.optimizer.scale_loss(tf.ones(()))
+        return 1.0
+
+    def _own_requests(self):
+        return tf.identity(self.requests) if _num_workers(self.distribute_strategy) > 1 else tf.zeros(0)
+
+    def _update(self, gradients, norm, applies):
+        optimizer, weights = self.optimizer, self.trainable_variables
+        averages, decay = self._in_training.ema_weights, self._in_training.ema_decay
+
+        def average(weight, averaged):
+            averaged.assign_add((1.0 - decay) * (weight - averaged))
+
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            # It looks for itself whether the gradients are finite, and lowers its scale.
+            before = tf.identity(optimizer.iterations.value)
+            optimizer.apply(gradients, weights)
+            optimizer.iterations.assign(before + 1)
+            for weight, averaged in zip(weights, averages, strict=False):
+                average(weight.value, averaged)
+            return
+        gradients = _clipped(gradients, norm, optimizer)
+
+        def apply_on_one():
+            with _without_clipping(optimizer):
+                optimizer.apply(gradients, weights)
+            for weight, averaged in zip(weights, averages, strict=False):
+                average(weight.value, averaged)
+
+        def skip():
+            # The step counts: it has read its batch.
+            optimizer.iterations.assign_add(1)
+
+        replica = tf.distribute.get_replica_context()
+        if replica is None or replica.num_replicas_in_sync == 1:
+            tf.cond(applies, apply_on_one, skip)
+            return
+
+        def update(strategy, gradients, applies):
+            def apply_on_all():
+                rate = optimizer.learning_rate
+                for weight, gradient in zip(weights, gradients, strict=True):
+                    strategy.extended.update(
+                        weight.value, _update_of(optimizer, weight), args=(gradient, rate), group=False
+                    )
+                for weight, averaged in zip(weights, averages, strict=False):
+                    strategy.extended.update(
+                        averaged, lambda old, new: average(new, old), args=(weight.value,), group=False
+                    )
+                optimizer.iterations.assign_add(1)
+
+            # All replicas found the same. A condition is possible here, between the replicas,
+            # and not within one.
+            tf.cond(strategy.experimental_local_results(applies)[0], apply_on_all, skip)
+
+        replica.merge_call(update, args=(gradients, applies))
+
+    def _add_to_metrics(self, sums, norm, finite):
+        # Every replica adds its share of the total, and Keras adds up the replicas.
+        replicas = tf.cast(self.distribute_strategy.num_replicas_in_sync, tf.float64)
+        counts = tf.nest.map_structure(lambda total: tf.cast(total, tf.float64) / replicas, sums)
+        one = 1.0 / replicas
+        if finite is not None:
+            statistics = [tf.where(finite, each, 0.0) for each in counts.statistics]
+            counts = counts._replace(statistics=TokenStatistics(*statistics))
         for metric in self.metrics:
-            metric.add(statistics)
-        return {metric.name: metric.result() for metric in self.metrics}
+            if isinstance(metric, TokenMean):
+                metric.add(counts.statistics)
+            elif finite is not None:
+                metric.add(
+                    {
+                        "steps": one,
+                        "skipped": tf.where(finite, tf.zeros_like(one), one),
+                        "source_tokens": counts.source_tokens,
+                        "target_tokens": counts.statistics.weight,
+                        "positions": counts.positions,
+                        "gradient_norm": tf.where(finite, tf.cast(norm, tf.float64), 0.0) / replicas,
+                    }
+                )
+
+    def _results(self, only=(TokenMean, Tally)):
+        """Returns what the metrics are over all replicas: each replica holds a share of the sums."""
+        found = {}
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        for metric in self.metrics:
+            if isinstance(metric, TokenMean) and TokenMean in only:
+                found[metric.name] = metric.result()
+            elif isinstance(metric, Tally) and Tally in only:
+                totals = metric.result()
+                norm = totals.pop("gradient_norm")
+                found.update({name: total * replicas for name, total in totals.items()}, gradient_norm=norm)
+        return found
+
+
+def _refuse(optimizer, strategy, policy):
+    """Refuses what Keras gets wrong, before it does."""
+    if getattr(optimizer, "gradient_accumulation_steps", None):
+        raise ValueError(
+            "`gradient_accumulation_steps` weights micro-batches alike, however many tokens they have, "
+            "and fails under a strategy (keras#20582). Give batches of shape (micro_batches, rows, length)"
+        )
+    if getattr(optimizer, "use_ema", False):
+        raise ValueError(
+            "`use_ema` fails under a strategy (keras#20582) and replaces the weights at the end of every "
+            "`fit`. Use compile(..., ema_decay=...)"
+        )
+    if isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy):
+        raise ValueError(
+            "ParameterServerStrategy has no code path in Keras 3 (keras#20585). Use MirroredStrategy or "
+            "MultiWorkerMirroredStrategy"
+        )
+    if strategy.num_replicas_in_sync > 1 and (
+        policy == "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    ):
+        raise ValueError(
+            "float16 needs loss scaling, which Keras checks on one replica only: an overflow on another "
+            "would be applied. Use mixed_bfloat16, or one device"
+        )
+
+
+def _over_replicas(values):
+    """Returns the sum over all replicas; `values` where there is one."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return values
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+
+def _num_workers(strategy):
+    resolver = strategy.cluster_resolver
+    if resolver is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 1
+    return max(1, len(resolver.cluster_spec().as_dict().get("worker", ())))
+
+
+def _copies(weights):
+    return [tf.Variable(weight.value, trainable=False, name="ema") for weight in weights]
+
+
+def _metric_variables(metrics):
+    return [variable for metric in metrics for variable in metric.variables]
+
+
+def _update_of(optimizer, weight):
+    """Returns what updates one weight on one device, as Keras' optimizers do it."""
+    decay = optimizer.weight_decay if optimizer.weight_decay and optimizer._use_weight_decay(weight) else 0
+
+    def update(variable, gradient, rate):
+        if decay:
+            variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
+        optimizer.update_step(gradient, variable, rate)
+
+    return update
+
+
+def _clipped(gradients, norm, optimizer):
+    """Returns the gradients as the optimizer's settings clip them."""
+    if optimizer.global_clipnorm:
+        return tf.clip_by_global_norm(gradients, optimizer.global_clipnorm, use_norm=norm)[0]
+    if optimizer.clipnorm:
+        return [tf.clip_by_norm(gradient, optimizer.clipnorm) for gradient in gradients]
+    if optimizer.clipvalue:
+        return [
+            tf.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue) for gradient in gradients
+        ]
+    return gradients
+
+
+@contextlib.contextmanager
+def _without_clipping(optimizer):
+    """The optimizer clips nothing while its update is traced: it is clipped already."""
+    names = ("global_clipnorm", "clipnorm", "clipvalue")
+    kept = {name: getattr(optimizer, name) for name in names}
+    for name in names:
+        setattr(optimizer, name, None)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(optimizer, name, value)

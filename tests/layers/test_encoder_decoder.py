@@ -349,6 +349,7 @@ ARGUMENTS = {
         "dropout": 0.3,
         "use_bias": True,
     },
+    "Dropout": {"rate": 0.3, "seed": 5},
     "FeedForward": {"d_ff": 29, "dropout": 0.3},
     "Residual": {"dropout": 0.3, "norm_first": True, "epsilon": 0.01},
     **{
@@ -370,6 +371,7 @@ ARGUMENTS = {
         "positions": "learned",
         "max_positions": 19,
     },
+    "Tally": {"name": "counts"},
     "LabelSmoothedCrossEntropy": {
         "label_smoothing": 0.3,
         "formula": "uniform",

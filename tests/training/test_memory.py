@@ -117,39 +117,50 @@ def test_an_unknown_precision_is_refused():
         estimate_bytes(SHAPE, model_config(), "float64")
 
 
+def settings(device_tokens, max_length, batch_tokens=25_000):
+    values = {"devices.batch_tokens": device_tokens, "data.max_length": max_length}
+    values["data.batch_tokens"] = batch_tokens
+    return override(Config(), [f"{name}={value}" for name, value in values.items()])
+
+
 def test_the_message_names_shape_budget_and_what_to_lower_first():
     error = tf.errors.ResourceExhaustedError(None, None, OUT_OF_MEMORY)
-    message = out_of_memory_message((128, 49, 52), 6700, error, max_length=256)
+    message = out_of_memory_message((128, 49, 52), settings(6700, 256), error)
     assert "\n" not in message
     # Half of 128 * 52, which is below half the budget: 3,328, a multiple of 8.
     assert message == (
-        "out of memory: a batch of 128 rows, 49 source and 52 target tokens each, within the budget of "
-        "6,700 tokens a device (OOM when allocating tensor with shape[6272,37000] and type float). "
+        "out of memory: a batch of 128 rows, 49 source and 52 target tokens each, within "
+        "devices.batch_tokens=6700 (OOM when allocating tensor with shape[6272,37000] and type float). "
         "Try --set devices.batch_tokens=3328 (the same batches, computed in smaller parts), "
         "then a data.max_length below 256, then a smaller data.vocab_size"
     )
 
 
 @pytest.mark.parametrize(
-    ("shape", "batch_tokens", "max_length", "suggested"),
+    ("shape", "device_tokens", "max_length", "suggested"),
     [
-        ((100, 249, 200), 25_000, 256, 12_448),  # half of 24,900, rounded down
-        ((40, 10, 25), 25_000, 256, 496),  # a small batch: half of 1,000
+        ((100, 249, 200), 0, 256, 12_448),  # half of 24,900, rounded down
+        ((40, 10, 25), 0, 256, 496),  # a small batch, or part of one: half of 1,000
+        ((50, 30, 40), 1000, 100, 496),  # never more than the budget: half of 1,000
         ((2, 200, 200), 450, 250, 256),  # half of 400 would not hold a sentence of 250
     ],
 )
-def test_the_suggested_budget_is_one_that_the_settings_allow(shape, batch_tokens, max_length, suggested):
-    message = out_of_memory_message(shape, batch_tokens, MemoryError(), max_length=max_length)
+def test_the_suggested_budget_is_one_that_the_settings_allow(shape, device_tokens, max_length, suggested):
+    config = settings(device_tokens, max_length)
+    message = out_of_memory_message(shape, config, MemoryError())
     assert f"devices.batch_tokens={suggested} " in message
-    assert "(MemoryError)" in message
-    allowed = override(Config(), [f"devices.batch_tokens={suggested}", f"data.max_length={max_length}"])
+    assert (
+        f"within {'devices' if device_tokens else 'data'}.batch_tokens={device_tokens or 25000} (Memo"
+        in message
+    )
+    allowed = override(config, [f"devices.batch_tokens={suggested}"])
     assert allowed.devices.batch_tokens == suggested
 
 
 def test_where_one_sentence_is_all_there_is_the_length_comes_first():
-    message = out_of_memory_message((1, 256, 200), 256, MemoryError("x" * 500), max_length=256)
+    message = out_of_memory_message((1, 256, 200), settings(256, 256), MemoryError("x" * 500))
     assert "Try a data.max_length below 256, then a smaller data.vocab_size" in message
-    assert "devices.batch_tokens" not in message
+    assert "--set devices.batch_tokens" not in message
     assert len(message) < 400
 
 

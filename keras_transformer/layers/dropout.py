@@ -1,0 +1,61 @@
+"""Dropout that differs between the replicas of a distribution strategy."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.projection import PACKAGE
+
+
+class SeedGenerator(keras.random.SeedGenerator):
+    """Keras' own, with the number of the replica folded into what it draws.
+
+    Keras gives all replicas the same seeds, and so the same masks for other sentences.
+    Its state stays the same on all of them; on one device it draws what Keras' does.
+    """
+
+    def next(self, ordered=True):
+        return _fold_in_replica(super().next(ordered))
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class Dropout(keras.layers.Layer):
+    """Sets a share of the inputs to 0 in training, others on every replica.
+
+    Args:
+        rate: that share, at least 0 and below 1; what is left is scaled by 1 / (1 - rate).
+        seed: int; `None` draws one.
+    """
+
+    def __init__(self, rate, *, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise ValueError(f"`rate` must be at least 0 and below 1. Received: rate={rate}")
+        self.rate = rate
+        self.seed = seed
+        self.supports_masking = True
+        if rate > 0:
+            self.seed_generator = SeedGenerator(seed)
+
+    def build(self, inputs_shape=None):
+        """Has no weights."""
+
+    def call(self, inputs, training=None):
+        if not training or self.rate == 0:
+            return inputs
+        return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
+
+    def get_config(self):
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+def _fold_in_replica(seed):
+    if keras.backend.backend() != "tensorflow":
+        return seed
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return seed
+    number = tf.cast(replica.replica_id_in_sync_group, tf.int32)
+    folded = tf.random.experimental.stateless_fold_in(ops.cast(seed, "int64"), number)
+    return ops.cast(folded, seed.dtype)
