@@ -44,7 +44,7 @@ _MODULES = {
     "presets": ("PRESETS", "preset"),
     "schedules": ("TransformerSchedule",),
     "search": ("beam_search", "greedy_search"),
-    "training.checkpoints": ("RunFolder",),
+    "training.run_folder": ("RunFolder",),
     "training.run": ("compile_model", "train"),
     "translator": ("Translator",),
 }

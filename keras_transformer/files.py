@@ -18,7 +18,7 @@ def write_atomically(path, data):
         OSError: it cannot be written; nothing is left behind.
     """
     path = pathlib.Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -30,6 +30,15 @@ def write_atomically(path, data):
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def write_text(path, text):
+    """Writes UTF-8 text as `write_atomically` writes bytes.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    write_atomically(path, text.encode("utf-8"))
 
 
 @contextlib.contextmanager

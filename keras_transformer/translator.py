@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_transformer.config import SearchConfig, replace
 from keras_transformer.data.vocabulary import as_tokenizers, check_vocabularies
 from keras_transformer.search import Step, beam_search, greedy_search
-from keras_transformer.training.checkpoints import RunFolder
+from keras_transformer.training.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Translator:
 
         Args:
             run_dir: folder that `train_wmt.py` wrote.
-            weights: `"averaged"`, or `"last"` for the newest checkpoint.
+            weights: name of weights, as `RunFolder.load_weights` takes it.
 
         Raises:
             ValueError: not a run folder, or it holds no such weights.

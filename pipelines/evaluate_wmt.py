@@ -57,7 +57,8 @@ def main(argv=None):
         from keras_transformer.config import replace
         from keras_transformer.data.corpus import open_split
         from keras_transformer.evaluation import corpus_scores
-        from keras_transformer.training.checkpoints import RunFolder, write_text
+        from keras_transformer.files import write_text
+        from keras_transformer.training.run_folder import RunFolder
         from keras_transformer.translator import Translator
 
         if args.output and not os.path.isdir(os.path.dirname(args.output) or "."):

@@ -224,7 +224,7 @@ def repeat_piece(data):
 
 def begin_run(place):
     """Makes a run folder with another vocabulary of the same size, as a run just begun."""
-    from keras_transformer.training.checkpoints import RunFolder
+    from keras_transformer.training.run_folder import RunFolder
 
     train_wmt = importlib.import_module("train_wmt")
     config = train_wmt.resolve(train_wmt.parse_args(TRAIN_PREPARED.format(**vars(place)).split()[1:]))

@@ -11,7 +11,7 @@ from keras_transformer.data.tokenizer import SubwordTokenizer
 from keras_transformer.data.vocabulary import Tokenizers
 from keras_transformer.data.wordpiece import WordPieceTokenizer
 from keras_transformer.model import Transformer
-from keras_transformer.training.checkpoints import RunFolder
+from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator, search_ids
 
 TEXTS = [

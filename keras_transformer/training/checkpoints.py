@@ -1,295 +1,248 @@
-"""One run folder: configuration, vocabularies, checkpoints, averaged weights, history.
+"""The newest training states of a run, in `checkpoints/`.
 
-    config.json        every setting
-    tokenizer.model    the vocabulary; or one for each side: tokenizer.source.model and
-                       tokenizer.target.model
-    corpus.sha256      SHA-256 of the training ids, so that a run continues on the same text
-    tokenizer.sha256   their SHA-256, as `sha256sum --check` reads it
-    checkpoints/       the newest training states: weights, optimizer, seeds, step
-    averaged/          the mean of the newest checkpoints' weights, for translation
-    history.jsonl      one line per logged interval and per validation
-    tensorboard/       the same for TensorBoard
-    translations.*     what the end of training printed, in full
-
-Checkpoints are TensorFlow's: complete or invisible, with a checksum for each tensor.
+step-N.index, step-N.data-*   weights, optimizer, seeds, and where in data and log the run is
+checkpoint                    the list of them, as TensorFlow writes it
+damaged/                      states that could not be read when the run continued
 """
 
-import json
-import os
 import pathlib
 import re
+import sys
 
-import keras
-import numpy as np
 import tensorflow as tf
 
-from keras_transformer import config as configs
-from keras_transformer.data.vocabulary import (
-    as_tokenizers,
-    check_vocabularies,
-    load_tokenizers,
-    save_tokenizers,
-    vocabulary_files,
-)
-from keras_transformer.model import Transformer
+from keras_transformer.files import write_text
+from keras_transformer.training import tensor_files
+from keras_transformer.training.errors import NotFiniteError
 
-_SUMS = "tokenizer.sha256"
-
-
-class RunFolder:
-    """The files of one run.
-
-    Args:
-        path: an existing run folder.
-
-    Raises:
-        ValueError: no such folder, or it holds no run.
-    """
-
-    def __init__(self, path):
-        self.path = pathlib.Path(path)
-        try:
-            text = (self.path / "config.json").read_text(encoding="utf-8")
-        except OSError as error:
-            raise ValueError(
-                f"{self.path}: not a run folder (config.json: {error.strerror}). "
-                "Name the --run-dir of a training run"
-            ) from error
-        try:
-            self.config = configs.from_json(text)
-        except ValueError as error:
-            raise ValueError(f"{self.path / 'config.json'}: {error}") from error
-
-    @classmethod
-    def create(cls, path, config, tokenizers):
-        """Makes the folder of a new run.
-
-        Args:
-            path: a folder that does not exist or is empty.
-            config: `Config`, with the vocabulary sizes of the tokenizers.
-            tokenizers: a tokenizer, or `Tokenizers`.
-
-        Raises:
-            ValueError: the folder holds something else, or the vocabularies are not
-                those of the model.
-        """
-        tokenizers = as_tokenizers(tokenizers)
-        check_vocabularies(tokenizers, config.model)
-        path = pathlib.Path(path)
-        check_unused(path)
-        path.mkdir(parents=True, exist_ok=True)
-        save_tokenizers(path, tokenizers)
-        write_text(path / _SUMS, _sums(tokenizers))
-        # Last: a folder with a configuration has its vocabularies, too.
-        write_text(path / "config.json", configs.to_json(config))
-        return cls(path)
-
-    def load_tokenizers(self):
-        """Returns the `Tokenizers` of the run: the same one twice where it is shared.
-
-        Raises:
-            ValueError: they are missing, damaged, or not those of the model.
-        """
-        tokenizers = load_tokenizers(self.path)
-        try:
-            check_vocabularies(tokenizers, self.config.model)
-        except ValueError as error:
-            raise ValueError(f"{self.path}: {error}") from error
-        sums = self.path / _SUMS
-        if sums.exists() and sums.read_text(encoding="utf-8") != _sums(tokenizers):
-            raise ValueError(
-                f"{self.path}: the vocabulary is not the one that this run began with (see {_SUMS}). "
-                "Put its file back"
-            )
-        return tokenizers
-
-    def load_model(self, *, weights="averaged"):
-        """Returns the `Transformer` of the run.
-
-        Args:
-            weights: `"averaged"`, or `"last"` for the newest checkpoint.
-
-        Raises:
-            ValueError: there are no such weights, or they are not of this model.
-        """
-        folders = {"averaged": "averaged", "last": "checkpoints"}
-        if weights not in folders:
-            raise ValueError(f"`weights` must be one of {list(folders)}. Received: {weights!r}")
-        folder = self.path / folders[weights]
-        newest = tf.train.latest_checkpoint(folder)
-        if newest is None:
-            raise ValueError(
-                f"{folder}: no {weights} weights yet. Training writes the averaged ones at "
-                "its end; until then there is `last`"
-            )
-        model = Transformer(self.config.model)
-        _restore(tf.train.Checkpoint(weights=_by_path(model.weights)), newest, partly=True)
-        return model
-
-    def checkpoints(self, model, optimizer):
-        """Returns the `Checkpoints` of a model in training."""
-        return Checkpoints(self.path / "checkpoints", model, optimizer, self.config.training.keep_checkpoints)
-
-    def average(self, model, last):
-        """Writes the mean of the newest checkpoints' weights, and puts it into `model`.
-
-        Args:
-            model: a `Transformer` of this run.
-            last: number of checkpoints, as far as there are so many.
-
-        Returns:
-            list of str, the checkpoints averaged.
-        """
-        state = tf.train.get_checkpoint_state(self.path / "checkpoints")
-        paths = list(state.all_model_checkpoint_paths)[-last:] if state else []
-        if not paths:
-            raise ValueError(f"{self.path / 'checkpoints'}: no checkpoint to average")
-        by_path = _by_path(model.weights)
-        totals = {name: np.zeros(weight.shape, np.float64) for name, weight in by_path.items()}
-        for path in paths:
-            _restore(tf.train.Checkpoint(weights=by_path), path, partly=True)
-            for name, weight in by_path.items():
-                totals[name] += weight.numpy()
-        for name, weight in by_path.items():
-            weight.assign((totals[name] / len(paths)).astype(weight.dtype.as_numpy_dtype))
-        tf.train.CheckpointManager(
-            tf.train.Checkpoint(weights=by_path), self.path / "averaged", max_to_keep=1
-        ).save()
-        return paths
-
-    def append_history(self, record):
-        """Adds one line of JSON to `history.jsonl`."""
-        with (self.path / "history.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-
-    def rewind_history(self, step):
-        """Drops the records of steps after `step`: a run that continues makes them again."""
-        kept = [record for record in self.read_history() if record.get("step", 0) <= step]
-        write_text(self.path / "history.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
-
-    def read_history(self):
-        """Returns the records of `history.jsonl`, oldest first."""
-        path = self.path / "history.jsonl"
-        if not path.exists():
-            return []
-        # What follows the last newline is a record that a crash cut short.
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+_LIST = "checkpoint"
+_LINE = re.compile(r'(?:all_)?model_checkpoint_paths?: "(?:.*/)?step-(\d+)"|\w+_timestamps?: [\d.e+]+')
+# Missing in the states of older versions, or where a setting of the run was changed.
+_OPTIONAL = ("first_step", "first_batch", "interval/", "ema/", "optimizer/loss_scale/")
 
 
 class Checkpoints:
-    """Training states of one run: weights, optimizer, seeds and time.
+    """Training states of one run.
 
     Args:
         folder: where they are.
         model: a compiled `Transformer`.
         optimizer: its built optimizer; it counts the steps.
         keep: so many newest ones are kept.
+        writes: `False` on workers that are not the chief: they read, check and change nothing.
+        trained: whether the history knows of training: then there must be a state.
+
+    Attributes:
+        seconds: float64 `tf.Variable`, training time of the run when the state was saved.
+        first_step: int64 `tf.Variable`; see `first_batch`.
+        first_batch: int64 `tf.Variable`: step s reads batch `first_batch + s - first_step` of
+            the run's stream of batches.
     """
 
-    def __init__(self, folder, model, optimizer, keep):
+    def __init__(self, folder, model, optimizer, keep, *, writes=True, trained=False):
         self.folder = pathlib.Path(folder)
+        self.model = model
         self.optimizer = optimizer
+        self.keep = keep
+        self.writes = writes
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-        self._checkpoint = tf.train.Checkpoint(
-            weights=_by_path(model.weights),
-            optimizer=_by_path(optimizer.variables, "adam"),
+        self.first_step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.first_batch = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._interval = {
+            name: tf.Variable(0.0, dtype=tf.float64, trainable=False) for name in model.interval_sums()
+        }
+        paths = [weight.path for weight in model.trainable_variables]
+        self._ema = dict(zip(paths, model.ema_weights, strict=True)) if model.ema_weights else {}
+        self._tree = {
+            "weights": tensor_files.by_path(model.weights),
+            "optimizer": _optimizer_variables(optimizer),
             # Dropout's seed states: without them a resumed run is another run.
-            seeds=_seed_states(model),
-            seconds=self.seconds,
-        )
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint, folder, max_to_keep=keep, checkpoint_name="step"
-        )
+            "seeds": _seed_states(model),
+            "seconds": self.seconds,
+            "first_step": self.first_step,
+            "first_batch": self.first_batch,
+            "interval": self._interval,
+            "ema": self._ema,
+        }
+        self._finite = _finite_of(tensor_files.flat(self._tree))
+        self._trained = trained
+        self._newest = None
 
-    def restore(self):
-        """Restores the newest state.
+    def restore(self, step=None):
+        """Restores the newest state that is whole, or the one of a step.
+
+        Damaged states that are passed over move to `damaged/`. Restoring an earlier step
+        drops the states after it.
+
+        Args:
+            step: int, or `None` for the newest.
 
         Returns:
-            int, the step it was saved at; 0 where there is none.
+            int, the step it was saved at; 0 where the run never trained.
 
         Raises:
-            ValueError: the newest state is damaged or of another model, or there are
-                states but not the list of them: starting anew would overwrite them.
+            ValueError: no such step; all states are damaged, or the wanted one is; they are of
+                another model; or there are no states, or no list of them, though the run has
+                trained: starting anew would overwrite it.
         """
-        newest = self._manager.latest_checkpoint
-        if newest is None:
-            lost = sorted(path.stem for path in self.folder.glob("step-*.index"))
-            if lost:
+        there, listed = tensor_files.steps_in(self.folder), _read_list(self.folder)
+        if step is not None:
+            if step not in there:
+                raise ValueError(f"{self.folder}: no checkpoint of step {step}. {_there_is(there)}")
+            self._load(step)
+            damaged = []
+        elif not there and not listed:
+            if self._trained:
                 raise ValueError(
-                    f"{self.folder}: the file `checkpoint` is missing or damaged, but there "
-                    f"is {', '.join(lost)}. Restore it, or choose another --run-dir"
+                    f"{self.folder}: no checkpoint, but history.jsonl has records of training. "
+                    "Put the checkpoints back, or choose another --run-dir"
                 )
             return 0
-        _restore(self._checkpoint, newest)
+        else:
+            if listed is None:
+                whole = next((step for step in reversed(there) if self._is_whole(step)), None)
+                remedy = "" if whole is None else f"Continue with --resume-from {whole}, or "
+                raise ValueError(
+                    f"{self.folder}: the file `{_LIST}` is missing or damaged, but there is "
+                    f"{_names(there)}. {remedy or 'None of them is whole: '}choose another --run-dir"
+                )
+            step, damaged = self._load_newest(sorted({*there, *listed}))
+        if self.writes:
+            with tensor_files.storing(self.folder):
+                for one in damaged:
+                    tensor_files.move(self._prefix(one), self.folder / "damaged")
+                self._keep([one for one in tensor_files.steps_in(self.folder) if one <= step])
+        self._newest = step
         return int(self.optimizer.iterations.numpy())
 
     def save(self, seconds):
-        """Writes the present state, unless the newest checkpoint holds it already.
+        """Writes the present state, unless it is the one restored or saved last.
+
+        Every worker of a cluster calls this: those that do not write find, at the same step as
+        the one that does, what is not finite.
 
         Args:
             seconds: training time of the run so far.
+
+        Raises:
+            NotFiniteError: weights, moments or averages are not finite; nothing is written.
+            StorageError: there is no room; all states of before are there.
         """
         step = int(self.optimizer.iterations.numpy())
-        newest = self._manager.latest_checkpoint
-        if newest is not None and newest.endswith(f"step-{step}"):
+        if step == self._newest:
             return
+        sums = self.model.interval_sums()
+        self._check_finite(step)
         self.seconds.assign(seconds)
-        self._manager.save(checkpoint_number=step)
+        for name, variable in self._interval.items():
+            variable.assign(sums[name])
+        if self.writes:
+            there = tensor_files.steps_in(self.folder)
+            tensor_files.write(self._tree, self._prefix(step), kept=_newest_is(there))
+            with tensor_files.storing(self.folder / _LIST, kept=_newest_is([*there, step])):
+                self._keep(tensor_files.steps_in(self.folder))
+        self._newest = step
+
+    def _load_newest(self, steps):
+        """Returns the newest step that is whole, restored, and the damaged ones after it."""
+        damaged, reasons = [], []
+        for step in reversed(steps):
+            try:
+                self._load(step)
+            except tensor_files.DamagedError as error:
+                damaged.append(step)
+                reasons.append(str(error))
+                continue
+            if self.writes:
+                for reason in reasons:
+                    print(f"{reason}; continuing from step-{step}", file=sys.stderr, flush=True)
+            return step, damaged
+        raise ValueError(
+            f"{self.folder}: every checkpoint is damaged ({_names(steps)}). Put them back from a "
+            "copy, or choose another --run-dir"
+        )
+
+    def _load(self, step):
+        held = tensor_files.load(self._tree, self._prefix(step), optional=_OPTIONAL)
+        if self._interval and all(f"interval/{name}" in held for name in self._interval):
+            self.model.set_interval_sums(
+                {name: float(variable.numpy()) for name, variable in self._interval.items()}
+            )
+        for name, average in self._ema.items():
+            if f"ema/{name}" not in held:  # the average begins now
+                average.assign(self._tree["weights"][name])
+
+    def _is_whole(self, step):
+        try:
+            tensor_files.verify(self._prefix(step))
+        except tensor_files.DamagedError:
+            return False
+        return True
+
+    def _keep(self, steps):
+        """Writes the list of the newest of `steps`, and deletes every other state."""
+        kept = steps[-self.keep :]
+        lines = [f'model_checkpoint_path: "step-{kept[-1]}"']
+        lines += [f'all_model_checkpoint_paths: "step-{step}"' for step in kept]
+        write_text(self.folder / _LIST, "".join(f"{line}\n" for line in lines))
+        for step in set(tensor_files.steps_in(self.folder)) - set(kept):
+            tensor_files.delete(self._prefix(step))
+
+    def _check_finite(self, step):
+        names, finite = self._finite
+        bad = [name for name, is_finite in zip(names, finite().numpy(), strict=True) if not is_finite]
+        if bad:
+            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+            raise NotFiniteError(
+                f"{self.folder}: {bad[0]}{more} not finite at step {step:,}; nothing is saved. "
+                f"{_there_is(tensor_files.steps_in(self.folder))} Lower training.learning_rate_scale, "
+                "or set training.clip_norm"
+            )
+
+    def _prefix(self, step):
+        return self.folder / f"step-{step}"
 
 
-def _sums(tokenizers):
-    named = zip(tokenizers, vocabulary_files(tokenizers.shared), strict=False)
-    return "".join(f"{tokenizer.sha256}  {name}\n" for tokenizer, name in named)
+def clean_checkpoints(folder):
+    """Removes what a killed process left among the states of a run."""
+    listed = _read_list(folder) or ()
+    tensor_files.clean(folder, kept=[f"step-{step}" for step in listed])
 
 
-def check_unused(path):
-    """Raises `ValueError` if `path` is not an empty folder and no new one can be made there."""
-    path = pathlib.Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
-    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise ValueError(f"{path}: cannot write in {nearest}. Choose another --run-dir")
-
-
-def write_text(path, text):
-    """Writes a file that is complete when it appears."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _restore(checkpoint, path, *, partly=False):
-    """Restores a checkpoint file; `partly` where it holds more than `checkpoint`."""
+def _read_list(folder):
+    """Returns the steps of the file `checkpoint`; `None` where it is missing or damaged."""
     try:
-        # Every checksum is looked at before anything changes.
-        reader = tf.train.load_checkpoint(path)
-        for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)
-        # Without `expect_partial`, what is left over is listed when Python ends.
-        status = checkpoint.restore(path).expect_partial()
-        status.assert_existing_objects_matched() if partly else status.assert_consumed()
-    except (AssertionError, IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{path}: damaged, or of another model: {reason}") from error
+        lines = (pathlib.Path(folder) / _LIST).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = [_LINE.fullmatch(line) for line in lines]
+    if not all(found):
+        return None
+    return sorted({int(match[1]) for match in found if match[1]}) or None
 
 
-def _by_path(variables, owner=None):
-    """{path: tf.Variable}; `owner` stands for the path's first part, as Keras numbers it."""
-    found = {}
-    for variable in variables:
-        name = variable.path
-        if owner is not None:
-            name = f"{owner}/{name.partition('/')[2]}"
-        if name in found:
-            raise ValueError(f"Two variables have the path {name!r}.")
-        found[name] = variable.value if isinstance(variable, keras.Variable) else variable
-    return found
+def _finite_of(variables):
+    """Returns the names of all float variables, and a function of whether each is finite."""
+    floats = {name: variable for name, variable in variables.items() if variable.dtype.is_floating}
+
+    @tf.function
+    def finite():
+        return tf.stack([tf.reduce_all(tf.math.is_finite(variable)) for variable in floats.values()])
+
+    return list(floats), finite
+
+
+def _optimizer_variables(optimizer):
+    """{name: tf.Variable}; those of loss scaling have a name of their own."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is None:
+        return tensor_files.by_path(optimizer.variables, "adam")
+    inner_ids = {id(variable) for variable in inner.variables}
+    outer = [variable for variable in optimizer.variables if id(variable) not in inner_ids]
+    return {
+        **tensor_files.by_path(inner.variables, "adam"),
+        **tensor_files.by_path(outer, "loss_scale"),
+    }
 
 
 def _seed_states(model):
@@ -308,3 +261,15 @@ def _seed_states(model):
         f"seed_generator{f'_{i}' if i else ''}/seed_generator_state": variable.value
         for i, variable in enumerate(ordered)
     }
+
+
+def _names(steps):
+    return ", ".join(f"step-{step}" for step in steps)
+
+
+def _newest_is(steps):
+    return f"The newest whole checkpoint is step-{steps[-1]}." if steps else "There is no checkpoint yet."
+
+
+def _there_is(steps):
+    return f"There is {_names(steps)}." if steps else "There is no checkpoint."

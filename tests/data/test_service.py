@@ -27,8 +27,8 @@ from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.preparing import prepare
 from keras_transformer.data.sequences import IdPairs, Sequences, drop_long
 from keras_transformer.data.service import ServiceBatches
-from keras_transformer.training.checkpoints import RunFolder
 from keras_transformer.training.run import train
+from keras_transformer.training.run_folder import RunFolder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOUNS = {"man": "Mann", "king": "König", "fox": "Fuchs", "tree": "Baum", "river": "Fluss"}

@@ -15,7 +15,7 @@ from keras_transformer.data.tokenizer import SubwordTokenizer
 from keras_transformer.data.vocabulary import Tokenizers
 from keras_transformer.data.wordpiece import WordPieceTokenizer
 from keras_transformer.model import Transformer
-from keras_transformer.training.checkpoints import RunFolder, check_unused, write_text
+from keras_transformer.training.run_folder import RunFolder, check_unused
 
 STEPS = (3, 6, 9, 12)
 TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text."]

@@ -16,8 +16,8 @@ from keras_transformer import config as configs
 from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
 from keras_transformer.data.batching import TokenBatches
 from keras_transformer.training import callbacks
-from keras_transformer.training.checkpoints import RunFolder
 from keras_transformer.training.run import report, train
+from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator
 
 NOUNS = {"dog": "Hund", "man": "Mann", "fox": "Fuchs", "king": "König", "baker": "Bäcker"}
