@@ -102,7 +102,7 @@ class Validation(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self.catch_up()
-        self.step = int(self.model.optimizer.iterations)
+        self.step = int(self.model.optimizer.iterations.numpy())
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
@@ -119,7 +119,7 @@ class Validation(keras.callbacks.Callback):
         `fit` calls it, but takes a step thereafter in any case: who wants to know before
         whether the run is to go on calls it first, after `set_model`.
         """
-        step = int(self.model.optimizer.iterations)
+        step = int(self.model.optimizer.iterations.numpy())
         if step == self.validated:
             return
         records = self.run.read_history()
