@@ -92,6 +92,7 @@ def fit(tiny, config, new, translator):
                 clock,
                 events,
                 tiny.stream([tiny.batch(5, (4, 2), (3, 7)), tiny.batch(6, (4,), (2,))]),
+                2,
                 searched,
                 training=settings.training,
                 stop=stopper,
