@@ -320,7 +320,7 @@ class TokenWeightedStep:
                         "steps": one,
                         "skipped": tf.where(finite, tf.zeros_like(one), one),
                         "source_tokens": counts.source_tokens,
-                        "target_tokens": target_tokens,  # read, though a skipped step learns nothing from them
+                        "target_tokens": target_tokens,  # those of skipped steps, too
                         "positions": counts.positions,
                         "gradient_norm": tf.where(finite, tf.cast(norm, tf.float64), 0.0) / replicas,
                     }
