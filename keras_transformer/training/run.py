@@ -314,8 +314,9 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock, done
         validation.catch_up()
     if interrupted():
         raise stopping.error(run.path, step)
-    # It may have been one without a better one too many.
-    if done or placement.gather(int(_is_done(run, step, clock)))[0]:
+    # It may have been one too many without progress; the chief knows, as it wrote the record.
+    stopped_early = early_stopping_reason(run.read_history(), training) is not None
+    if done or placement.gather(int(stopped_early))[0]:
         return
     callbacks = [
         Guard(training.max_skipped, crash, is_chief=placement.is_chief),
