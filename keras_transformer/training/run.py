@@ -248,11 +248,11 @@ def _fit(session, placement, signals, resume_from):
         checkpoints.first_step.assign(step)
         checkpoints.first_batch.assign(session.first_batch(read, config))
     clock = Clock(float(checkpoints.seconds.numpy()))
-    done = _is_done(run, step, clock)
+    # The chief has written what the others read.
+    done = bool(placement.gather(int(_is_done(run, step, clock)))[0])
     if placement.is_chief and not session.is_new:
         print(f"{run.path}: {'trained' if done else 'continuing'} at step {step:,}", flush=True)
-    if not done:
-        _train_on(session, placement, signals, model, checkpoints, step, clock)
+    _train_on(session, placement, signals, model, checkpoints, step, clock, done)
     return int(model.optimizer.iterations.numpy())
 
 
@@ -272,7 +272,8 @@ def _is_done(run, step, clock):
     return step >= training.max_steps or bool(time_is_up or stopped_early)
 
 
-def _train_on(session, placement, signals, model, checkpoints, step, clock):
+def _train_on(session, placement, signals, model, checkpoints, step, clock, done):
+    """Trains, unless the run is done; in any case makes the validation that its last state lacks."""
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     offset = int(checkpoints.first_batch) - int(checkpoints.first_step)
@@ -296,6 +297,27 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock):
     if training.validation_sentences and run.writes:
         translator = Translator(model, session.corpus.tokenizers, config.search)
         search = ValidationSearch(translator, session.corpus.validation, config, interrupted)
+    validation = Validation(
+        run,
+        clock,
+        events,
+        placement.distribute(session.validation, tokens, lambda portions: portions.once()),
+        session.validation.per_epoch,
+        search,
+        training=training,
+        stop=stopping.stop,
+        interrupted=interrupted,
+    )
+    validation.set_model(model)
+    agreement.model = model
+    with signals.deferred():
+        validation.catch_up()
+    if interrupted():
+        raise stopping.error(run.path, step)
+    # It may have been one too many without progress; the chief knows, as it wrote the record.
+    stopped_early = early_stopping_reason(run.read_history(), training) is not None
+    if done or placement.gather(int(stopped_early))[0]:
+        return
     callbacks = [
         Guard(training.max_skipped, crash, is_chief=placement.is_chief),
         Progress(
@@ -316,17 +338,7 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock):
             every_steps=training.checkpoint_every_steps,
             every_minutes=training.checkpoint_every_minutes,
         ),
-        Validation(
-            run,
-            clock,
-            events,
-            placement.distribute(session.validation, tokens, lambda portions: portions.once()),
-            session.validation.per_epoch,
-            search,
-            training=training,
-            stop=stopping.stop,
-            interrupted=interrupted,
-        ),
+        validation,
         stopping,
     ]
     dataset = placement.distribute(batches, tokens, lambda portions: portions.forever(offset + step))

@@ -309,6 +309,7 @@ class TokenWeightedStep:
         replicas = tf.cast(self.distribute_strategy.num_replicas_in_sync, tf.float64)
         counts = tf.nest.map_structure(lambda total: tf.cast(total, tf.float64) / replicas, sums)
         one = 1.0 / replicas
+        target_tokens = counts.statistics.weight
         if finite is not None:
             statistics = [tf.where(finite, each, 0.0) for each in counts.statistics]
             counts = counts._replace(statistics=TokenStatistics(*statistics))
@@ -321,7 +322,7 @@ class TokenWeightedStep:
                         "steps": one,
                         "skipped": tf.where(finite, tf.zeros_like(one), one),
                         "source_tokens": counts.source_tokens,
-                        "target_tokens": counts.statistics.weight,
+                        "target_tokens": target_tokens,  # those of skipped steps, too
                         "positions": counts.positions,
                         "gradient_norm": tf.where(finite, tf.cast(norm, tf.float64), 0.0) / replicas,
                     }

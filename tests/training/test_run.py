@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -338,8 +339,7 @@ def test_tensorboard_shows_the_numbers_of_the_history(whole):
         for serialised in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(serialised.numpy())
             for value in event.summary.value:
-                if value.tag != "validation/samples":
-                    found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+                found[value.tag, event.step] = tf.make_ndarray(value.tensor).item()
     expected = {
         (f"{record['kind']}/{name}", record["step"]): number
         for record in whole.run.read_history()
@@ -429,3 +429,20 @@ def test_the_settings_of_a_longer_run_are_written(corpus, tmp_path):
     train(make_config(corpus, max_steps=1), tmp_path / "run")
     train(make_config(corpus, max_steps=2), tmp_path / "run")
     assert RunFolder(tmp_path / "run").config.training.max_steps == 2
+
+
+def test_a_validation_that_a_kill_prevented_is_made_up_for_without_a_step(whole, corpus, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole.run.path, path)
+    kept = [
+        record
+        for record in whole.run.read_history()
+        if record["kind"] == "train" or (record["kind"], record["step"]) == ("validation", 8)
+    ]
+    (path / "history.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
+    again = train(make_config(corpus), path)
+    expected, found = of_kind(whole.run, "validation")[-1], of_kind(again.run, "validation")[-1]
+    for record in (expected, found):
+        record.pop("minutes")
+    assert found == expected
+    assert of_kind(again.run, "train") == of_kind(whole.run, "train")
