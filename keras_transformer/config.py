@@ -296,6 +296,9 @@ class TrainingConfig:
         ema_decay: decay of an exponential moving average of the weights, kept beside them;
             0 for none (the paper).
         init_from: run folder whose weights a new run starts from; empty for none.
+        init_weights: which of its weights: `"averaged"`, `"last"`, `"best"`, ...
+        init_vocabulary: takes its vocabulary, too; else the corpus' own, of which the pieces
+            that both have keep their embeddings.
         average_last: so many newest checkpoints are averaged for inference (5 for the
             paper's base model, 20 for big).
         seed: of weights, dropout and data order.
@@ -325,6 +328,8 @@ class TrainingConfig:
     keep_best: int = 3
     ema_decay: float = 0.0
     init_from: str = ""
+    init_weights: str = "averaged"
+    init_vocabulary: bool = True
     average_last: int = 5
     seed: int = 1
 

@@ -45,7 +45,8 @@ class TokenMean(keras.metrics.Metric):
         self.count.assign_add(ops.cast(ops.sum(statistics.weight), self.count.dtype))
 
     def result(self):
-        return self.total / ops.maximum(self.count, 1.0)
+        # One replica's share of a count may be below 1.
+        return self.total / ops.where(self.count > 0, self.count, 1.0)
 
     def get_config(self):
         return {**super().get_config(), "pad_id": self.pad_id}
@@ -111,7 +112,8 @@ class Tally(keras.metrics.Metric):
 
     def result(self):
         found = {name: total + 0.0 for name, total in self.totals.items()}
-        applied = ops.maximum(found["steps"] - found["skipped"], 1.0)
+        applied = found["steps"] - found["skipped"]
+        applied = ops.where(applied > 0, applied, 1.0)
         return {**found, "gradient_norm": found["gradient_norm"] / applied}
 
 

@@ -268,7 +268,10 @@ class Transformer(TokenWeightedStep, keras.Model):
             logits = self.output_projection(x)
         else:
             logits = self.target_embedding.logits(x)
-        return logits if self.output_bias is None else logits + self.output_bias
+        if self.output_bias is None:
+            return logits
+        # Keras casts weights to the compute type inside `call` only, not in `decode` or `step`.
+        return logits + ops.cast(self.output_bias, logits.dtype)
 
     def _embedding(self, name, vocab_size):
         return PositionalEmbedding(

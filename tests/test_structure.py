@@ -37,9 +37,13 @@ FLOORS = [
         "presets",
         "schedules",
         "search",
-        "training.callbacks",
+        "training.clock",
+        "training.early_stopping",
         "training.errors",
+        "training.events",
+        "training.notes",
         "training.position",
+        "training.progress",
         "training.resuming",
     },
     {
@@ -54,13 +58,17 @@ FLOORS = [
         "layers.dropout",
         "layers.embedding",
         "metrics",
+        "training.crash",
+        "training.signals",
         "training.tensor_files",
+        "training.validation",
     },
     {
         "data.cldr",
         "data.cleaning",
         "data.folders",
         "data.looking",
+        "data.portions",
         "data.sampled",
         "data.service",
         "data.tfds",
@@ -71,6 +79,8 @@ FLOORS = [
         "training.averaging",
         "training.best",
         "training.checkpoints",
+        "training.preflight",
+        "training.steering",
         "training.step",
     },
     {
@@ -80,11 +90,13 @@ FLOORS = [
         "data.vocabulary",
         "layers.decoder",
         "layers.encoder",
+        "training.placement",
     },
     {
         "data.corpus",
         "data.prepared",
         "model",
+        "training.initial_weights",
     },
     {
         "data.sharding",
@@ -216,7 +228,8 @@ def test_everything_public_has_a_docstring(module):
     known = {
         "build", "call", "compute_output_shape", "compute_output_spec", "from_config",
         "get_build_config", "get_compile_config", "get_config", "compile_from_config", "metrics",
-        "result", "train_step", "test_step", "on_train_begin", "on_train_batch_end", "on_train_end",
+        "result", "train_step", "test_step", "on_epoch_begin", "on_epoch_end",
+        "on_train_begin", "on_train_batch_end", "on_train_end",
     }  # fmt: skip
     missing = [
         name

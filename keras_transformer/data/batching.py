@@ -72,7 +72,7 @@ class TokenBatches:
     def _sequences(self, plan):
         """Yields for each side the sequences, and which of them the batch holds."""
         for sequences in self.pairs:
-            yield sequences, plan.indices
+            yield sequences, plan.own
 
     def plans(self, start=0):
         """Yields the `BatchPlan`s of the endless stream.
@@ -91,16 +91,22 @@ class TokenBatches:
         Args:
             start: number of batches of the whole run that are skipped, unmade.
         """
-        return self._dataset(lambda: self.batches(self.plans(start)))
+        dataset = id_dataset(lambda: self.batches(self.plans(start)), axes=2)
+        return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
     def once(self):
         """Returns a `tf.data.Dataset` of every pair once, in the order of epoch 0."""
-        dataset = self._dataset(lambda: self.batches(iter(self.plan(0))))
+        dataset = id_dataset(lambda: self.batches(iter(self.plan(0))), axes=2)
         return dataset.apply(tf.data.experimental.assert_cardinality(self.per_epoch))
 
-    @staticmethod
-    def _dataset(batches):
-        ids = tf.TensorSpec((None, None), tf.int32)
-        return tf.data.Dataset.from_generator(batches, output_signature=((ids, ids), ids)).prefetch(
-            tf.data.AUTOTUNE
-        )
+
+def id_dataset(make_batches, *, axes):
+    """Returns a `tf.data.Dataset` of `((source_ids, target_ids), labels)`, int32.
+
+    Args:
+        make_batches: function of no argument that returns an iterator of them.
+        axes: their number of axes.
+    """
+    ids = tf.TensorSpec((None,) * axes, tf.int32)
+    made = tf.data.Dataset.from_generator(make_batches, output_signature=((ids, ids), ids))
+    return made.prefetch(tf.data.AUTOTUNE)

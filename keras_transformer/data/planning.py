@@ -32,11 +32,12 @@ class BatchPlan(NamedTuple):
     """Which pairs form one batch, and its shape.
 
     Attributes:
-        indices: int64 NumPy array of pair numbers, at most `rows` of them.
-        rows: number of rows.
+        indices: int64 NumPy array of pair numbers.
+        rows: number of rows, at least as many as there are pairs in `own`.
         source_len: padded source length, in tokens.
         target_len: padded target length, in tokens.
         key: (seed, epoch, number within the epoch) for what is drawn within the batch.
+        part: (number, of how many): which of its pairs are wanted; (0, 1) is all of them.
     """
 
     indices: np.ndarray
@@ -44,6 +45,13 @@ class BatchPlan(NamedTuple):
     source_len: int
     target_len: int
     key: tuple = ()
+    part: tuple = (0, 1)
+
+    @property
+    def own(self):
+        """int64 NumPy array, the pair numbers of the part: every so many-th."""
+        number, count = self.part
+        return self.indices[number::count]
 
     @property
     def shape(self):

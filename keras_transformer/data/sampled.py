@@ -49,6 +49,8 @@ class SampledBatches(TokenBatches):
             texts = tokenizer.decode(usual)
             drawn = tokenizer.sample(texts, dropout=self._dropout, seed=2 * seed + side)
             rows = [row if len(row) < longest else old for row, old in zip(drawn, usual, strict=True)]
+            # All are drawn, and a part taken: it is the same however many parts there are.
+            rows = rows[plan.part[0] :: plan.part[1]]
             yield Sequences([flatten(rows, tokenizer.special.eos)]), np.arange(len(rows))
 
     def _grown(self, sequences, tokenizer):

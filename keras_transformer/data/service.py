@@ -74,8 +74,8 @@ class ServiceBatches(TokenBatches):
     def _dataset_of(self, plans):
         """Returns a dataset of (number, source ids, labels) of some plans, in any order."""
         shapes = tf.constant([plan.shape for plan in plans], tf.int64)
-        indices = np.concatenate([plan.indices for plan in plans])
-        ends = np.cumsum([len(plan.indices) for plan in plans])
+        indices = np.concatenate([plan.own for plan in plans])
+        ends = np.cumsum([len(plan.own) for plan in plans])
         ends = tf.constant(np.concatenate([[0], ends]), tf.int64)
         sides = [_Side(sequences, indices) for sequences in self.pairs]
         pad_id = self.special.pad

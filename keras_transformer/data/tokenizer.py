@@ -273,6 +273,13 @@ class SubwordTokenizer(Tokenizer):
     def _lattices(self):
         return {}
 
+    def _kinds_and_pieces(self):
+        # A symbol that was given rather than learned spells its text like any other piece.
+        kinds = {"NORMAL": "text", "USER_DEFINED": "text"}
+        for one in self._proto.pieces:
+            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.Type.Name(one.type)
+            yield kinds.get(kind, kind.lower()), one.piece
+
     def _sample_word(self, word, dropout, chooser):
         word = SPACE + word
         if self._proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:

@@ -27,7 +27,8 @@ class Tokenizer:
             before all else, or `None`.
 
     A subclass gives `vocab_size`, `normalise`, `encode`, `pieces`, `decode`,
-    `encode_tensor`, `decode_tensor`, `is_fallback`, `has_own_token` and `_sample_word`.
+    `encode_tensor`, `decode_tensor`, `is_fallback`, `has_own_token`, `_sample_word` and
+    `_kinds_and_pieces`.
     """
 
     def __init__(self, model_bytes, *, special, normalization, unicode_form):
@@ -86,6 +87,21 @@ class Tokenizer:
     def sha256(self):
         """SHA-256 of `model_bytes`, in hexadecimal: the identity of the vocabulary."""
         return hashlib.sha256(self._model_bytes).hexdigest()
+
+    @functools.cached_property
+    def entries(self):
+        """What each id stands for, which another vocabulary may have at another id.
+
+        Returns:
+            list of (kind, text), no two equal, one for each id: `("special", "pad")` and the
+            other roles, `("text", PIECE)`, `("byte", "<0x41>")`, or another kind of
+            SentencePiece's.
+        """
+        roles = {getattr(self._special, role): role for role in ("pad", "bos", "eos", "unk")}
+        return [
+            ("special", roles[number]) if number in roles else entry
+            for number, entry in enumerate(self._kinds_and_pieces())
+        ]
 
     def __reduce__(self):
         return _rebuild, (type(self), self._model_bytes, self._special)

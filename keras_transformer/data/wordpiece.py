@@ -267,6 +267,9 @@ class WordPieceTokenizer(Tokenizer):
         escaped = tf.where(is_known, tf.where(characters == "\\", r"\\", characters), numbers)
         return tf.strings.reduce_join(codes.with_flat_values(escaped), axis=-1)
 
+    def _kinds_and_pieces(self):
+        return [("text", piece) for piece in self._pieces]
+
     def _encode_word(self, word):
         ids = self._cache.get(word)
         if ids is None:

@@ -64,9 +64,10 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     Returns:
         `Attention`; its output has shape `(batch, num_heads, target_len, value_dim)`.
     """
-    scores = ops.einsum("bhtd,bhsd->bhts", query, key)
+    # Before the product: unscaled, it can exceed the largest float16, 65,504.
+    query = query * (1.0 / key.shape[-1] ** 0.5)
     # float32 whatever the policy: the softmax of a half type loses mass.
-    scores = ops.cast(scores, "float32") * (1.0 / key.shape[-1] ** 0.5)
+    scores = ops.cast(ops.einsum("bhtd,bhsd->bhts", query, key), "float32")
     if mask is None:
         weights = _softmax(scores)
     else:

@@ -108,6 +108,11 @@ class TokenWeightedStep:
         """List of `tf.Variable`, averages of the trainable variables; empty where none are kept."""
         return list(self._in_training.ema_weights)
 
+    def reset_ema(self):
+        """Lets the moving averages begin at the present weights."""
+        for weight, averaged in zip(self.trainable_variables, self.ema_weights, strict=False):
+            averaged.assign(weight.value)
+
     @property
     def requests(self):
         """`tf.Variable`, float32, shape `(REQUESTS,)`: what this worker asks of all.
@@ -157,7 +162,7 @@ class TokenWeightedStep:
         self._update(gradients, norm, finite & (sums.statistics.weight > 0))
         self._add_to_metrics(sums, norm, finite)
         logs = self._results()
-        if _num_workers() > 1:
+        if _num_workers(self.distribute_strategy) > 1:
             logs["requests"] = requests
         return logs
 
@@ -169,7 +174,7 @@ class TokenWeightedStep:
             sums = self._sums(source_ids, target_ids, labels, training=False)
         sums = _over_replicas(sums)
         self._add_to_metrics(sums, None, None)
-        return self._results(only=TokenMean)
+        return self._results(only=(TokenMean,))
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Keras builds models on the mean of the replicas' batches: with rows in other numbers
@@ -177,14 +182,14 @@ class TokenWeightedStep:
         return
 
     def make_train_function(self, force=False):
-        if _num_workers() == 1:
+        if _num_workers(self.distribute_strategy) == 1:
             return super().make_train_function(force)
         if self.train_function is None or force:
             self.train_function = self._distributed(self.train_step)
         return self.train_function
 
     def make_test_function(self, force=False):
-        if _num_workers() == 1:
+        if _num_workers(self.distribute_strategy) == 1:
             return super().make_test_function(force)
         if self.test_function is None or force:
             self.test_function = self._distributed(self.test_step)
@@ -244,7 +249,7 @@ class TokenWeightedStep:
         return 1.0
 
     def _own_requests(self):
-        return tf.identity(self.requests) if _num_workers() > 1 else tf.zeros(0)
+        return tf.identity(self.requests) if _num_workers(self.distribute_strategy) > 1 else tf.zeros(0)
 
     def _update(self, gradients, norm, applies):
         optimizer, weights = self.optimizer, self.trainable_variables
@@ -320,12 +325,17 @@ class TokenWeightedStep:
                     }
                 )
 
-    def _results(self, only=keras.metrics.Metric):
+    def _results(self, only=(TokenMean, Tally)):
+        """Returns what the metrics are over all replicas: each replica holds a share of the sums."""
         found = {}
+        replicas = self.distribute_strategy.num_replicas_in_sync
         for metric in self.metrics:
-            if isinstance(metric, only):
-                result = metric.result()
-                found.update(result if isinstance(result, dict) else {metric.name: result})
+            if isinstance(metric, TokenMean) and TokenMean in only:
+                found[metric.name] = metric.result()
+            elif isinstance(metric, Tally) and Tally in only:
+                totals = metric.result()
+                norm = totals.pop("gradient_norm")
+                found.update({name: total * replicas for name, total in totals.items()}, gradient_norm=norm)
         return found
 
 
@@ -363,8 +373,7 @@ def _over_replicas(values):
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
-def _num_workers():
-    strategy = tf.distribute.get_strategy()
+def _num_workers(strategy):
     resolver = strategy.cluster_resolver
     if resolver is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1

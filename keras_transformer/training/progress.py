@@ -1,0 +1,136 @@
+"""How the training goes: a line, a record and TensorBoard points every so many steps."""
+
+import collections
+
+import keras
+
+# Time left follows the speed of so many intervals.
+RECENT_INTERVALS = 5
+
+
+class Progress(keras.callbacks.Callback):
+    """Prints, and records, the means of every `log_every_steps` steps.
+
+    An interval ends at a multiple of `log_every_steps` and nowhere else, so that a run
+    that was interrupted, or ended and was then prolonged, logs what one without a break
+    does; only the speed and the time differ. The line of the last step shows the interval
+    as far as it is.
+
+    Args:
+        run: `RunFolder`, for the history.
+        clock: `Clock`.
+        events: `Events`.
+        schedule: a Keras learning rate schedule; called with n it gives the rate of step
+            n + 1.
+        log_every_steps: steps between lines.
+        max_steps: the last step; it has a line, too.
+        max_minutes: for the time left; 0 for none.
+    """
+
+    def __init__(self, run, clock, events, schedule, *, log_every_steps, max_steps, max_minutes):
+        super().__init__()
+        self.run = run
+        self.clock = clock
+        self.events = events
+        self.schedule = schedule
+        self.log_every_steps = log_every_steps
+        self.max_steps = max_steps
+        self.max_minutes = max_minutes
+
+    def on_train_begin(self, logs=None):
+        self.step = self.first_step = int(self.model.optimizer.iterations)
+        if self.step % self.log_every_steps == 0:
+            self._finish_interval()
+        # `fit` resets the metrics when an epoch begins.
+        self.interval = self.model.interval_sums()
+        self.recent = collections.deque(maxlen=RECENT_INTERVALS)
+        self.first_other_seconds = self.clock.other_seconds
+        self._measure_from(self.model.get_metrics_result())
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.set_interval_sums(self.interval)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.interval = self.model.interval_sums()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        ends = self.step % self.log_every_steps == 0
+        if ends or self.step == self.max_steps:
+            self._log(logs, self._speed(logs))
+        if ends:
+            self.model.reset_metrics()
+        # The first step compiles: unless it is all there is, the speed is without it.
+        if ends or self.step == self.first_step + 1:
+            self._measure_from({} if ends else logs)
+
+    def on_train_end(self, logs=None):
+        self.events.flush()
+
+    def _finish_interval(self):
+        """Ends the interval of a restored state that was saved before its line."""
+        logs = {name: float(value) for name, value in self.model.get_metrics_result().items()}
+        if self.run.writes and logs["steps"]:
+            logged = {record["step"] for record in self.run.read_history() if record["kind"] == "train"}
+            if self.step not in logged:
+                self._log(logs, None)
+        self.model.reset_metrics()
+
+    def _measure_from(self, logs):
+        self.measured_step = self.step
+        self.measured_at = self.clock.seconds - self.clock.other_seconds
+        self.measured = {name: float(logs.get(name, 0)) for name in ("source_tokens", "target_tokens")}
+
+    def _speed(self, logs):
+        """Returns {name: tokens per second} of both sides; keeps the seconds of a step."""
+        seconds = max(self.clock.seconds - self.clock.other_seconds - self.measured_at, 1e-9)
+        if self.step > self.measured_step:
+            self.recent.append((seconds, self.step - self.measured_step))
+        return {
+            f"{name}_per_second": (logs[name] - before) / seconds for name, before in self.measured.items()
+        }
+
+    def _log(self, logs, speed):
+        if not self.run.writes:
+            return
+        record = {
+            "step": self.step,
+            "minutes": self.clock.seconds / 60,
+            "loss": logs["loss"],
+            "token_accuracy": logs["token_accuracy"],
+            "perplexity": logs["perplexity"],
+            "learning_rate": float(self.schedule(self.step - 1)),
+            "gradient_norm": logs["gradient_norm"],
+            **(speed or {}),
+            "padding_share": 1 - (logs["source_tokens"] + logs["target_tokens"]) / max(logs["positions"], 1),
+            "skipped": int(logs["skipped"]),
+        }
+        self.run.append_history({"kind": "train", **record})
+        self.events.scalars("train", self.step, record)
+        parts = [
+            f"step {self.step:>7,}/{self.max_steps:,}",
+            f"loss {record['loss']:.3f}",
+            f"ppl {record['perplexity']:.2f}",
+            f"acc {100 * record['token_accuracy']:.1f} %",
+            f"gradient {record['gradient_norm']:.2f}",
+            f"lr {record['learning_rate']:.2e}",
+        ]
+        if speed:
+            parts.append(f"{record['target_tokens_per_second']:,.0f} target tokens/s")
+            parts.append(f"{self._time_left()} left")
+        if record["skipped"]:
+            parts.append(f"skipped {record['skipped']}")
+        print(" | ".join(parts), flush=True)
+
+    def _time_left(self):
+        """Returns text such as `"12 min"`."""
+        seconds, steps = (sum(numbers) for numbers in zip(*self.recent, strict=True))
+        # Validations and the like will take their share of the steps that are left.
+        beside = (self.clock.other_seconds - self.first_other_seconds) / (self.step - self.first_step)
+        seconds = (self.max_steps - self.step) * (seconds / steps + beside)
+        if self.max_minutes:
+            seconds = min(seconds, 60 * self.max_minutes - self.clock.seconds)
+        minutes = max(seconds, 0) / 60
+        if minutes >= 120:
+            return f"{minutes / 60:.1f} h"
+        return f"{minutes:.0f} min" if minutes >= 2 else f"{60 * minutes:.0f} s"

@@ -1,0 +1,192 @@
+"""Validation during training: loss, perplexity, and BLEU of translations that were searched."""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_transformer.evaluation import bleu_scorer
+from keras_transformer.training.early_stopping import early_stopping_reason
+
+MEASURES = ("loss", "token_accuracy", "perplexity")
+SAMPLES = 5
+# Between so many sentences a translation may be given up.
+CHUNK = 128
+
+
+class Translated(NamedTuple):
+    """Translations of validation sentences.
+
+    Attributes:
+        bleu: percent, sacreBLEU of the detokenised text.
+        samples: list of `[source, translation, reference]`, always of the same sentences.
+    """
+
+    bleu: float
+    samples: list
+
+
+class ValidationSearch:
+    """Translates the first validation sentences, by the search that is used afterwards.
+
+    Args:
+        translator: `Translator` of the model in training.
+        pairs: `Pairs` of the validation split.
+        config: `Config`.
+        interrupted: function of no argument; True once a signal asked to end.
+    """
+
+    def __init__(self, translator, pairs, config, interrupted):
+        number = config.training.validation_sentences
+        self.translator = translator
+        self.source, self.target = pairs.source[:number], pairs.target[:number]
+        self.beam_size = config.training.validation_beam_size or config.search.beam_size
+        self.interrupted = interrupted
+        self.scorer = bleu_scorer(config.data.target)
+        # Alike in length in a chunk, as the translator puts them into batches.
+        self.order = sorted(range(len(self.source)), key=lambda i: len(self.source[i]))
+
+    @property
+    def label(self):
+        """Text such as `"beam 4"`."""
+        return "greedy" if self.beam_size == 1 else f"beam {self.beam_size}"
+
+    def __call__(self):
+        """Returns `Translated`, or `None` where it was interrupted."""
+        translations = [""] * len(self.source)
+        for begin in range(0, len(self.order), CHUNK):
+            if self.interrupted():
+                return None
+            numbers = self.order[begin : begin + CHUNK]
+            found = self.translator.translate([self.source[i] for i in numbers], beam_size=self.beam_size)
+            for i, translation in zip(numbers, found, strict=True):
+                translations[i] = translation
+        last = len(self.source) - 1
+        shown = sorted({round(i) for i in np.linspace(0, last, SAMPLES)})
+        return Translated(
+            self.scorer.corpus_score(translations, [self.target]).score,
+            [[self.source[i], translations[i], self.target[i]] for i in shown],
+        )
+
+
+class Validation(keras.callbacks.Callback):
+    """Validates every so many steps and at the end; asks to stop where nothing gets better.
+
+    BLEU is always of translations that were searched, never of outputs that saw the
+    reference. Loss and perplexity are computed by all workers, translations by the one that
+    writes.
+
+    Args:
+        run: `RunFolder`.
+        clock: `Clock`.
+        events: `Events`.
+        batches: `tf.data.Dataset` of the validation set.
+        search: `ValidationSearch`, or `None` for no BLEU.
+        training: `TrainingConfig`.
+        stop: function that takes a reason and ends the run after this step.
+        interrupted: function of no argument; True once a signal asked to end. A validation
+            is given up then and leaves no record: the continued run makes it first.
+    """
+
+    def __init__(self, run, clock, events, batches, search, *, training, stop, interrupted):
+        super().__init__()
+        self.run = run
+        self.clock = clock
+        self.events = events
+        self.batches = batches
+        self.search = search
+        self.training = training
+        self.stop = stop
+        self.interrupted = interrupted
+        self.validated = 0  # the last step that was; before the first there is nothing to see
+
+    def on_train_begin(self, logs=None):
+        self.catch_up()
+        self.step = int(self.model.optimizer.iterations)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self._due(self.step):
+            self.validate(self.step)
+
+    def on_train_end(self, logs=None):
+        if self.step != self.validated:
+            self.validate(self.step)
+
+    def catch_up(self):
+        """Makes the validation of a restored state that was saved before it.
+
+        `fit` calls it, but takes a step thereafter in any case: who wants to know before
+        whether the run is to go on calls it first, after `set_model`.
+        """
+        step = int(self.model.optimizer.iterations)
+        if step == self.validated:
+            return
+        records = self.run.read_history()
+        if step in {record["step"] for record in records if record["kind"] == "validation"}:
+            self.validated = step
+        elif self._due(step):
+            self.validate(step)
+
+    def validate(self, step):
+        """Validates once, prints and records the result, unless a signal asks to end."""
+        begin = self.clock.seconds
+        with self.clock.beside_training():
+            record, samples = self._measure()
+            if record is None:
+                return
+            self.validated = step
+            if not self.run.writes:
+                return
+            self.run.append_history({"kind": "validation", "step": step, "minutes": begin / 60, **record})
+            self.run.best(self.model).update()
+            self.events.scalars("validation", step, {**record, "minutes": begin / 60})
+            if samples:
+                self.events.table("validation/samples", step, ["source", "translation", "reference"], samples)
+            self.events.flush()
+        bleu = f" | BLEU {record['bleu']:.2f} ({self.search.label})" if "bleu" in record else ""
+        print(
+            f"validation  {step:,} | loss {record['loss']:.3f}"
+            f" | ppl {record['perplexity']:.2f}"
+            f" | acc {100 * record['token_accuracy']:.1f} %{bleu}"
+            f" | took {self.clock.seconds - begin:.0f} s",
+            flush=True,
+        )
+        reason = early_stopping_reason(self.run.read_history(), self.training)
+        if reason:
+            self.stop(reason)
+
+    def _due(self, step):
+        return step % self.training.validate_every_steps == 0 or step == self.training.max_steps
+
+    def _measure(self):
+        """Returns the record and the samples; `(None, [])` where it was interrupted."""
+        if self.interrupted():
+            return None, []
+        # The means of the steps since the last line are put back afterwards.
+        sums = self.model.interval_sums()
+        give_up = _GiveUp(self.interrupted)
+        found = self.model.evaluate(self.batches, verbose=0, return_dict=True, callbacks=[give_up])
+        self.model.set_interval_sums(sums)
+        if give_up.done:
+            return None, []
+        record = {name: float(found[name]) for name in MEASURES}
+        if self.search is None or not self.run.writes:
+            return record, []
+        translated = self.search()
+        if translated is None:
+            return None, []
+        return {**record, "bleu": translated.bleu}, translated.samples
+
+
+class _GiveUp(keras.callbacks.Callback):
+    """Ends an evaluation after a batch; what it returns then is not to be looked at."""
+
+    def __init__(self, interrupted):
+        super().__init__()
+        self.interrupted = interrupted
+        self.done = False
+
+    def on_test_batch_end(self, batch, logs=None):
+        if self.interrupted():
+            self.done = self.model.stop_evaluating = True
