@@ -144,9 +144,7 @@ def test_the_moving_average_is_that_of_the_newest_checkpoint(new_run):
     training.save(4)
     assert "ema" in new_run.weights_names()
     expected = weights_of_step(new_run, 4, part="ema")
-    assert not np.array_equal(
-        *(values.popitem()[1] for values in (dict(expected), weights_of_step(new_run, 4)))
-    )
+    assert all(np.any(value != weights_of_step(new_run, 4)[name]) for name, value in expected.items())
     assert_weights(new_run.load_model(weights="ema"), expected)
 
 
@@ -194,16 +192,11 @@ def test_weights_of_another_model_are_refused(run, config, change):
             RunFolder(run.path).load_model(weights=weights)
 
 
-@pytest.mark.parametrize(
-    "weights", ["best", "ema", "last-7", "best-1", "step-7", "step-", "newest", "../last", ""]
-)
+@pytest.mark.parametrize("weights", ["best", "ema", "last-7", "best-1", "step-7", "step-", "newest", ""])
 def test_absent_weights_are_refused_with_what_there_is(run, weights):
-    with pytest.raises(ValueError) as raised:
+    there = "`averaged`, `last`, `last-2`, `step-6`, `step-9`, `step-12`"
+    with pytest.raises(ValueError, match=f"no {weights!r} weights. There is {there}; [^\n]*$"):
         run.load_model(weights=weights)
-    assert f"no {weights!r} weights. There is `averaged`, `last`, `last-2`, `step-6`, `step-9`" in str(
-        raised.value
-    )
-    assert "\n" not in str(raised.value)
 
 
 def test_a_run_that_never_trained_has_no_weights(new_run):

@@ -136,19 +136,17 @@ def test_a_worker_that_does_not_write_changes_no_file(run):
 
 HOLDING = """
 import sys
-from keras_transformer.training.run_folder import RunFolder
+from keras_transformer.files import only_process
 
-with RunFolder(sys.argv[1]).lock():
+with only_process(sys.argv[1] + "/lock"):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
-def test_two_processes_do_not_train_in_one_folder(new_run, tmp_path):
+def test_two_processes_do_not_train_in_one_folder(new_run):
     command = [sys.executable, "-c", HOLDING, str(new_run.path)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(ValueError, match=f"{new_run.path}: another process is working"), new_run.lock():
