@@ -7,7 +7,9 @@ r"""Trains a Transformer on parallel text.
         --preset base
 
 Without arguments it trains a small model on the built-in corpus, in at most ten minutes
-on two CPU cores. Started again on the same run folder, it continues.
+on two CPU cores. Started again on the same run folder, it continues. SIGTERM and Ctrl-C end it
+after the step, saved. Exit codes: 2 refused, 3 disk, 4 not finite, 5 out of memory, 6 another
+worker was lost, 143 and 130 stopped by a signal.
 """
 
 import argparse
@@ -59,6 +61,33 @@ def parse_args(argv=None):
         help="changes one setting, e.g. training.warmup_steps=8000; may be repeated",
     )
     parser.add_argument("--run-dir", help="run folder (default: runs/PRESET-TIME); an earlier one continues")
+    parser.add_argument(
+        "--allow-config-change",
+        default="",
+        metavar="NAME,...",
+        help="settings that a run which continues may change, e.g. training.warmup_steps",
+    )
+    parser.add_argument(
+        "--resume-from", type=int, metavar="STEP", help="continue from this checkpoint; drops later ones"
+    )
+    parser.add_argument("--init-from", metavar="RUN", help="start a new run from the weights of another")
+    parser.add_argument(
+        "--new-vocabulary",
+        action="store_true",
+        help="with --init-from: learn a vocabulary; pieces that both have keep their embeddings",
+    )
+    devices = parser.add_argument_group("devices")
+    devices.add_argument(
+        "--strategy",
+        help="auto, none (one device), mirrored (the GPUs of one machine) or multiworker (TF_CONFIG)",
+    )
+    devices.add_argument("--replicas", type=int, help="number of GPUs (default: all)")
+    devices.add_argument(
+        "--cross-device-ops", help="how gradients are added up: auto, nccl, hierarchical, reduction or ring"
+    )
+    devices.add_argument(
+        "--allow-cpu", action="store_true", help="use the CPU where GPUs are asked for and there are none"
+    )
     return parser.parse_args(argv)
 
 
@@ -94,7 +123,17 @@ def resolve(args):
             data[name] = getattr(args, name)
     if args.data_service is not None:
         data["service"] = args.data_service
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
+    training = {}
+    if args.init_from:
+        training = {"init_from": args.init_from, "init_vocabulary": not args.new_vocabulary}
+    elif args.new_vocabulary:
+        raise ValueError("--new-vocabulary belongs to --init-from RUN: any other run learns its own")
+    config = dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, **data),
+        training=dataclasses.replace(config.training, **training),
+        devices=dataclasses.replace(config.devices, **_devices(args)),
+    )
     config = override(config, args.set)
     if is_prepared(config.data.dataset):
         settings = settings_of(config.data.dataset)
@@ -109,16 +148,35 @@ def resolve(args):
     return config
 
 
+def _devices(args):
+    names = ("strategy", "replicas", "cross_device_ops", "allow_cpu")
+    return {name: getattr(args, name) for name in names if getattr(args, name)}
+
+
+def _run_dir(args):
+    if args.run_dir:
+        return args.run_dir
+    if os.environ.get("TF_CONFIG"):
+        raise ValueError("several workers share one run folder: name it with --run-dir")
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return f"runs/{args.preset}-{stamp}"
+
+
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
     import_quietly()
-    try:
-        from keras_transformer.training.run import report, train
+    from keras_transformer.training.errors import TrainingError
+    from keras_transformer.training.run import report, train
 
+    try:
         config = resolve(args)
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        print(report(train(config, args.run_dir or f"runs/{args.preset}-{stamp}")))
+        allowed = [name.strip() for name in args.allow_config_change.split(",") if name.strip()]
+        result = train(config, _run_dir(args), allowed=allowed, resume_from=args.resume_from)
+        print(report(result) if result else "trained; worker 0 translates and scores")
+    except TrainingError as error:
+        print(f"train_wmt.py: {error}", file=sys.stderr)
+        return error.exit_code
     except (ValueError, OSError) as error:
         print(f"train_wmt.py: {error}", file=sys.stderr)
         return 2
@@ -131,4 +189,9 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == 6:
+        os._exit(code)  # TensorFlow waits for the worker that is gone
+    sys.exit(code)

@@ -81,11 +81,8 @@ class Placement(NamedTuple):
 
     def describe(self):
         """Returns text such as `"2 GPUs"`."""
-        local = self.strategy.extended.worker_devices
-        kind = "GPU" if any("GPU" in device.upper() for device in local) else "CPU"
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         if self.num_replicas == 1:
-            local = tf.config.list_logical_devices("GPU")
-            kind = "GPU" if local else "CPU"
             return f"one {kind}"
         text = f"{self.num_replicas} {kind}s"
         return f"{text} of {self.num_workers} workers" if self.num_workers > 1 else text

@@ -38,7 +38,7 @@ class Progress(keras.callbacks.Callback):
         self.max_minutes = max_minutes
 
     def on_train_begin(self, logs=None):
-        self.step = self.first_step = int(self.model.optimizer.iterations)
+        self.step = self.first_step = int(self.model.optimizer.iterations.numpy())
         if self.step % self.log_every_steps == 0:
             self._finish_interval()
         # `fit` resets the metrics when an epoch begins.

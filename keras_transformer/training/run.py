@@ -321,6 +321,7 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock):
             clock,
             events,
             placement.distribute(session.validation, tokens, lambda portions: portions.once()),
+            session.validation.per_epoch,
             search,
             training=training,
             stop=stopping.stop,
@@ -342,7 +343,7 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock):
     except tf.errors.ResourceExhaustedError as error:
         raise out_of_memory(largest, config, error) from error
     if stopping.by_signal or interrupted():
-        raise stopping.error(run.path, int(model.optimizer.iterations))
+        raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
 
 
 def report(result, *, examples=10):

@@ -73,7 +73,7 @@ class Saving(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self.agreement.model = self.model
-        self.step = int(self.model.optimizer.iterations)
+        self.step = int(self.model.optimizer.iterations.numpy())
         self.saved_at = self.clock.seconds
         if self.step == 0:
             # So that a run folder without a checkpoint is one that lost it.
@@ -111,7 +111,7 @@ class Guard(keras.callbacks.Callback):
         self.is_chief = is_chief
 
     def on_train_begin(self, logs=None):
-        self.step = int(self.model.optimizer.iterations)
+        self.step = int(self.model.optimizer.iterations.numpy())
         self.in_a_row = 0
         self.before = self.model.interval_sums().get("tally/skipped", 0.0)
 

@@ -80,7 +80,8 @@ class Validation(keras.callbacks.Callback):
         run: `RunFolder`.
         clock: `Clock`.
         events: `Events`.
-        batches: `tf.data.Dataset` of the validation set.
+        batches: `tf.data.Dataset` of the validation set, or a distributed one.
+        num_batches: how many batches it has.
         search: `ValidationSearch`, or `None` for no BLEU.
         training: `TrainingConfig`.
         stop: function that takes a reason and ends the run after this step.
@@ -88,12 +89,13 @@ class Validation(keras.callbacks.Callback):
             is given up then and leaves no record: the continued run makes it first.
     """
 
-    def __init__(self, run, clock, events, batches, search, *, training, stop, interrupted):
+    def __init__(self, run, clock, events, batches, num_batches, search, *, training, stop, interrupted):
         super().__init__()
         self.run = run
         self.clock = clock
         self.events = events
         self.batches = batches
+        self.num_batches = num_batches
         self.search = search
         self.training = training
         self.stop = stop
@@ -102,7 +104,7 @@ class Validation(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self.catch_up()
-        self.step = int(self.model.optimizer.iterations)
+        self.step = int(self.model.optimizer.iterations.numpy())
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
@@ -119,7 +121,7 @@ class Validation(keras.callbacks.Callback):
         `fit` calls it, but takes a step thereafter in any case: who wants to know before
         whether the run is to go on calls it first, after `set_model`.
         """
-        step = int(self.model.optimizer.iterations)
+        step = int(self.model.optimizer.iterations.numpy())
         if step == self.validated:
             return
         records = self.run.read_history()
@@ -166,7 +168,9 @@ class Validation(keras.callbacks.Callback):
         # The means of the steps since the last line are put back afterwards.
         sums = self.model.interval_sums()
         give_up = _GiveUp(self.interrupted)
-        found = self.model.evaluate(self.batches, verbose=0, return_dict=True, callbacks=[give_up])
+        found = self.model.evaluate(
+            self.batches, steps=self.num_batches, verbose=0, return_dict=True, callbacks=[give_up]
+        )
         self.model.set_interval_sums(sums)
         if give_up.done:
             return None, []

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_transformer import config as configs
 from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
 from keras_transformer.data.batching import TokenBatches
-from keras_transformer.training import callbacks
+from keras_transformer.training import clock
 from keras_transformer.training.run import report, train
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator
@@ -391,10 +391,10 @@ def test_a_second_model_of_a_process_loads_the_weights_of_the_first(whole):
 
 def test_a_clock_counts_earlier_parts(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now[0])
-    clock = callbacks.Clock(earlier=30.0)
+    monkeypatch.setattr(clock.time, "monotonic", lambda: now[0])
+    counted = clock.Clock(earlier=30.0)
     now[0] = 107.5
-    assert clock.seconds == 37.5
+    assert counted.seconds == 37.5
 
 
 def test_digits_are_apart_where_the_settings_say_so(tmp_path):
