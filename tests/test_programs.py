@@ -346,7 +346,9 @@ def test_a_run_folder_that_cannot_be_made_is_refused(corpus, tmp_path, capsys):
 def test_a_run_is_not_continued_with_other_settings(run, corpus, capsys):
     arguments = train_arguments(corpus, run, "--set", "training.warmup_steps=7")
     code = train_wmt.main(arguments)
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["training.warmup_steps=", "not 7"])
+    check_refusal(
+        code, capsys.readouterr(), "train_wmt.py", ["training.warmup_steps 500 -> 7", "--allow-config-change"]
+    )
 
 
 def test_an_average_has_a_name_and_the_next_command(run, capsys):

@@ -169,9 +169,9 @@ def test_a_new_run_has_nothing_to_restore(new_run):
 
 
 def test_a_state_is_saved_once(run):
+    before = {path: path.stat().st_mtime_ns for path in (run.path / "checkpoints").iterdir()}
     training = Training(run)
     training.checkpoints.restore()
-    before = {path: path.stat().st_mtime_ns for path in (run.path / "checkpoints").iterdir()}
     training.checkpoints.save(1e9)
     assert {path: path.stat().st_mtime_ns for path in (run.path / "checkpoints").iterdir()} == before
 
