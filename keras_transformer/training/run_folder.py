@@ -204,7 +204,7 @@ class RunFolder:
             ValueError: there is nothing to average, or a checkpoint is damaged.
             StorageError: there is no room.
         """
-        if (last is None) == (best is None) or (last or best) < 1:
+        if (last is None) == (best is None) or (best if last is None else last) < 1:
             raise ValueError(
                 f"`last` or `best` must be given, at least 1. Received: last={last}, best={best}"
             )

@@ -54,7 +54,6 @@ def make_run(tmp_path):
             return run
         model, optimizer = Transformer(config.model), keras.optimizers.Adam()
         model.compile(optimizer)
-        optimizer.build(model.trainable_variables)
         checkpoints = run.checkpoints(model, optimizer)
         rng = np.random.default_rng(0)
         values = [rng.normal(size=weight.shape) for weight in model.weights]
