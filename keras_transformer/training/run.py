@@ -397,7 +397,9 @@ def _translate_unseen(session, step):
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target
     path = run.path / f"translations.{split}.{target}"
-    scored = [(record["split"], record.get("step")) for record in run.read_history() if record["kind"] == "test"]
+    scored = [
+        (record["split"], record.get("step")) for record in run.read_history() if record["kind"] == "test"
+    ]
     if (split, step) in scored and path.exists():
         print(
             f"{run.path}: finished before; nothing to do. To go on, raise training.max_steps"
