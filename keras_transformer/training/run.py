@@ -25,6 +25,7 @@ from keras_transformer.schedules import TransformerSchedule
 from keras_transformer.training.clock import Clock
 from keras_transformer.training.crash import advice, write_crash_dump
 from keras_transformer.training.early_stopping import early_stopping_reason
+from keras_transformer.training.errors import NotFiniteError
 from keras_transformer.training.events import Events
 from keras_transformer.training.initial_weights import initialize_from
 from keras_transformer.training.notes import depth_note, learning_rate_note
@@ -288,11 +289,6 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock, done
         # Several workers validate together, or not at all.
         return stopping.by_signal or (one_worker and signals.received is not None)
 
-    def crash(failed):
-        plan = next(batches.plans(offset + failed - 1))
-        write_crash_dump(run, model, failed, batches.batch(plan), plan.key, run.read_history())
-        return f"{run.path / 'crash'} has the batch; {advice(config, failed)}"
-
     search = None
     if training.validation_sentences and run.writes:
         translator = Translator(model, session.corpus.tokenizers, config.search)
@@ -319,7 +315,7 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock, done
     if done or placement.gather(int(stopped_early))[0]:
         return
     callbacks = [
-        Guard(training.max_skipped, crash, is_chief=placement.is_chief),
+        Guard(training.max_skipped, is_chief=placement.is_chief),
         Progress(
             run,
             clock,
@@ -354,6 +350,14 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock, done
             )
     except tf.errors.ResourceExhaustedError as error:
         raise out_of_memory(largest, config, error) from error
+    except NotFiniteError as error:
+        failed = int(model.optimizer.iterations.numpy())
+        plan = next(batches.plans(offset + failed - 1))
+        with contextlib.suppress(OSError):  # a full disk is not what ended this run
+            write_crash_dump(run, model, failed, batches.batch(plan), plan.key, run.read_history())
+        raise NotFiniteError(
+            f"{error}. {run.path / 'crash'} has the batch; {advice(config, failed)}"
+        ) from error
     if stopping.by_signal or interrupted():
         raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
 
