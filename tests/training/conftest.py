@@ -102,7 +102,8 @@ def tiny_batch(seed, source_lengths, target_lengths):
 
 def tiny_stream(batches):
     spec = tf.TensorSpec((None, None), tf.int32)
-    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=((spec, spec), spec))
+    made = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=((spec, spec), spec))
+    return made.apply(tf.data.experimental.assert_cardinality(len(batches)))
 
 
 def events_in(folder):
