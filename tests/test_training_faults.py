@@ -1,0 +1,507 @@
+"""Every fault of training that the program refuses or survives, by its number.
+
+Each goes through `train_wmt.py`: in this process, or in one of its own where that makes a
+difference. Refused: an exit code, one line on standard error that names the place and what
+to do, and no file changed. Survived: what comes out equals, to the bit where nothing else is
+said, what an undisturbed run gives.
+"""
+
+import contextlib
+import functools
+import importlib
+import io
+import itertools
+import json
+import math
+import os
+import pathlib
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import ModelConfig
+from keras_transformer.data.batching import TokenBatches
+from keras_transformer.data.portions import Portions
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.losses import LabelSmoothedCrossEntropy
+from keras_transformer.model import Transformer
+from keras_transformer.training import run as training_run
+from keras_transformer.training import steering, tensor_files
+from keras_transformer.training.run_folder import RunFolder
+from keras_transformer.translator import Translator
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+NOUNS = {"man": "Mann", "king": "König", "fox": "Fuchs"}
+# An odd number of pairs for training; 640 tokens are 5 batches an epoch.
+SENTENCES = [
+    (f"the {a} sees {number} dogs of the {b}", f"der {NOUNS[a]} sieht {number} Hunde des {NOUNS[b]}s")
+    for a, b in itertools.product(NOUNS, NOUNS)
+    for number in range(20)
+][:-1]
+STEPS = 6
+SETTINGS = {
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.d_model": 16,
+    "model.d_ff": 24,
+    "model.num_heads": 2,
+    "model.residual_dropout": 0.0,
+    "model.embedding_dropout": 0.0,
+    "data.vocab_size": 330,
+    "data.max_length": 40,
+    "data.batch_tokens": 640,
+    "training.max_steps": STEPS,
+    "training.max_minutes": 0,
+    "training.warmup_steps": 40,
+    "training.log_every_steps": 1,
+    "training.validate_every_steps": 1000,
+    "training.validation_sentences": 0,
+    "training.checkpoint_every_steps": 2,
+    "training.checkpoint_every_minutes": 0,
+    "training.keep_checkpoints": 3,
+    "training.average_last": 2,
+    "search.beam_size": 1,
+    "search.extra_length": 2,
+}
+TWO = "--replicas 2 --allow-cpu"
+LONG = {"training.max_steps": 1_000_000, "training.log_every_steps": 100}
+PATIENCE = 300  # seconds until a process that does not come is given up
+
+
+class Ended(NamedTuple):
+    """How the program ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def refusal(self):
+        """The last line on standard error, which is the only one of the program."""
+        assert "Traceback" not in self.err
+        *before, last = self.err.splitlines()
+        assert last.startswith("train_wmt.py: ")
+        assert not any(line.startswith("train_wmt.py: ") for line in before)
+        return last
+
+
+class Place:
+    """A folder of one row, in which the program runs."""
+
+    def __init__(self, folder, corpus, base, monkeypatch):
+        self.folder, self.corpus, self.base, self.monkeypatch = folder, corpus, base, monkeypatch
+        self.run = folder / "run"
+
+    def arguments(self, more="", settings=None):
+        command = [f"--dataset={self.corpus}", "--source=en", "--target=de", f"--run-dir={self.run}"]
+        command += [f"--set={name}={value}" for name, value in {**SETTINGS, **(settings or {})}.items()]
+        return [*command, *more.split()]
+
+    def call(self, more="", settings=None):
+        """Runs the program in this process."""
+        program = importlib.import_module("train_wmt")
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(io.StringIO()) as err,
+        ):
+            code = program.main(self.arguments(more, settings))
+        return Ended(code, out.getvalue(), err.getvalue())
+
+    def begin(self):
+        """Makes `run` a copy of the run that has ended."""
+        shutil.copytree(self.base.run, self.run)
+
+    def files(self):
+        return {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
+    def history(self, kind="train"):
+        return [
+            {name: value for name, value in record.items() if name != "minutes" and "second" not in name}
+            for record in map(json.loads, (self.run / "history.jsonl").read_text().splitlines())
+            if record["kind"] == kind
+        ]
+
+    def losses(self):
+        return {record["step"]: record["loss"] for record in self.history()}
+
+    def steps(self):
+        return tensor_files.steps_in(self.run / "checkpoints")
+
+    def state(self, step, *parts):
+        """{name: array} of what a checkpoint holds, but for the time it took."""
+        reader = tf.train.load_checkpoint(str(self.run / "checkpoints" / f"step-{step}"))
+        return {
+            name: reader.get_tensor(name)
+            for name in reader.get_variable_to_shape_map()
+            if name.startswith(parts or ("weights/", "optimizer/", "seeds/", "interval/", "first_"))
+        }
+
+    def assert_ended_as(self, other):
+        """The same training, to the bit, and the same translations."""
+        assert_equal(self.state(STEPS), other.state(STEPS))
+        assert self.history() == other.history()
+        for kind in ("validation", "test"):
+            assert self.history(kind)[-1] == other.history(kind)[-1]
+        name = "translations.test.de"
+        assert (self.run / name).read_bytes() == (other.run / name).read_bytes()
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    assert any(name.startswith("weights/") for name in found)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+class Process:
+    """The program in a process of its own.
+
+    Args:
+        place: `Place`.
+        more: more of the command line.
+        settings: {name: value}, besides `SETTINGS`.
+        before: Python that runs before the program.
+        variables: of its environment.
+        limits: {resource: bytes}.
+    """
+
+    def __init__(self, place, more="", settings=None, *, before="", variables=None, limits=None):
+        self.place = place
+        self.files = {name: place.folder / f"std{name}" for name in ("out", "err")}
+        program = ROOT / "pipelines" / "train_wmt.py"
+        start = [str(program)]
+        if before:
+            code = "import runpy, sys; sys.path.insert(0, sys.argv[1].rpartition('/')[0]); del sys.argv[0]"
+            start = ["-c", f"{code}\n{before}\nrunpy.run_path(sys.argv[0], run_name='__main__')", *start]
+        environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
+
+        def limit():
+            for what, size in (limits or {}).items():
+                resource.setrlimit(what, (size, resource.getrlimit(what)[1]))
+
+        with self.files["out"].open("wb") as out, self.files["err"].open("wb") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, *start, *place.arguments(more, settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**environment, "PYTHONPATH": str(ROOT), **(variables or {})},
+                preexec_fn=limit,
+            )
+        self.pid = self._process.pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._process.kill()
+        self._process.wait()
+
+    def read(self, name):
+        return self.files[name].read_text(encoding="utf-8", errors="replace")
+
+    def wait_until(self, condition):
+        limit = time.monotonic() + PATIENCE
+        while not condition():
+            assert self._process.poll() is None, f"ended early\n{self.read('out')}\n{self.read('err')}"
+            assert time.monotonic() < limit, f"too late\n{self.read('out')}\n{self.read('err')}"
+            time.sleep(0.02)
+
+    def wait_for_step(self, step):
+        """Waits until the state of a step, or a later one, is saved."""
+        self.wait_until(lambda: max(self.place.steps(), default=-1) >= step)
+
+    def send(self, number):
+        self._process.send_signal(number)
+
+    def end(self):
+        code = self._process.wait(PATIENCE)
+        return Ended(code, self.read("out"), self.read("err"))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    for split, pairs in (("train", SENTENCES), ("valid", SENTENCES[:5]), ("test", SENTENCES[5:7])):
+        write(folder, split, pairs)
+    return folder
+
+
+def write(folder, split, pairs):
+    for language, texts in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+        (folder / f"{split}.{language}").write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def base(corpus, tmp_path_factory):
+    """A run that has ended undisturbed; `killed` has its folder as it was at some moments."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = Place(tmp_path_factory.mktemp("base"), corpus, None, patch)
+        place.killed = {name: place.folder / name for name in ("after 3", "within 5", "writing 4")}
+        keep_when(patch, steering.Stopping, "on_train_batch_end", 3, place, "after 3")
+        keep_when(patch, steering.Guard, "on_train_batch_end", 5, place, "within 5")
+        replace = os.replace
+
+        def keep_and_replace(source, target):
+            if str(source).endswith("step-4.index"):
+                shutil.copytree(place.run, place.killed["writing 4"])
+            replace(source, target)
+
+        patch.setattr(tensor_files.os, "replace", keep_and_replace)
+        ended = place.call()
+    assert (ended.code, ended.err) == (0, "")
+    assert place.steps() == [2, 4, 6]
+    return place
+
+
+def keep_when(patch, kind, method, step, place, name):
+    """Copies the run folder when a callback hears of a step: what kill -9 would leave."""
+    original = getattr(kind, method)
+
+    def keep_first(self, batch, logs=None):
+        if int(self.model.optimizer.iterations.numpy()) == step:
+            shutil.copytree(place.run, place.folder / name)
+        original(self, batch, logs)
+
+    patch.setattr(kind, method, keep_first)
+
+
+@pytest.fixture
+def place(tmp_path, corpus, base, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    return Place(tmp_path, corpus, base, monkeypatch)
+
+
+# What goes wrong: functions of a `Place`, or functions that return one.
+
+
+def nothing(place):
+    pass
+
+
+def change(pattern, function):
+    """Changes the bytes of the one file of an ended run that a pattern finds."""
+
+    def make(place):
+        place.begin()
+        (path,) = place.run.glob(pattern)
+        path.write_bytes(function(path.read_bytes()))
+
+    return make
+
+
+def flip(data):
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def cut(data):
+    return data[: len(data) // 2]
+
+
+def lose(pattern):
+    """Moves what a pattern finds in an ended run out of it."""
+
+    def make(place):
+        place.begin()
+        (path,) = place.run.glob(pattern)
+        path.rename(place.folder / path.name)
+
+    return make
+
+
+def parameter_servers(place):
+    cluster = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
+    place.monkeypatch.setenv(
+        "TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    )
+
+
+def thesis(place):
+    place.run.mkdir()
+    (place.run / "thesis.tex").write_text("precious")
+
+
+def file_in_place(place):
+    place.run.write_text("precious")
+
+
+# What is done about it, as the message says.
+
+
+def as_told(words):
+    """Adds to the command what the message says, and continues for a step more."""
+
+    def then(place, ended):
+        more = re.search(words, ended.refusal)[0]
+        again = place.call(more, {"training.max_steps": STEPS + 1})
+        assert again.code == 0, again.err
+        assert f"continuing at step {STEPS}" in again.out
+        assert [record["step"] for record in place.history()] == list(range(1, STEPS + 2))
+        assert_equal(place.state(STEPS, "weights/"), place.base.state(STEPS, "weights/"))
+
+    return then
+
+
+def put_back(place, ended):
+    (place.folder / "checkpoints").rename(place.run / "checkpoints")
+    before = place.files()
+    again = place.call()
+    assert again.code == 0
+    assert "nothing to do" in again.out
+    assert place.files() == before
+
+
+class Row(NamedTuple):
+    """A fault that is refused with exit code 2."""
+
+    fault: str
+    what: str
+    make: Callable  # of a `Place`
+    words: tuple  # in the message
+    more: str = ""  # arguments
+    settings: dict = {}
+    then: Callable | None = None  # function of a `Place` and of how the program `Ended`
+
+
+LIST = "checkpoints: the file `checkpoint` is missing or damaged, but there is step-2, step-4, step-6. Continue"
+RESUME = as_told(r"--resume-from \d+")
+OTHERS = {
+    "model.d_ff": 25,
+    "data.vocab_size": 320,
+    "training.seed": 9,
+    "training.warmup_steps": 50,
+}
+REFUSED = [
+    Row("F30", "list garbage", change("checkpoints/checkpoint", lambda data: b"\xff\0?"), (LIST,), then=RESUME),
+    Row("F30", "list empty", change("checkpoints/checkpoint", lambda data: b""), (LIST,)),
+    Row("F30", "list gone", lose("checkpoints/checkpoint"), (LIST,)),
+    Row("F30", "folder gone", lose("checkpoints"), ("{run}/checkpoints: no checkpoint", "Put the ch"),
+        then=put_back),
+    Row("F36", "all that makes another run", Place.begin, (
+        "{run}: this run has other settings: ", "model.d_ff 24 -> 25", "data.vocab_size 330 -> 320",
+        "training.seed 1 -> 9", "training.warmup_steps 40 -> 50", "--init-from {run}",
+    ), settings=OTHERS),
+    Row("F36", "schedule", Place.begin, ("training.warmup_steps 40 -> 50. Pass --allow-config-change tr",),
+        settings={"training.warmup_steps": 50}, then=None),
+    Row("F41", "parameter servers", parameter_servers, ("ParameterServerStrategy", "(keras#20585)")),
+    Row("F41", "mixed_float16 on two", nothing, ("mixed_float16 trains on one", "Use mixed_bfloat16"), TWO,
+        {"training.precision": "mixed_float16"}),
+    Row("F42", "one GPU", nothing, ("TensorFlow sees none", "--allow-cpu"), "--replicas 1"),
+    Row("F42", "GPUs of this machine", nothing, ("TensorFlow sees none", "--allow-cpu"), "--strategy mirrored"),
+    Row("F43", "a folder of something else", thesis, ("{run}: exists and is not a run folder",)),
+    Row("F43", "a file", file_in_place, ("{run}: exists and is not a run folder",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: f"{row.fault} {row.what}")
+def test_refused(row, place):
+    if row.fault == "F42" and tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a GPU")
+    row.make(place)
+    before = place.files()
+    ended = place.call(row.more, row.settings)
+    assert ended.code == 2, ended.err
+    for word in row.words:
+        assert word.format(run=place.run) in ended.refusal
+    assert place.files() == before
+    if row.then:
+        row.then(place, ended)
+
+
+def test_f25_killed_within_a_step(place):
+    shutil.copytree(place.base.killed["within 5"], place.run)
+    assert place.steps()[-1] == 4
+    ended = place.call()
+    assert ended.code == 0, ended.err
+    assert "continuing at step 4" in ended.out
+    place.assert_ended_as(place.base)
+
+
+def test_f26_killed_twice_within_an_epoch(place):
+    starts = []
+    forever = Portions.forever
+
+    def spy(self, start=0):
+        starts.append(start)
+        return forever(self, start)
+
+    place.monkeypatch.setattr(Portions, "forever", spy)
+    shutil.copytree(place.base.killed["after 3"], place.run)
+    assert [record["step"] for record in place.history()] == [1, 2, 3]
+    assert place.steps()[-1] == 2
+    with pytest.MonkeyPatch.context() as patch:
+        keep_when(patch, steering.Stopping, "on_train_batch_end", 5, place, "again")
+        assert place.call().code == 0
+    shutil.rmtree(place.run)
+    (place.folder / "again").rename(place.run)
+    assert place.call().code == 0
+    assert starts == [2, 4]
+    place.assert_ended_as(place.base)
+
+
+def test_f27_killed_while_a_checkpoint_is_written(place):
+    shutil.copytree(place.base.killed["writing 4"], place.run)
+    checkpoints = place.run / "checkpoints"
+    left = {path.name for path in checkpoints.iterdir()}
+    assert {"step-4_temp", "step-4.data-00000-of-00001"} <= left
+    assert "step-4.index" not in left
+    (checkpoints / "step-3.data-00000-of-00001").write_bytes(b"of an older one")
+    ended = place.call()
+    assert ended.code == 0, ended.err
+    assert "continuing at step 2" in ended.out
+    place.assert_ended_as(place.base)
+    assert {path.name for path in checkpoints.iterdir()} == {
+        path.name for path in (place.base.run / "checkpoints").iterdir()
+    }
+
+
+def test_f28_the_disk_is_full(place):
+    with Process(place, settings=LONG) as process:
+        process.wait_for_step(4)
+        # From now on it can write no larger file.
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+        ended = process.end()
+    assert ended.code == 3, ended.err
+    found = re.search(r"checkpoints/step-(\d+): cannot be written: ", ended.refusal)
+    assert found, ended.refusal
+    assert re.search(r"It needs 0\.1 MB, [\d,.]+ MB are free", ended.refusal)
+    last = int(found[1]) - 2
+    assert f"The newest whole checkpoint is step-{last}." in ended.refusal
+    assert place.steps()[-1] == last
+    assert not list((place.run / "checkpoints").glob(f"step-{last + 2}*"))
+    again = place.call(settings={**LONG, "training.max_steps": last + 2})
+    assert again.code == 0, again.err
+    assert f"continuing at step {last}" in again.out
+    assert place.steps()[-1] == last + 2
+
+
+@pytest.mark.parametrize(
+    ("what", "make"),
+    [
+        ("a bit", change("checkpoints/step-6.data-*", flip)),
+        ("cut", change("checkpoints/step-6.data-*", cut)),
+        ("no index", lose("checkpoints/step-6.index")),
+    ],
+)
+def test_f29_the_newest_checkpoint_is_damaged(what, make, place):
+    make(place)
+    ended = place.call()
+    assert ended.code == 0, ended.err
+    (line,) = ended.err.splitlines()
+    assert line.startswith(f"{place.run}/checkpoints/step-6: damaged: ")
+    assert line.endswith("; continuing from step-4")
+    assert list((place.run / "checkpoints" / "damaged").iterdir())
+    place.assert_ended_as(place.base)
