@@ -260,9 +260,20 @@ def base(corpus, tmp_path_factory):
             replace(source, target)
 
         patch.setattr(tensor_files.os, "replace", keep_and_replace)
+        own = []
+        plans = TokenBatches.plans
+
+        def count(self, start=0):
+            for plan in plans(self, start):
+                own.append(len(plan.own))
+                yield plan
+
+        patch.setattr(TokenBatches, "plans", count)
         ended = place.call()
     assert (ended.code, ended.err) == (0, "")
     assert place.steps() == [2, 4, 6]
+    assert sum(own[:5]) == len(SENTENCES)
+    place.sixth = own[5]
     return place
 
 
@@ -505,3 +516,263 @@ def test_f29_the_newest_checkpoint_is_damaged(what, make, place):
     assert line.endswith("; continuing from step-4")
     assert list((place.run / "checkpoints" / "damaged").iterdir())
     place.assert_ended_as(place.base)
+
+
+def spoil(patch, step, replica=0):
+    """Makes the logits of one training step infinite, on one replica."""
+    call = Transformer.call
+
+    @functools.wraps(call)
+    def spoiled(self, inputs, training=None):
+        logits = call(self, inputs, training=training)
+        if not training:
+            return logits
+        here = tf.distribute.get_replica_context().replica_id_in_sync_group
+        bad = tf.equal(self.optimizer.iterations.value, step - 1) & tf.equal(here, replica)
+        return logits * tf.where(bad, math.inf, 1.0)
+
+    patch.setattr(Transformer, "call", spoiled)
+
+
+def test_f31_steps_that_are_not_finite_end_the_run(place):
+    settings = {"training.learning_rate_scale": 1e30, "training.max_skipped": 3}
+    settings |= {"training.max_steps": 100, "training.keep_checkpoints": 9}
+    ended = place.call(settings=settings)
+    assert ended.code == 4, ended.err
+    found = re.match(r"train_wmt.py: step (\d+): 3 steps in a row had no finite loss", ended.refusal)
+    assert found, ended.refusal
+    step = int(found[1])
+    told = [f"step {step - back}: loss or gradient is not finite" for back in (2, 1, 0)]
+    assert [line.partition(";")[0] for line in ended.err.splitlines()[:-1]] == told
+    assert f"{place.run / 'crash'} has the batch" in ended.refusal
+    for name in ("training.learning_rate_scale=5e+29", "training.warmup_steps=80", "data.batch_tokens=1280"):
+        assert f"--set {name}" in ended.refusal
+    report = json.loads((place.run / "crash" / f"step-{step}" / "report.json").read_text())
+    assert report["step"] == step
+    assert report["first_layer_not_finite"] is not None
+    # All states that are there are finite, and another rate goes on from the first one.
+    assert place.steps()[0] == 0
+    for saved in place.steps():
+        for name, value in place.state(saved).items():
+            assert np.isfinite(value).all(), (saved, name)
+    remedy = "--resume-from 0 --allow-config-change training.learning_rate_scale"
+    ended = place.call(remedy)
+    assert ended.code == 0, ended.err
+    place.assert_ended_as(place.base)
+
+
+def test_f31_one_step_that_is_not_finite_is_skipped_and_counted(place):
+    spoil(place.monkeypatch, 3)
+    ended = place.call(settings={"training.checkpoint_every_steps": 1, "training.keep_checkpoints": STEPS})
+    assert ended.code == 0, ended.err
+    (line,) = ended.err.splitlines()
+    assert line.startswith("step 3: loss or gradient is not finite; nothing changed (1 in a row, ")
+    assert [record.get("skipped", 0) for record in place.history()] == [0, 0, 1, 0, 0, 0]
+    parts = ("weights/", "optimizer/adam/")
+
+    def state(step):
+        return {name: value for name, value in place.state(step, *parts).items() if "iteration" not in name}
+
+    assert_equal(state(3), state(2))
+    assert any(np.any(value != state(3)[name]) for name, value in state(4).items())
+
+
+def test_f32_one_replica_that_is_not_finite(place):
+    spoil(place.monkeypatch, 3, replica=1)
+    after = {}
+    original = steering.Stopping.on_train_batch_end
+
+    def look(self, batch, logs=None):
+        strategy = self.model.distribute_strategy
+        variables = [*self.model.trainable_variables, *self.model.optimizer.variables[2:]]
+        values = [strategy.experimental_local_results(variable.value) for variable in variables]
+        after[int(self.model.optimizer.iterations.numpy())] = [[one.numpy() for one in v] for v in values]
+        original(self, batch, logs)
+
+    place.monkeypatch.setattr(steering.Stopping, "on_train_batch_end", look)
+    ended = place.call(TWO, {"training.max_steps": 4})
+    assert ended.code == 0, ended.err
+    assert "step 3: loss or gradient is not finite" in ended.err
+    assert [record.get("skipped", 0) for record in place.history()] == [0, 0, 1, 0]
+    for before, then in zip(after[2], after[3], strict=True):
+        assert len(then) == 2
+        for value in then:
+            np.testing.assert_array_equal(value, before[0])
+    for first, second in after[4]:
+        np.testing.assert_array_equal(first, second)
+        assert np.isfinite(first).all()
+    assert any(np.any(a[0] != b[0]) for a, b in zip(after[3], after[4], strict=True))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 143)])
+def test_f33_a_signal_in_training_saves_the_step(number, code, place):
+    on_train_batch_end = steering.Guard.on_train_batch_end
+
+    def send(self, batch, logs=None):
+        on_train_batch_end(self, batch, logs)
+        if self.step == 3:
+            os.kill(os.getpid(), number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steering.Guard, "on_train_batch_end", send)
+        ended = place.call()
+    assert ended.code == code
+    assert f"stopped by {number.name} after step 3, which is saved; " in ended.refusal
+    assert f"--run-dir {place.run} goes on" in ended.refusal
+    assert place.steps()[-1] == 3
+    assert not place.history("validation")
+    assert not list(place.run.glob("translations*"))
+    assert place.call().code == 0
+    place.assert_ended_as(place.base)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "makes_run"),
+    [
+        (training_run, "load_training_data", False),  # while the data are read
+        (Transformer, "encode", True),  # while the search of the test set is traced
+        (Translator, "translate", True),
+    ],
+)
+def test_f33_sigterm_outside_training(owner, name, makes_run, place):
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def send(*args, **kwargs):
+        if not (owner is Transformer and kwargs.get("training")):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    if makes_run:
+        place.begin()
+        (place.run / "translations.test.de").unlink()
+    before = place.files()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, send)
+        ended = place.call()
+    assert ended.code == 143, ended.err
+    assert "stopped by SIGTERM; the same command goes on from what is saved" in ended.refusal
+    if makes_run:
+        assert place.call().code == 0
+        place.assert_ended_as(place.base)
+    else:
+        assert place.files() == before
+
+
+def test_f33_sigterm_and_f38_a_second_process(place):
+    with Process(place, settings=LONG) as process:
+        process.wait_for_step(2)
+        second = place.call()
+        assert second.code == 2
+        assert f"{place.run}: another process is working in this folder" in second.refusal
+        process.send(signal.SIGTERM)
+        ended = process.end()
+    assert ended.code == 143, ended.err
+    found = re.search(r"stopped by SIGTERM after step ([\d,]+), which is saved", ended.refusal)
+    assert found, ended.err
+    last = int(found[1].replace(",", ""))
+    assert place.steps()[-1] == last
+    assert f"continuing at step {last:,}\n" in place.call(settings={"training.max_steps": last + 1}).out
+
+
+def test_f33_a_second_signal_ends_at_once(place):
+    slow_disk = (
+        "import time; from keras_transformer.training.steering import Saving\n"
+        "Saving.on_train_end = lambda *_, **__: time.sleep(1000)"
+    )
+    with Process(place, settings=LONG, before=slow_disk) as process:
+        process.wait_for_step(2)
+        process.send(signal.SIGTERM)
+        process.wait_until(lambda: "finishing the step" in process.read("err"))
+        begin = time.monotonic()
+        process.send(signal.SIGTERM)
+        ended = process.end()
+        assert time.monotonic() - begin < 500
+    assert ended.code == 143
+    assert "SIGTERM: finishing the step and saving (again: stop at once)" in ended.err
+    assert "stopped at once; the newest checkpoint is whole" in ended.err
+    assert "Traceback" not in ended.err
+    for step in place.steps():
+        tensor_files.verify(place.run / "checkpoints" / f"step-{step}")
+
+
+def test_f34_another_budget_is_refused_and_continues_at_the_pair_where_it_was(place):
+    place.begin()
+    settings = {"data.batch_tokens": 320, "training.max_steps": STEPS + 1}
+    before = place.files()
+    ended = place.call(settings=settings)
+    assert ended.code == 2
+    assert "data.batch_tokens 640 -> 320. Pass --allow-config-change data.batch_tokens" in ended.refusal
+    assert place.files() == before
+    read = []
+    forever = Portions.forever
+
+    def spy(self, start=0):
+        read.extend(itertools.islice(self.batches.plans(), start))
+        return forever(self, start)
+
+    place.monkeypatch.setattr(Portions, "forever", spy)
+    ended = place.call("--allow-config-change data.batch_tokens", settings)
+    assert ended.code == 0, ended.err
+    # Five batches were the first epoch; the sixth was one of them again, in another order.
+    pairs = sum(len(plan.own) for plan in read)
+    missing = len(SENTENCES) + place.base.sixth - pairs
+    assert 0 <= missing < len(read[-1].own)
+    assert len(read) > STEPS
+
+
+def test_f35_another_number_of_replicas(place):
+    place.begin()
+    ended = place.call(f"{TWO} --resume-from 4")
+    assert ended.code == 0, ended.err
+    assert "continuing at step 4" in ended.out
+    assert " 2 CPUs" in ended.out
+    found, expected = place.losses(), place.base.losses()
+    assert list(found) == list(expected)
+    for step in (5, 6):
+        assert found[step] == pytest.approx(expected[step], abs=1e-4)
+        assert found[step] != expected[step - 1]
+
+
+def test_f37_a_finished_run(place):
+    place.begin()
+
+    def looks():
+        found = {path: (path.stat().st_mtime_ns, path.is_dir()) for path in place.run.rglob("*")}
+        return found, place.files()
+
+    before = looks()
+    ended = place.call()
+    assert (ended.code, ended.err) == (0, "")
+    assert f"{place.run}: trained at step {STEPS}" in ended.out
+    assert "finished before; nothing to do. To go on, raise training.max_steps" in ended.out
+    assert looks() == before
+
+
+def test_f39_odd_batches_and_a_replica_without_rows(place):
+    rows = []
+    plans = TokenBatches.plans
+
+    def spy(self, start=0):
+        for plan in plans(self, start):
+            rows.append(len(plan.own))
+            yield plan
+
+    place.monkeypatch.setattr(TokenBatches, "plans", spy)
+    place.corpus = place.folder / "few"
+    place.corpus.mkdir()
+    few = [(f"the king sees {n} dogs", f"der König sieht {n} Hunde") for n in range(9)]
+    few += [("dog " * 18, "Hund " * 18)]
+    for split, pairs in (("train", SENTENCES[:3] + few), ("valid", few[:3]), ("test", few[:2])):
+        write(place.corpus, split, pairs)
+    settings = {"data.vocab_size": 120, "data.batch_tokens": 40}
+    one, two = place.folder / "one", place.folder / "two"
+    for place.run, more in ((one, ""), (two, TWO)):
+        ended = place.call(more, settings)
+        assert ended.code == 0, ended.err
+    print(rows)
+    assert 1 in rows
+    assert any(number % 2 for number in rows if number > 1)
+    found = place.losses()
+    place.run = one
+    assert found == pytest.approx(place.losses(), abs=1e-4)
