@@ -1,6 +1,8 @@
 """What the tests of the callbacks share: a model of a few hundred weights, and its run."""
 
 import json
+import pathlib
+import sys
 import types
 
 import keras
@@ -12,6 +14,9 @@ from keras_transformer.config import Config, DataConfig, ModelConfig, TrainingCo
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model import Transformer
+
+# For `processes`, which starts programs of their own.
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 VOCAB, PAD, BOS, EOS = 23, 0, 1, 2
 
