@@ -36,9 +36,10 @@ def parse_args(argv=None):
     )
     parser.add_argument(
         "--weights",
-        choices=("averaged", "last"),
         default="averaged",
-        help="mean of the newest checkpoints, or the newest one (default: averaged)",
+        metavar="NAME",
+        help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
+        "average_checkpoints.py), or step-N (default: averaged)",
     )
     parser.add_argument("--beam-size", type=int, help="hypotheses kept; 1 is greedy (run: 4)")
     parser.add_argument("--alpha", type=float, help="length penalty exponent (run: 0.6)")

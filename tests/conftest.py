@@ -1,11 +1,12 @@
-"""Makes the programs importable, as they are when they run, and the CPU two devices."""
+"""Makes the programs and what tests share importable, and the CPU two devices."""
 
 import pathlib
 import sys
 
 import tensorflow as tf
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "pipelines"))
+TESTS = pathlib.Path(__file__).parent
+sys.path[:0] = [str(TESTS.parent / "pipelines"), str(TESTS / "training")]
 
 # Before TensorFlow starts, or never: strategies are tested on two logical devices.
 tf.config.set_logical_device_configuration(

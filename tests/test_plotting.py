@@ -48,3 +48,18 @@ def test_a_run_without_bleu_has_an_empty_right_side():
 def test_a_history_without_training_is_refused():
     with pytest.raises(ValueError, match="no record of training"):
         training_curves(HISTORY[-1:])
+
+
+def test_gradient_norms_and_skipped_steps_are_drawn_below():
+    history = [
+        {**HISTORY[0], "gradient_norm": 2.5, "skipped": 0},
+        {**HISTORY[2], "gradient_norm": 0.5, "skipped": 3},
+        {**HISTORY[2], "minutes": 7.0, "step": 350, "gradient_norm": 0.0, "skipped": 50},
+    ]
+    figure = training_curves(history)
+    below = figure.get_axes()[2]
+    assert drawn(below) == [[[2, 2.5], [6, 0.5]], [[6, 0], [7, 0]]]
+    assert [text.get_text() for text in below.get_legend().get_texts()] == ["skipped steps: 53"]
+    assert below.get_ylabel() == "gradient norm"
+    figure.draw_without_rendering()
+    assert training_curves(history[:1]).get_axes()[2].get_legend() is None

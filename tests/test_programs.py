@@ -56,6 +56,7 @@ def load(name):
 
 
 train_wmt, translate, evaluate_wmt = map(load, ("train_wmt", "translate", "evaluate_wmt"))
+average_checkpoints = load("average_checkpoints")
 
 
 def write_corpus(folder):
@@ -345,7 +346,42 @@ def test_a_run_folder_that_cannot_be_made_is_refused(corpus, tmp_path, capsys):
 def test_a_run_is_not_continued_with_other_settings(run, corpus, capsys):
     arguments = train_arguments(corpus, run, "--set", "training.warmup_steps=7")
     code = train_wmt.main(arguments)
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["training.warmup_steps=", "not 7"])
+    check_refusal(
+        code, capsys.readouterr(), "train_wmt.py", ["training.warmup_steps 500 -> 7", "--allow-config-change"]
+    )
+
+
+def test_an_average_has_a_name_and_the_next_command(run, capsys):
+    assert average_checkpoints.main([str(run), "--last", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "last-1: the mean of step-6"
+    assert f"  python pipelines/evaluate_wmt.py {run} --weights last-1" in lines
+    data = b"the man sees 3 dogs\n"
+    of_average = translate_bytes(run, data, "--weights", "last-1")
+    assert of_average == translate_bytes(run, data, "--weights", "step-6")
+    assert average_checkpoints.main([str(run), "--best", "7"]) == 0
+    assert "best-7: the mean of step-6 (there are no more than 1)" in capsys.readouterr().out
+    assert translate_bytes(run, data, "--weights", "best-7") == of_average
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{run}", "--last", "0"], ["at least 1", "last=0"]),
+        (["{run}/nowhere", "--best", "2"], ["nowhere: not a run folder"]),
+    ],
+)
+def test_an_average_that_cannot_be_is_refused(run, capsys, arguments, words):
+    code = average_checkpoints.main([argument.format(run=run) for argument in arguments])
+    check_refusal(code, capsys.readouterr(), "average_checkpoints.py", words)
+
+
+@pytest.mark.parametrize("program", ["translate", "evaluate_wmt"])
+def test_unknown_weights_are_refused_with_those_there_are(run, capsys, program):
+    code, out = call(program, [str(run), "--weights", "lats"])
+    err = capsys.readouterr()
+    check_refusal(code, err, f"{program}.py", ["no 'lats' weights", "`averaged`", "`last`", "`step-6`"])
+    assert out == b""
 
 
 @pytest.mark.parametrize("program", ["translate", "evaluate_wmt"])

@@ -41,6 +41,7 @@ FLOORS = [
         "training.early_stopping",
         "training.errors",
         "training.events",
+        "training.memory",
         "training.notes",
         "training.position",
         "training.progress",

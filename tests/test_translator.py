@@ -299,7 +299,7 @@ def test_a_run_with_separate_vocabularies_is_loaded(tokenizer, tmp_path):
     model = make_model(tokenizer, target_vocab_size=target.vocab_size)
     run = RunFolder.create(tmp_path / "run", Config(model=model.config), Tokenizers(tokenizer, target))
     optimizer = keras.optimizers.Adam()
-    optimizer.build(model.trainable_variables)
+    model.compile(optimizer)
     run.checkpoints(model, optimizer).save(0.0)
     loaded = Translator.load(run.path, weights="last")
     tokenizers = Tokenizers(tokenizer, target)

@@ -14,6 +14,7 @@ class SeedGenerator(keras.random.SeedGenerator):
     """
 
     def next(self, ordered=True):
+        """Returns the seed of the next draw, and moves on."""
         return _fold_in_replica(super().next(ordered))
 
 

@@ -182,11 +182,15 @@ class Checkpoints:
     def _keep(self, steps):
         """Writes the list of the newest of `steps`, and deletes every other state."""
         kept = steps[-self.keep :]
+        if kept != _read_list(self.folder):
+            self._write_list(kept)
+        for step in set(tensor_files.steps_in(self.folder)) - set(kept):
+            tensor_files.delete(self._prefix(step))
+
+    def _write_list(self, kept):
         lines = [f'model_checkpoint_path: "step-{kept[-1]}"']
         lines += [f'all_model_checkpoint_paths: "step-{step}"' for step in kept]
         write_text(self.folder / _LIST, "".join(f"{line}\n" for line in lines))
-        for step in set(tensor_files.steps_in(self.folder)) - set(kept):
-            tensor_files.delete(self._prefix(step))
 
     def _check_finite(self, step):
         names, finite = self._finite

@@ -99,13 +99,13 @@ def advice(config, step):
         f"--set training.learning_rate_scale={training.learning_rate_scale / 2:g}",
         f"--set training.warmup_steps={2 * training.warmup_steps}",
     ]
-    larger = f", or larger batches (--set data.batch_tokens={2 * batch_tokens})"
     if training.precision == "mixed_float16":
         changes.append("--set training.precision=mixed_bfloat16")
     return (
         f"learning rate {_learning_rate(config, step):.2e} at step {step:,}, warm-up"
         f" {training.warmup_steps:,} steps, batches of up to {batch_tokens:,} tokens a side: try"
-        f" {' '.join(changes)} in a new --run-dir{larger}"
+        f" {' '.join(changes)} in a new --run-dir, there also larger batches (--set data.batch_tokens="
+        f"{2 * batch_tokens}); or go back to an earlier checkpoint with --resume-from"
     )
 
 

@@ -11,10 +11,17 @@ class Events:
     """
 
     def __init__(self, run):
-        if run.writes:
-            self._writer = tf.summary.create_file_writer(str(run.path / "tensorboard"))
-        else:
-            self._writer = tf.summary.create_noop_writer()
+        self._run = run
+        self._made = None
+
+    @property
+    def _writer(self):
+        # Its file appears with it: a run that is finished already gets none.
+        if self._made is None:
+            folder = str(self._run.path / "tensorboard")
+            make = tf.summary.create_file_writer if self._run.writes else _no_writer
+            self._made = make(folder)
+        return self._made
 
     def scalars(self, group, step, record):
         """Writes the numbers of a record of the history, as `group/name`."""
@@ -39,7 +46,12 @@ class Events:
 
     def flush(self):
         """Brings what was written to the disk."""
-        self._writer.flush()
+        if self._made is not None:
+            self._made.flush()
+
+
+def _no_writer(folder):
+    return tf.summary.create_noop_writer()
 
 
 def _cell(text):

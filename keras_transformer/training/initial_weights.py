@@ -81,7 +81,7 @@ def initialize_from(model, tokenizers, source_run, *, weights="averaged"):
         model: a `Transformer`, fresh; its weights are changed in place.
         tokenizers: `Tokenizers` of `model`, or one tokenizer for both sides.
         source_run: `RunFolder` of the earlier run.
-        weights: `"averaged"`, or `"last"` for its newest checkpoint.
+        weights: which of its weights, as `RunFolder.load_weights` takes it.
 
     Returns:
         `InitialWeights`.

@@ -1,8 +1,122 @@
-def largest_shape(shapes, config):
-    """temporary"""
-    return max(shapes, key=lambda s: s[0] * (s[1] + s[2]))
+"""Which batch needs the most memory in training, and what to do where it is too much.
+
+Beside weights and optimizer, whose size no batch changes, a step keeps for the gradient:
+
+    every residual and its LayerNorm   d_model * (two float32 numbers, one of the compute
+                                       type, one byte of dropout mask) a position
+    every attention                    d_k + d_v of all heads a query, and as much a key
+    every feed-forward network         d_ff a position
+    every attention's weights          heads * queries * keys, in float32 and once more in
+                                       the compute type
+    the loss                           two numbers of float32 for each logit, and under half
+                                       precision one of the compute type
+
+These are the arrays of the traced training step, counted. What operations need for a
+moment comes on top, so the figure is low: by 2 to 15 % of the peak measured on a CPU, by up
+to 25 % where attention's weights are nearly all of it. It is for comparing shapes;
+`pytest -s -m slow tests/training/test_memory.py` prints both.
+"""
+
+import re
+
+_WIDTHS = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}
+_NORMS = {"encoder": 2, "decoder": 3}  # residuals a layer
+_ALLOCATION = re.compile(
+    r"OOM when allocating tensor with shape\[[\d,]*\] and type \w+|[Oo]ut of memory[^.\n]*bytes"
+)
+_LONGEST_REASON = 160  # characters
+_ROWS_MULTIPLE = 8
+
+
+def estimate_bytes(shape, config, precision="float32"):
+    """Estimates the activations of one training step.
+
+    Args:
+        shape: (rows, source_len, target_len), lengths in tokens with padding, of what one
+            device computes at a time.
+        config: `ModelConfig`.
+        precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
+
+    Returns:
+        int, bytes; without weights, gradients and optimizer.
+
+    Raises:
+        ValueError: an unknown precision.
+    """
+    if precision not in _WIDTHS:
+        raise ValueError(f"`precision` must be one of {list(_WIDTHS)}. Received: {precision!r}")
+    width = _WIDTHS[precision]
+    rows, source, target = shape
+    norm = config.d_model * (8 + width + 1)
+    heads = config.num_heads * (config.d_key + config.d_value) * width
+    feed_forward = config.d_ff * width
+    # A dropout that is on keeps its mask, and what went into it beside what came out.
+    weights = config.num_heads * (4 + width + (5 if config.attention_dropout else 0))
+    feed_forward += config.d_ff * (width + 1) if config.relu_dropout else 0
+
+    encoder = source * (_NORMS["encoder"] * norm + 2 * heads + feed_forward) + source * source * weights
+    decoder = (
+        target * (_NORMS["decoder"] * norm + 3 * heads + feed_forward)
+        + source * heads
+        + (target * target + target * source) * weights
+    )
+    embeddings = (source + target) * config.d_model * (width + 1)
+    logits = target * config.target_vocab_size * (8 if width == 4 else 8 + width)
+    return rows * (
+        config.num_encoder_layers * encoder + config.num_decoder_layers * decoder + embeddings + logits
+    )
+
+
+def largest_shape(shapes, config, precision="float32"):
+    """Returns the shape that needs the most memory: what fits it fits every other.
+
+    Args:
+        shapes: iterable of (rows, source_len, target_len), at least one.
+        config: `ModelConfig`.
+        precision: as in `estimate_bytes`.
+
+    Returns:
+        (rows, source_len, target_len); the first of equals.
+    """
+    return max(shapes, key=lambda shape: estimate_bytes(shape, config, precision))
 
 
 def out_of_memory_message(shape, config, error):
-    """temporary"""
-    return f"{shape} {error}"
+    """Says which batch did not fit and what to lower, in the order of least harm.
+
+    A smaller `devices.batch_tokens` leaves the batch as it is and only cuts it into more
+    micro-batches; the others change what is learned.
+
+    Args:
+        shape: (rows, source_len, target_len) of what one device was to compute.
+        config: `Config` of the run.
+        error: the exception.
+
+    Returns:
+        str, one line.
+    """
+    rows, source, target = shape
+    name = "devices.batch_tokens" if config.devices.batch_tokens else "data.batch_tokens"
+    budget = config.devices.batch_tokens or config.data.batch_tokens
+    max_length = config.data.max_length
+    # Half the budget is no help where the device's part of the batch is smaller than that.
+    present = min(budget, rows * max(source, target))
+    half, least = present // 2 // _ROWS_MULTIPLE, -(-max_length // _ROWS_MULTIPLE)
+    suggested = max(half, least) * _ROWS_MULTIPLE
+    advice = []
+    if suggested < present:
+        advice.append(f"--set devices.batch_tokens={suggested} (the same batches, computed in smaller parts)")
+    advice += [f"a data.max_length below {max_length}", "a smaller data.vocab_size"]
+    return (
+        f"out of memory: a batch of {rows:,} rows, {source:,} source and {target:,} target tokens each, "
+        f"within {name}={budget} ({_reason(error)}). Try {', then '.join(advice)}"
+    )
+
+
+def _reason(error):
+    """What an exception says, in one short line."""
+    text = str(error)
+    found = _ALLOCATION.search(text)
+    line = found[0] if found else next((one.strip() for one in text.splitlines() if one.strip()), "")
+    line = line or type(error).__name__
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."

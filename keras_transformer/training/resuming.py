@@ -67,8 +67,9 @@ def continue_with(run, config, *, sha256, allowed=()):
                 "Put it back, pass --allow-config-change data.dataset, or choose another --run-dir"
             )
         changes.append((CORPUS_SUM, old, sha256))
-    if run.writes:
+    if run.writes and (not file.exists() or old != sha256):
         write_text(file, f"{sha256}\n")
+    if run.writes and changes:
         write_text(run.path / "config.json", configs.to_json(config))
     run.config = config
     return changes

@@ -25,6 +25,7 @@ from keras_transformer.schedules import TransformerSchedule
 from keras_transformer.training.clock import Clock
 from keras_transformer.training.crash import advice, write_crash_dump
 from keras_transformer.training.early_stopping import early_stopping_reason
+from keras_transformer.training.errors import NotFiniteError
 from keras_transformer.training.events import Events
 from keras_transformer.training.initial_weights import initialize_from
 from keras_transformer.training.notes import depth_note, learning_rate_note
@@ -113,12 +114,12 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
         placement = place(config.devices, precision=config.training.precision)
         session = _open(config, pathlib.Path(run_dir), placement, allowed, stack)
         try:
-            translate = _fit(session, placement, signals, resume_from)
+            step = _fit(session, placement, signals, resume_from)
         except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
             if placement.num_workers == 1:
                 raise
             raise lost_worker(error) from error
-        return translate and _translate_unseen(session)
+        return _translate_unseen(session, step) if placement.is_chief else None
 
 
 class _Session(NamedTuple):
@@ -219,7 +220,7 @@ def _moved(changes, batches, corpus):
 
 
 def _fit(session, placement, signals, resume_from):
-    """Trains as far as the settings say; returns whether there is something to translate."""
+    """Trains as far as the settings say; returns the step it ended at."""
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     keras.utils.set_random_seed(training.seed)
@@ -248,12 +249,12 @@ def _fit(session, placement, signals, resume_from):
         checkpoints.first_step.assign(step)
         checkpoints.first_batch.assign(session.first_batch(read, config))
     clock = Clock(float(checkpoints.seconds.numpy()))
-    done = _is_done(run, step, clock)
+    # The chief has written what the others read.
+    done = bool(placement.gather(int(_is_done(run, step, clock)))[0])
     if placement.is_chief and not session.is_new:
         print(f"{run.path}: {'trained' if done else 'continuing'} at step {step:,}", flush=True)
-    if not done:
-        _train_on(session, placement, signals, model, checkpoints, step, clock)
-    return placement.is_chief
+    _train_on(session, placement, signals, model, checkpoints, step, clock, done)
+    return int(model.optimizer.iterations.numpy())
 
 
 def _restore(checkpoints, placement, resume_from):
@@ -272,7 +273,8 @@ def _is_done(run, step, clock):
     return step >= training.max_steps or bool(time_is_up or stopped_early)
 
 
-def _train_on(session, placement, signals, model, checkpoints, step, clock):
+def _train_on(session, placement, signals, model, checkpoints, step, clock, done):
+    """Trains, unless the run is done; in any case makes the validation that its last state lacks."""
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     offset = int(checkpoints.first_batch) - int(checkpoints.first_step)
@@ -287,17 +289,33 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock):
         # Several workers validate together, or not at all.
         return stopping.by_signal or (one_worker and signals.received is not None)
 
-    def crash(failed):
-        plan = next(batches.plans(offset + failed - 1))
-        write_crash_dump(run, model, failed, batches.batch(plan), plan.key, run.read_history())
-        return f"{run.path / 'crash'} has the batch; {advice(config, failed)}"
-
     search = None
     if training.validation_sentences and run.writes:
         translator = Translator(model, session.corpus.tokenizers, config.search)
         search = ValidationSearch(translator, session.corpus.validation, config, interrupted)
+    validation = Validation(
+        run,
+        clock,
+        events,
+        placement.distribute(session.validation, tokens, lambda portions: portions.once()),
+        session.validation.per_epoch,
+        search,
+        training=training,
+        stop=stopping.stop,
+        interrupted=interrupted,
+    )
+    validation.set_model(model)
+    agreement.model = model
+    with signals.deferred():
+        validation.catch_up()
+    if interrupted():
+        raise stopping.error(run.path, step)
+    # It may have been one too many without progress; the chief knows, as it wrote the record.
+    stopped_early = early_stopping_reason(run.read_history(), training) is not None
+    if done or placement.gather(int(stopped_early))[0]:
+        return
     callbacks = [
-        Guard(training.max_skipped, crash, is_chief=placement.is_chief),
+        Guard(training.max_skipped, is_chief=placement.is_chief),
         Progress(
             run,
             clock,
@@ -316,17 +334,7 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock):
             every_steps=training.checkpoint_every_steps,
             every_minutes=training.checkpoint_every_minutes,
         ),
-        Validation(
-            run,
-            clock,
-            events,
-            placement.distribute(session.validation, tokens, lambda portions: portions.once()),
-            session.validation.per_epoch,
-            search,
-            training=training,
-            stop=stopping.stop,
-            interrupted=interrupted,
-        ),
+        validation,
         stopping,
     ]
     dataset = placement.distribute(batches, tokens, lambda portions: portions.forever(offset + step))
@@ -342,6 +350,14 @@ def _train_on(session, placement, signals, model, checkpoints, step, clock):
             )
     except tf.errors.ResourceExhaustedError as error:
         raise out_of_memory(largest, config, error) from error
+    except NotFiniteError as error:
+        failed = int(model.optimizer.iterations.numpy())
+        plan = next(batches.plans(offset + failed - 1))
+        with contextlib.suppress(OSError):  # a full disk is not what ended this run
+            write_crash_dump(run, model, failed, batches.batch(plan), plan.key, run.read_history())
+        raise NotFiniteError(
+            f"{error}. {run.path / 'crash'} has the batch; {advice(config, failed)}"
+        ) from error
     if stopping.by_signal or interrupted():
         raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
 
@@ -378,34 +394,33 @@ def _sizes(tokenizers):
     return f"{source:,}" if tokenizers.shared else f"{source:,} and {target:,}"
 
 
-def _translate_unseen(session):
+def _translate_unseen(session, step):
     """Averages the weights, translates the test (or validation) split and scores it, once."""
     run, corpus = session.run, session.corpus
-    averaged = run.average(last=run.config.training.average_last)
     split = corpus.test_name if corpus.test else "validation"
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target
     path = run.path / f"translations.{split}.{target}"
-    scored = {
+    scored = [
         (record["split"], record.get("step")) for record in run.read_history() if record["kind"] == "test"
-    }
-    if (split, averaged[-1]) in scored and path.exists():
+    ]
+    if (split, step) in scored and path.exists():
         print(
             f"{run.path}: finished before; nothing to do. To go on, raise training.max_steps"
             " (or max_minutes)",
             flush=True,
         )
         translations = path.read_text(encoding="utf-8").split("\n")[:-1]
-        return Result(
-            run, split, pairs, translations, corpus_scores(translations, pairs.target, target_language=target)
-        )
+        scores = corpus_scores(translations, pairs.target, target_language=target)
+        return Result(run, split, pairs, translations, scores)
+    averaged = run.average(last=run.config.training.average_last)
     print(
-        f"\ntranslating {split} with the mean of {len(averaged)} checkpoints, to step {averaged[-1]:,}"
+        f"\ntranslating {split} with the mean of the newest checkpoints, {len(averaged)} of them"
         f" (beam {search.beam_size}, alpha {search.alpha:g})",
         flush=True,
     )
     translations = Translator.load(run.path).translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
     write_text(path, "\n".join(translations) + "\n")
-    run.append_history({"kind": "test", "split": split, "step": averaged[-1], **scores.to_dict()})
+    run.append_history({"kind": "test", "split": split, "step": step, **scores.to_dict()})
     return Result(run, split, pairs, translations, scores)

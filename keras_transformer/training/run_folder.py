@@ -204,7 +204,7 @@ class RunFolder:
             ValueError: there is nothing to average, or a checkpoint is damaged.
             StorageError: there is no room.
         """
-        if (last is None) == (best is None) or (last or best) < 1:
+        if (last is None) == (best is None) or (best if last is None else last) < 1:
             raise ValueError(
                 f"`last` or `best` must be given, at least 1. Received: last={last}, best={best}"
             )
@@ -242,9 +242,13 @@ class RunFolder:
         if not self.writes:
             return
         kept = [record for record in self.read_history() if record.get("step", 0) <= step]
+        text = "".join(json.dumps(record) + "\n" for record in kept)
         path = self.path / _HISTORY
+        # A record that a crash cut short goes, too.
+        if not path.exists() or path.read_text(encoding="utf-8") == text:
+            return
         with tensor_files.storing(path):
-            write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+            write_text(path, text)
 
     def read_history(self):
         """Returns the records of `history.jsonl`, oldest first.

@@ -100,14 +100,12 @@ class Guard(keras.callbacks.Callback):
 
     Args:
         max_skipped: so many.
-        report: function of the step that writes what is known and returns advice as text.
         is_chief: whether this worker prints.
     """
 
-    def __init__(self, max_skipped, report, *, is_chief):
+    def __init__(self, max_skipped, *, is_chief):
         super().__init__()
         self.max_skipped = max_skipped
-        self.report = report
         self.is_chief = is_chief
 
     def on_train_begin(self, logs=None):
@@ -136,8 +134,7 @@ class Guard(keras.callbacks.Callback):
             )
         if self.in_a_row >= self.max_skipped:
             raise NotFiniteError(
-                f"step {self.step:,}: {self.in_a_row} steps in a row had no finite loss or gradient. "
-                f"{self.report(self.step)}"
+                f"step {self.step:,}: {self.in_a_row} steps in a row had no finite loss or gradient"
             )
 
 

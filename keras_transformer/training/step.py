@@ -182,6 +182,7 @@ class TokenWeightedStep:
         return
 
     def make_train_function(self, force=False):
+        """As in Keras, which cannot reduce the logs of several workers."""
         if _num_workers(self.distribute_strategy) == 1:
             return super().make_train_function(force)
         if self.train_function is None or force:
@@ -189,6 +190,7 @@ class TokenWeightedStep:
         return self.train_function
 
     def make_test_function(self, force=False):
+        """As `make_train_function`."""
         if _num_workers(self.distribute_strategy) == 1:
             return super().make_test_function(force)
         if self.test_function is None or force:
@@ -196,7 +198,7 @@ class TokenWeightedStep:
         return self.test_function
 
     def _distributed(self, step):
-        """Keras reduces logs along an axis they do not have where there are several workers."""
+        """Returns a function of an iterator that takes a step; its logs are the same on all replicas."""
         strategy = self.distribute_strategy
 
         @tf.function(reduce_retracing=True, autograph=False)
@@ -307,6 +309,7 @@ class TokenWeightedStep:
         replicas = tf.cast(self.distribute_strategy.num_replicas_in_sync, tf.float64)
         counts = tf.nest.map_structure(lambda total: tf.cast(total, tf.float64) / replicas, sums)
         one = 1.0 / replicas
+        target_tokens = counts.statistics.weight
         if finite is not None:
             statistics = [tf.where(finite, each, 0.0) for each in counts.statistics]
             counts = counts._replace(statistics=TokenStatistics(*statistics))
@@ -319,7 +322,7 @@ class TokenWeightedStep:
                         "steps": one,
                         "skipped": tf.where(finite, tf.zeros_like(one), one),
                         "source_tokens": counts.source_tokens,
-                        "target_tokens": counts.statistics.weight,
+                        "target_tokens": target_tokens,  # those of skipped steps, too
                         "positions": counts.positions,
                         "gradient_norm": tf.where(finite, tf.cast(norm, tf.float64), 0.0) / replicas,
                     }

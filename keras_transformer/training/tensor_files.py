@@ -114,7 +114,7 @@ def storing(path, *, size=0, kept=""):
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).splitlines()[0].rstrip(".")
+        reason = getattr(error, "strerror", None) or _reason(error)
         room = f"It needs {size / 1e6:,.1f} MB, {_free(path) / 1e6:,.1f} MB are free." if size else ""
         said = [f"{path}: cannot be written: {reason}.", room, kept, "Make room, then start again"]
         raise StorageError(" ".join(filter(None, said))) from error
@@ -261,7 +261,14 @@ def _tensor(reader, prefix, key):
 
 
 def _damaged(prefix, error):
-    return DamagedError(f"{prefix}: damaged: {str(error).splitlines()[0]}")
+    return DamagedError(f"{prefix}: damaged: {_reason(error)}")
+
+
+def _reason(error):
+    """The first line of an error, without the operation and the temporary file that met it."""
+    line = (str(error) or type(error).__name__).splitlines()[0]
+    line = re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", line)
+    return re.sub(r"^\S+; ", "", line).rstrip(".")
 
 
 def _check_same(prefix, name, stored, wanted):

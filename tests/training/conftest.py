@@ -1,7 +1,8 @@
-"""What the tests of the callbacks share: a model of a few hundred weights, and its run."""
+"""What tests share: a model of a few hundred weights and its run; a run folder with states."""
 
 import json
 import pathlib
+import shutil
 import sys
 import types
 
@@ -9,11 +10,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_runs import STEPS, TEXTS, Training
 
 from keras_transformer.config import Config, DataConfig, ModelConfig, TrainingConfig
+from keras_transformer.data.tokenizer import SubwordTokenizer
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model import Transformer
+from keras_transformer.training.run_folder import RunFolder
 
 # For `processes`, which starts programs of their own.
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -103,7 +107,8 @@ def tiny_batch(seed, source_lengths, target_lengths):
 
 def tiny_stream(batches):
     spec = tf.TensorSpec((None, None), tf.int32)
-    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=((spec, spec), spec))
+    made = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=((spec, spec), spec))
+    return made.apply(tf.data.experimental.assert_cardinality(len(batches)))
 
 
 def events_in(folder):
@@ -130,3 +135,50 @@ def tiny():
         stream=tiny_stream,
         events_in=events_in,
     )
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return SubwordTokenizer.train(TEXTS * 3, vocab_size=300)
+
+
+@pytest.fixture(scope="session")
+def config(tokenizer):
+    return Config(
+        model=ModelConfig(
+            source_vocab_size=tokenizer.vocab_size,
+            target_vocab_size=tokenizer.vocab_size,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            d_model=8,
+            d_ff=12,
+            num_heads=2,
+        ),
+        data=DataConfig(vocab_size=300, max_length=30, batch_tokens=400),
+        training=TrainingConfig(keep_checkpoints=3, average_last=2),
+    )
+
+
+@pytest.fixture(scope="session")
+def saved(config, tokenizer, tmp_path_factory):
+    """A run folder with four saves, of which three are kept."""
+    path = tmp_path_factory.mktemp("saved") / "run"
+    run = RunFolder.create(path, config, tokenizer)
+    training = Training(run)
+    for step in STEPS:
+        training.save(step, seconds=10.0 * step)
+        run.append_history({"kind": "train", "step": step})
+    run.average(last=2)
+    return path
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    """A copy that a test may break; a run folder may be moved."""
+    return RunFolder(shutil.copytree(saved, tmp_path / "copy"))
+
+
+@pytest.fixture
+def new_run(config, tokenizer, tmp_path):
+    """The folder of a run that never trained."""
+    return RunFolder.create(tmp_path / "new", config, tokenizer)

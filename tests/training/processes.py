@@ -166,9 +166,7 @@ def worker_environments(count=2):
 
 def states(run):
     """Returns the steps of the training states in a run folder, ascending."""
-    return sorted(
-        int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*.index")
-    )
+    return sorted(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*.index"))
 
 
 def newest(run):
@@ -189,9 +187,7 @@ def state(run):
 def history(run):
     """Returns the records of a run, without times and speeds."""
     lines = (run / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    return [
-        {name: value for name, value in json.loads(line).items() if not _is_time(name)} for line in lines
-    ]
+    return [{name: value for name, value in json.loads(line).items() if not _is_time(name)} for line in lines]
 
 
 def assert_same(run, other):

@@ -13,8 +13,8 @@ from keras_transformer.data.tokenizer import SubwordTokenizer
 from keras_transformer.data.vocabulary import Tokenizers, as_tokenizers
 from keras_transformer.data.wordpiece import WordPieceTokenizer
 from keras_transformer.model import Transformer
-from keras_transformer.training.checkpoints import RunFolder
 from keras_transformer.training.initial_weights import initialize_from
+from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator
 
 ENGLISH = ["The dog reads a text.", "A dog and a text.", "The dog runs."] * 2
@@ -53,15 +53,15 @@ def make_run(tmp_path):
         if not saved:
             return run
         model, optimizer = Transformer(config.model), keras.optimizers.Adam()
-        optimizer.build(model.trainable_variables)
+        model.compile(optimizer)
         checkpoints = run.checkpoints(model, optimizer)
         rng = np.random.default_rng(0)
         values = [rng.normal(size=weight.shape) for weight in model.weights]
-        for step in (0, 1):
-            model.set_weights([step * value for value in values])
+        for step in (1, 2):
+            model.set_weights([(step - 1) * value for value in values])
             optimizer.iterations.assign(step)
             checkpoints.save(0.0)
-        run.average(model, 2)
+        run.average(last=2)
         return run
 
     return make

@@ -39,9 +39,7 @@ def start(tmp_path, corpus):
 
     def start(name, settings=None, *arguments, dataset=corpus):
         arguments = ("--dataset", dataset, "--source", "en", "--target", "de", *arguments)
-        process = Process(
-            tmp_path / name, {"training.max_steps": STEPS, **(settings or {})}, arguments
-        )
+        process = Process(tmp_path / name, {"training.max_steps": STEPS, **(settings or {})}, arguments)
         started.append(process)
         return process
 

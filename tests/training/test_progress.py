@@ -212,6 +212,10 @@ def test_skipped_steps_are_shown_and_counted(tiny, fit, new, tmp_path, capsys):
     (values, sums), run = new[1], tiny.Run(tmp_path / "run")
     fit(run, state=([np.full_like(values[0], np.nan), *values[1:]], sums))
     assert [record["skipped"] for record in run.history] == [4, 4, 2]
+    # They are read like all others.
+    source, target, positions = np.sum([COUNTS[i % 3] for i in range(4)], axis=0)
+    share = 1 - (source + target) / positions
+    assert run.history[0]["padding_share"] == pytest.approx(share, abs=1e-12)
     assert [parts[-1] for parts in lines(capsys)] == ["skipped 4", "skipped 4", "skipped 2"]
 
 

@@ -1,0 +1,154 @@
+"""What the training step costs: beside Keras' own, and on several replicas beside one.
+
+    python benchmarks/training_step.py
+    python benchmarks/training_step.py --preset base --batch-tokens 1024 --steps 5
+
+One process, the same model and batches; the steps of the contestants take turns, so that a
+busy machine slows all of them down. Shown are medians of the ratios of neighbours.
+
+Stock is `keras.Model.train_step` with the same loss function, first without metrics, then
+with token accuracy and perplexity, which it computes from the logits again.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from keras_transformer.config import SpecialIds, replace  # noqa: E402
+from keras_transformer.data.batching import TokenBatches  # noqa: E402
+from keras_transformer.data.sequences import IdPairs, Sequences, flatten  # noqa: E402
+from keras_transformer.losses import LabelSmoothedCrossEntropy  # noqa: E402
+from keras_transformer.metrics import Perplexity, TokenAccuracy  # noqa: E402
+from keras_transformer.model import Transformer  # noqa: E402
+from keras_transformer.presets import preset  # noqa: E402
+from keras_transformer.training.placement import Placement  # noqa: E402
+from keras_transformer.training.run import compile_model  # noqa: E402
+
+
+class StockTransformer(Transformer):
+    """The same model with Keras' own step."""
+
+    compile = keras.Model.compile
+    train_step = keras.Model.train_step
+    metrics = keras.Model.metrics
+    make_train_function = keras.Model.make_train_function
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(description="Times training steps side by side.")
+    parser.add_argument("--preset", default="multi30k_tiny")
+    parser.add_argument("--batch-tokens", type=int, help="of one update (default: the preset's)")
+    parser.add_argument("--steps", type=int, default=30, help="steps of each contestant")
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--micro-batches", type=int, default=4)
+    return parser.parse_args(argv)
+
+
+def make_batches(config):
+    """Batches of random sentences whose lengths are those of Multi30k, more or less."""
+    rng = np.random.default_rng(1)
+    num_pairs = 12 * config.data.batch_tokens // 14
+    lengths = np.clip(rng.normal(14, 4.5, num_pairs).round().astype(int), 4, 40)
+    sides = []
+    for _ in range(2):
+        rows = [rng.integers(4, config.model.source_vocab_size, n).tolist() for n in lengths]
+        sides.append(Sequences([flatten(rows, SpecialIds().eos)]))
+        lengths = np.clip(lengths + rng.integers(-2, 3, num_pairs), 4, 40)
+    return TokenBatches(IdPairs(*sides), special=SpecialIds(), batch_tokens=config.data.batch_tokens)
+
+
+class Contestant:
+    """A model in training, one step at a time."""
+
+    def __init__(self, name, config, batches, *, stock=None, replicas=1, device_tokens=0):
+        self.name = name
+        self.times = []
+        strategy = tf.distribute.get_strategy()
+        if replicas > 1:
+            strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            if stock is None:
+                model = Transformer(config.model, dtype=config.training.precision)
+                compile_model(model, config.training)
+            else:
+                model = StockTransformer(config.model, dtype=config.training.precision)
+                optimizer = keras.optimizers.Adam(1e-4, beta_2=0.98, epsilon=1e-9)
+                model.compile(
+                    optimizer,
+                    LabelSmoothedCrossEntropy(0.1),
+                    weighted_metrics=None,
+                    metrics=stock,
+                    jit_compile=False,
+                )
+                model.optimizer.build(model.trainable_variables)
+        dataset = Placement(strategy).distribute(batches, device_tokens, lambda portions: portions.forever())
+        if replicas == 1:
+            dataset = dataset.prefetch(4)
+        self._iterator = iter(dataset)
+        model.make_train_function()
+        self._step = model.train_function
+
+    def step(self):
+        """Makes one step; returns its seconds."""
+        begin = time.perf_counter()
+        logs = self._step(self._iterator)
+        float(next(iter(logs.values())))
+        return time.perf_counter() - begin
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * args.replicas,
+    )
+    config = preset(args.preset)
+    if args.batch_tokens:
+        config = replace(config, data=replace(config.data, batch_tokens=args.batch_tokens, max_length=64))
+    batches = make_batches(config)
+    tokens = config.data.batch_tokens
+    contestants = [
+        Contestant("ours", config, batches),
+        Contestant("stock", config, batches, stock=[]),
+        Contestant("stock with metrics", config, batches, stock=[TokenAccuracy(), Perplexity()]),
+        Contestant(f"{args.replicas} replicas", config, batches, replicas=args.replicas),
+        Contestant(
+            f"{args.micro_batches} micro-batches",
+            config,
+            batches,
+            device_tokens=max(tokens // args.micro_batches, 64),
+        ),
+    ]
+    for contestant in contestants:  # the first steps compile
+        contestant.step()
+        contestant.step()
+    for number in range(args.steps):
+        # Whoever comes first differs from turn to turn.
+        shift = number % len(contestants)
+        for contestant in contestants[shift:] + contestants[:shift]:
+            contestant.times.append(contestant.step())
+        print(f"\r{number + 1}/{args.steps}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    ours = contestants[0].times
+    print(f"{args.preset}, {tokens:,} tokens a side, {args.steps} steps each, median of the ratios to ours")
+    for contestant in contestants:
+        ratio = statistics.median(other / own for own, other in zip(ours, contestant.times, strict=True))
+        seconds = statistics.median(contestant.times)
+        print(f"{contestant.name:<20} {seconds:8.3f} s a step   {ratio:6.3f} times ours")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""Weights by name: of one checkpoint, of several, of the best; whole or refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_runs import Training, data_of, flip_a_byte, steps_on_disk, weights_in, weights_of_step
+
+from keras_transformer.config import replace, to_json
+from keras_transformer.files import write_text
+from keras_transformer.model import Transformer
+from keras_transformer.training.run_folder import RunFolder
+
+
+def assert_weights(model, expected):
+    assert {weight.path for weight in model.weights} == expected.keys()
+    for weight in model.weights:
+        np.testing.assert_array_equal(weight.numpy(), expected[weight.path])
+
+
+def mean_of(run, steps, folder="checkpoints"):
+    """In float64, rounded once."""
+    each = [weights_of_step(run, step, folder=folder) for step in steps]
+    return {
+        name: np.mean([weights[name].astype(np.float64) for weights in each], axis=0).astype(np.float32)
+        for name in each[0]
+    }
+
+
+@pytest.fixture
+def with_best(config, tokenizer, tmp_path):
+    """A run with four validations, of which the best three are kept: steps 2, 4 and 1."""
+    run = RunFolder.create(tmp_path / "best", config, tokenizer)
+    training = Training(run)
+    for step, loss in ((1, 3.0), (2, 1.0), (3, 4.0), (4, 2.0)):
+        training.save(step)
+        run.append_history({"kind": "validation", "step": step, "loss": loss})
+        run.best(training.model).update()
+    return run
+
+
+def test_averaged_weights_are_the_mean_of_the_newest_checkpoints(run):
+    assert_weights(run.load_model(weights="averaged"), mean_of(run, (9, 12)))
+    assert_weights(run.load_model(weights="last-2"), mean_of(run, (9, 12)))
+
+
+def test_averages_have_names_and_stay(run):
+    assert run.average(last=3) == [6, 9, 12]
+    assert run.average(last=1) == [12]
+    assert_weights(run.load_model(weights="last-3"), mean_of(run, (6, 9, 12)))
+    assert_weights(run.load_model(weights="last-1"), weights_of_step(run, 12))
+    assert_weights(run.load_model(), mean_of(run, (9, 12)))
+    assert run.weights_names() == [
+        *("averaged", "last", "last-1", "last-2", "last-3"),
+        *("step-6", "step-9", "step-12"),
+    ]
+
+
+def test_averaging_more_than_there_are_takes_all(run):
+    assert run.average(last=20) == [6, 9, 12]
+    assert_weights(run.load_model(weights="last-20"), mean_of(run, (6, 9, 12)))
+
+
+def test_averaging_again_replaces_the_average(run):
+    training = Training(run)
+    training.checkpoints.restore()
+    training.save(15)
+    assert run.average(last=2) == [12, 15]
+    assert_weights(run.load_model(), mean_of(run, (12, 15)))
+    names = {path.name for path in (run.path / "averaged").iterdir()}
+    assert names == {"last-2.index", "last-2.data-00000-of-00001"}
+
+
+def test_the_mean_is_taken_in_float64(new_run):
+    """In float32, 1 disappears beside 2**24, and the mean of all three would be 0."""
+    training = Training(new_run)
+    for step, value in ((1, 2.0**24), (2, 1.0), (3, -(2.0**24))):
+        for weight in training.model.weights:
+            weight.assign(np.full(weight.shape, value))
+        training.optimizer.iterations.assign(step)
+        training.checkpoints.save(0.0)
+    new_run.average(last=3)
+    for weight in new_run.load_model(weights="last-3").weights:
+        np.testing.assert_array_equal(weight.numpy(), np.float32(1 / 3))
+
+
+def test_the_state_before_training_is_averaged_only_where_it_is_alone(new_run):
+    training = Training(new_run)
+    training.save(0)
+    assert new_run.average(last=2) == [0]
+    training.save(1)
+    assert new_run.average(last=2) == [1]
+    training.save(2)
+    assert new_run.average(last=3) == [1, 2]
+
+
+def test_averaging_nothing_is_refused(new_run):
+    with pytest.raises(ValueError, match="checkpoints: no checkpoint to average"):
+        new_run.average(last=5)
+    with pytest.raises(ValueError, match="best: no checkpoint to average"):
+        new_run.average(best=5)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"last": 1, "best": 1}, {"last": 0}, {"best": -1}])
+def test_one_number_must_be_given(run, arguments):
+    with pytest.raises(ValueError, match="`last` or `best` must be given, at least 1"):
+        run.average(**arguments)
+
+
+def test_a_damaged_checkpoint_is_not_averaged_and_the_average_stays(run):
+    flip_a_byte(data_of(run, 9))
+    expected = weights_in(tf.train.load_checkpoint(str(run.path / "averaged" / "last-2")))
+    with pytest.raises(ValueError, match=r"checkpoints/step-9: damaged"):
+        run.average(last=2)
+    assert_weights(run.load_model(), expected)
+
+
+def test_the_best_are_averaged(with_best):
+    assert with_best.average(best=2) == [2, 4]
+    assert_weights(with_best.load_model(weights="best-2"), mean_of(with_best, (2, 4)))
+    assert with_best.average(best=9) == [1, 2, 4]
+
+
+def test_the_best_weights_are_those_of_the_best_validation(with_best):
+    assert_weights(with_best.load_model(weights="best"), weights_of_step(with_best, 2, folder="best"))
+
+
+def test_one_checkpoint_is_found_wherever_it_is_kept(with_best):
+    assert steps_on_disk(with_best) == [2, 3, 4]
+    for step, folder in ((1, "best"), (3, "checkpoints")):
+        expected = weights_of_step(with_best, step, folder=folder)
+        assert_weights(with_best.load_model(weights=f"step-{step}"), expected)
+
+
+def test_the_last_weights_are_those_of_the_newest_checkpoint(run):
+    assert_weights(run.load_model(weights="last"), weights_of_step(run, 12))
+
+
+def test_the_moving_average_is_that_of_the_newest_checkpoint(new_run):
+    training = Training(new_run, ema_decay=0.9)
+    training.save(3)
+    training.save(4)
+    assert "ema" in new_run.weights_names()
+    expected = weights_of_step(new_run, 4, part="ema")
+    assert all(np.any(value != weights_of_step(new_run, 4)[name]) for name, value in expected.items())
+    assert_weights(new_run.load_model(weights="ema"), expected)
+
+
+def test_weights_are_put_into_a_model_that_is_there(run):
+    model = Transformer(run.config.model)
+    run.load_weights(model, "step-6")
+    assert_weights(model, weights_of_step(run, 6))
+    run.load_weights(model)
+    assert_weights(model, mean_of(run, (9, 12)))
+
+
+def test_the_average_of_an_earlier_version_is_found(run):
+    shutil.rmtree(run.path / "averaged")
+    training = Training(run)
+    training.draw(77)
+    weights = {weight.path: weight.value for weight in training.model.weights}
+    tf.train.CheckpointManager(
+        tf.train.Checkpoint(weights=weights), run.path / "averaged", max_to_keep=1
+    ).save()
+    assert [path.name for path in (run.path / "averaged").glob("*.index")] == ["ckpt-1.index"]
+    assert_weights(run.load_model(), {name: value.numpy() for name, value in weights.items()})
+    run.average(last=2)
+    assert_weights(run.load_model(), mean_of(run, (9, 12)))
+
+
+@pytest.mark.parametrize("weights", ["averaged", "last", "step-9"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_damaged_weights_are_refused_with_the_file(run, weights, cut):
+    prefix = {"averaged": "averaged/last-2", "last": "checkpoints/step-12"}.get(weights, "checkpoints/step-9")
+    path = run.path / f"{prefix}.data-00000-of-00001"
+    if cut:
+        path.write_bytes(path.read_bytes()[:100])
+    else:
+        flip_a_byte(path)
+    with pytest.raises(ValueError, match=f"{prefix}: damaged"):
+        run.load_model(weights=weights)
+
+
+@pytest.mark.parametrize("change", [{"d_ff": 13}, {"num_encoder_layers": 2}])
+def test_weights_of_another_model_are_refused(run, config, change):
+    other = replace(config, model=replace(config.model, **change))
+    write_text(run.path / "config.json", to_json(other))
+    for weights in ("last", "averaged"):
+        with pytest.raises(ValueError, match=r"(step-12|last-2): of another model: "):
+            RunFolder(run.path).load_model(weights=weights)
+
+
+@pytest.mark.parametrize("weights", ["best", "ema", "last-7", "best-1", "step-7", "step-", "newest", ""])
+def test_absent_weights_are_refused_with_what_there_is(run, weights):
+    there = "`averaged`, `last`, `last-2`, `step-6`, `step-9`, `step-12`"
+    with pytest.raises(ValueError, match=f"no {weights!r} weights. There is {there}; [^\n]*$"):
+        run.load_model(weights=weights)
+
+
+def test_a_run_that_never_trained_has_no_weights(new_run):
+    assert new_run.weights_names() == []
+    with pytest.raises(ValueError, match="no 'averaged' weights. There is no checkpoint"):
+        new_run.load_model()
+
+
+def test_the_average_keeps_to_the_settings_of_the_run(run, config):
+    run.average(last=3)
+    other = json.loads(to_json(config))
+    other["training"]["average_last"] = 3
+    write_text(run.path / "config.json", json.dumps(other))
+    assert_weights(RunFolder(run.path).load_model(), mean_of(run, (6, 9, 12)))
