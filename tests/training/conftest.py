@@ -1,9 +1,7 @@
 """What tests share: a model of a few hundred weights and its run; a run folder with states."""
 
 import json
-import pathlib
 import shutil
-import sys
 import types
 
 import keras
@@ -18,9 +16,6 @@ from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model import Transformer
 from keras_transformer.training.run_folder import RunFolder
-
-# For `processes`, which starts programs of their own.
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 VOCAB, PAD, BOS, EOS = 23, 0, 1, 2
 
