@@ -200,13 +200,21 @@ class TokenWeightedStep:
     def _distributed(self, step):
         """Returns a function of an iterator that takes a step; its logs are the same on all replicas."""
         strategy = self.distribute_strategy
+        traced = {}
 
-        @tf.function(reduce_retracing=True, autograph=False)
         def one_step(data):
             logs = strategy.run(step, args=(data,))
             return tf.nest.map_structure(lambda log: strategy.experimental_local_results(log)[0], logs)
 
-        return lambda iterator: one_step(next(iterator))
+        def take(iterator):
+            spec = iterator.element_spec
+            if spec not in traced:
+                # One graph for all shapes, as where there is one worker: which graph is used
+                # must not depend on the shapes that a process has seen.
+                traced[spec] = tf.function(one_step, input_signature=[spec], autograph=False)
+            return traced[spec](next(iterator))
+
+        return take
 
     def _gradients(self, source_ids, target_ids, labels, num_tokens):
         """Returns the gradients, scaled against underflow where the precision asks for it, and `_Sums`."""
