@@ -556,9 +556,9 @@ def test_f31_steps_that_are_not_finite_end_the_run(place):
         for name, value in place.state(saved).items():
             assert np.isfinite(value).all(), (saved, name)
     remedy = "--resume-from 0 --allow-config-change training.learning_rate_scale"
-    ended = place.call(remedy)
+    ended = place.call(remedy, {"training.max_skipped": 3, "training.keep_checkpoints": 9})
     assert ended.code == 0, ended.err
-    place.assert_ended_as(place.base)
+    assert place.losses() == place.base.losses()
 
 
 def test_f31_one_step_that_is_not_finite_is_skipped_and_counted(place):
@@ -672,7 +672,7 @@ def test_f33_sigterm_and_f38_a_second_process(place):
     assert found, ended.err
     last = int(found[1].replace(",", ""))
     assert place.steps()[-1] == last
-    assert f"continuing at step {last:,}\n" in place.call(settings={"training.max_steps": last + 1}).out
+    assert f"continuing at step {last:,}\n" in place.call(settings={**LONG, "training.max_steps": last + 1}).out
 
 
 def test_f33_a_second_signal_ends_at_once(place):
@@ -716,8 +716,8 @@ def test_f34_another_budget_is_refused_and_continues_at_the_pair_where_it_was(pl
     assert ended.code == 0, ended.err
     # Five batches were the first epoch; the sixth was one of them again, in another order.
     pairs = sum(len(plan.own) for plan in read)
-    missing = len(SENTENCES) + place.base.sixth - pairs
-    assert 0 <= missing < len(read[-1].own)
+    surplus = pairs - (len(SENTENCES) + place.base.sixth)
+    assert 0 <= surplus < len(read[-1].own)
     assert len(read) > STEPS
 
 
@@ -765,7 +765,7 @@ def test_f39_odd_batches_and_a_replica_without_rows(place):
     few += [("dog " * 18, "Hund " * 18)]
     for split, pairs in (("train", SENTENCES[:3] + few), ("valid", few[:3]), ("test", few[:2])):
         write(place.corpus, split, pairs)
-    settings = {"data.vocab_size": 120, "data.batch_tokens": 40}
+    settings = {"data.vocab_size": 120, "data.batch_tokens": 160, "data.max_length": 20}
     one, two = place.folder / "one", place.folder / "two"
     for place.run, more in ((one, ""), (two, TWO)):
         ended = place.call(more, settings)
