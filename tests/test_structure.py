@@ -46,6 +46,7 @@ FLOORS = [
         "training.position",
         "training.progress",
         "training.resuming",
+        "training.updating",
     },
     {
         "data.archives",
