@@ -1,11 +1,15 @@
 """Replicas and micro-batches compute what one device computes with the whole batch."""
 
+import functools
+import inspect
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model import Transformer
@@ -36,8 +40,10 @@ def rows(seed, lengths):
     return (source, target), labels
 
 
-# Unequal tokens for two replicas, an odd number of rows, and one row: nothing for the second.
-UNEVEN = [rows(1, (7, 7, 6, 1)), rows(2, (5, 1, 2)), rows(3, (4,)), rows(4, (7, 1, 1, 1, 2))]
+# Tokens of each row; odd numbers of rows, unequal tokens for two replicas, and one row alone:
+# nothing for the second.
+UNEVEN = [(7, 7, 6, 1), (5, 1, 2), (4,), (7, 1, 1, 1, 2)]
+BATCHES = [rows(seed, UNEVEN[seed % 4]) for seed in range(10)]
 
 
 def stream(batches):
@@ -62,8 +68,7 @@ def in_micro_batches(batch, count):
     return (shaped[0], shaped[1]), shaped[2]
 
 
-def make_model(strategy, optimizer, **compile_arguments):
-    changes = compile_arguments.pop("model", {})
+def make_model(strategy, optimizer, *, dtype="float32", **compile_arguments):
     with strategy.scope():
         arguments = {
             "source_vocab_size": VOCAB,
@@ -76,7 +81,7 @@ def make_model(strategy, optimizer, **compile_arguments):
             "residual_dropout": 0.0,
             "embedding_dropout": 0.0,
         }
-        model = Transformer(ModelConfig(**{**arguments, **changes}))
+        model = Transformer(ModelConfig(**arguments), dtype=dtype)
         rng = np.random.default_rng(0)
         model.set_weights([drawn(weight, rng) for weight in model.weights])
         model.compile(
@@ -97,8 +102,13 @@ def two_devices():
 
 
 def fit(strategy, batches, optimizer, *, micro_batches=0, **compile_arguments):
-    """Trains on the batches in order; returns the weights and what was logged at the end."""
+    """Trains on the batches in order; returns the model and what was logged at the end."""
     model = make_model(strategy, optimizer, **compile_arguments)
+    return model, fit_on(model, strategy, batches, micro_batches)
+
+
+def fit_on(model, strategy, batches, micro_batches):
+    """Trains a model on the batches in order; returns what was logged at the end."""
     if micro_batches:
         spec = tf.TensorSpec((None, None, None), tf.int32)
         # Elements go to the replicas in turn.
@@ -120,7 +130,7 @@ def fit(strategy, batches, optimizer, *, micro_batches=0, **compile_arguments):
         # The first epoch of a stream of unknown length ends with a warning.
         count = tf.data.experimental.assert_cardinality(len(batches))
         history = model.fit(stream(batches).apply(count), shuffle=False, verbose=0)
-    return model, {name: values[0] for name, values in history.history.items()}
+    return {name: values[0] for name, values in history.history.items()}
 
 
 OPTIMIZERS = {
@@ -131,22 +141,251 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("micro_batches", [0, 4])
-@pytest.mark.parametrize("strategy", [one_device, two_devices])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_ten_steps_are_those_of_one_device_with_whole_batches(strategy, micro_batches, name):
-    if strategy is one_device and not micro_batches:
-        pytest.skip("the same twice")
+@functools.cache
+def whole(name):
+    """Weights and logs of ten steps on one device with whole batches."""
+    model, logs = fit(one_device(), BATCHES, OPTIMIZERS[name][0])
+    return {weight.path: weight.numpy() for weight in model.weights}, logs
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "micro_batches"),
+    [
+        *(("sgd", *how) for how in ((two_devices, 0), (one_device, 4), (two_devices, 4))),
+        *(("adam", *how) for how in ((two_devices, 0), (one_device, 4), (two_devices, 4))),
+        ("clipped", two_devices, 4),
+        ("decayed", two_devices, 0),
+    ],
+)
+def test_ten_steps_are_those_of_one_device_with_whole_batches(name, strategy, micro_batches):
     optimizer, tolerance = OPTIMIZERS[name]
-    batches = [rows(seed, UNEVEN_LENGTHS[seed % 4]) for seed in range(10)]
-    whole, logs = fit(one_device(), batches, optimizer)
-    parted, found = fit(strategy(), batches, optimizer, micro_batches=micro_batches)
-    for one, other in zip(whole.weights, parted.weights, strict=True):
-        np.testing.assert_allclose(one.numpy(), other.numpy(), atol=tolerance, rtol=0, err_msg=one.path)
+    weights, logs = whole(name)
+    parted, found = fit(strategy(), BATCHES, optimizer, micro_batches=micro_batches)
+    for weight in parted.weights:
+        np.testing.assert_allclose(
+            weight.numpy(), weights[weight.path], atol=tolerance, rtol=0, err_msg=weight.path
+        )
     for key in ("loss", "token_accuracy", "perplexity", "gradient_norm", "target_tokens", "source_tokens"):
         assert found[key] == pytest.approx(logs[key], rel=1e-5), key
-    assert found["steps"] == 10
-    assert found["skipped"] == 0
+    assert (found["steps"], found["skipped"]) == (10, 0)
 
 
-UNEVEN_LENGTHS = [(7, 7, 6, 1), (5, 1, 2), (4,), (7, 1, 1, 1, 2)]
+def gradients(strategy, batches, *, micro_batches=0):
+    """The gradient of each batch at the same weights: what a momentum of nothing becomes."""
+    model = make_model(strategy, lambda: keras.optimizers.SGD(1.0, momentum=0.5))
+    weights = [weight.numpy() for weight in model.weights]
+    slots = [variable for variable in model.optimizer.variables if "momentum" in variable.path]
+    assert len(slots) == len(model.trainable_variables)
+    found = []
+    for batch in batches:
+        model.set_weights(weights)
+        for slot in slots:
+            slot.assign(np.zeros(slot.shape, "float32"))
+        fit_on(model, strategy, [batch], micro_batches)
+        found.append(np.concatenate([slot.numpy().ravel() for slot in slots]))
+    return found
+
+
+@pytest.mark.parametrize("micro_batches", [0, 4])
+def test_the_gradient_is_that_of_one_device(micro_batches):
+    batches = [rows(5, lengths) for lengths in UNEVEN]
+    ours = gradients(two_devices(), batches, micro_batches=micro_batches)
+    for two, one in zip(ours, gradients(one_device(), batches), strict=True):
+        assert np.linalg.norm(two - one) <= 1e-6 * np.linalg.norm(one)
+        assert np.linalg.norm(one) > 0.1
+
+
+def test_what_is_shown_is_counted_by_hand():
+    model, found = fit(two_devices(), BATCHES[:4], lambda: keras.optimizers.SGD(1e-9))
+    losses, right, tokens = [], 0, 0
+    for (source, target), labels in BATCHES[:4]:
+        logits = model((source, target), training=False).numpy().astype("float64")
+        log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        for row, its in zip(labels, log_p, strict=True):
+            for label, scores in zip(row, its, strict=True):
+                if label != PAD:
+                    others = scores.sum() - scores[label]
+                    losses.append(-0.9 * scores[label] - 0.1 / (VOCAB - 1) * others)
+                    right += scores.argmax() == label
+                    tokens += 1
+    assert tokens == sum(map(sum, UNEVEN)) == found["target_tokens"]
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert found["token_accuracy"] == pytest.approx(right / tokens, rel=1e-6)
+    assert found["source_tokens"] == SOURCE_LEN * sum(map(len, UNEVEN))
+    assert found["positions"] >= (SOURCE_LEN + TARGET_LEN) * sum(map(len, UNEVEN))
+
+
+def logs_of_each_step(model, dataset, **arguments):
+    seen = []
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(dict(logs)))
+    model.fit(dataset, shuffle=False, verbose=0, callbacks=[callback], **arguments)
+    return seen
+
+
+def test_every_step_shows_the_mean_so_far_of_all_replicas():
+    shown = []
+    for strategy in (one_device(), two_devices()):
+        model = make_model(strategy, lambda: keras.optimizers.SGD(0.1))
+        count = tf.data.experimental.assert_cardinality(4)
+        shown.append(logs_of_each_step(model, stream(BATCHES[:4]).apply(count)))
+    for one, other in zip(*shown, strict=True):
+        for name in ("loss", "token_accuracy", "steps", "target_tokens", "gradient_norm"):
+            assert other[name] == pytest.approx(one[name], rel=1e-5), name
+    assert [step["steps"] for step in shown[1]] == pytest.approx([1, 2, 3, 4])
+
+
+def test_inf_on_one_replica_changes_nothing_anywhere():
+    model = make_model(two_devices(), lambda: keras.optimizers.Adam(0.1), ema_decay=0.5)
+    embedding = model.source_embedding.embeddings
+    spoiled = embedding.numpy()
+    spoiled[20] = np.inf  # a token of the second row only: of the second replica
+    embedding.assign(spoiled)
+    (source, target), labels = rows(1, (3, 3))
+    source = np.where(source == 20, 5, source)
+    target, labels = (np.where(ids == 20, 5, ids) for ids in (target, labels))
+    source[1, 2] = 20
+    before = [variable.numpy() for variable in (*model.trainable_variables, *model.optimizer.variables[2:])]
+    averages = [average.numpy() for average in model.ema_weights]
+    (shown,) = logs_of_each_step(model, stream([((source, target), labels)]), steps_per_epoch=1)
+    assert (shown["steps"], shown["skipped"]) == (1, 1)
+    assert np.isfinite(shown["loss"])
+    for variable, value in zip(
+        (*model.trainable_variables, *model.optimizer.variables[2:]), before, strict=True
+    ):
+        for local in tf.distribute.get_strategy().experimental_local_results(variable.value):
+            np.testing.assert_array_equal(local.numpy(), value, err_msg=variable.path)
+    for average, value in zip(model.ema_weights, averages, strict=True):
+        np.testing.assert_array_equal(average.numpy(), value)
+    assert int(model.optimizer.iterations.numpy()) == 1
+
+
+def masks(strategy, seed):
+    """What dropout leaves of ones, on each replica."""
+    with strategy.scope():
+        layer = Dropout(0.5, seed=seed)
+
+    @tf.function
+    def draw():
+        return strategy.run(lambda: layer(tf.ones((31, 7)), training=True))
+
+    return [[each.numpy() for each in strategy.experimental_local_results(draw())] for _ in range(2)]
+
+
+def test_replicas_draw_masks_of_their_own_and_the_same_ones_again():
+    first, second = masks(two_devices(), 3)
+    again, _ = masks(two_devices(), 3)
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], second[0])
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for mask in first:
+        assert 0.3 < (mask == 0).mean() < 0.7
+
+
+def test_one_device_draws_the_masks_of_keras():
+    ours, theirs = Dropout(0.5, seed=3), keras.layers.Dropout(0.5, seed=3)
+    for _ in range(2):
+        one, other = (layer(tf.ones((31, 7)), training=True) for layer in (ours, theirs))
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("strategy", [one_device, two_devices])
+def test_the_moving_average_follows_the_weights(strategy):
+    model = make_model(strategy(), lambda: keras.optimizers.SGD(0.5), ema_decay=0.75)
+    expected = [weight.numpy().astype("float64") for weight in model.trainable_variables]
+    for batch in BATCHES[:3]:
+        model.fit(stream([batch]), steps_per_epoch=1, shuffle=False, verbose=0)
+        expected = [
+            0.75 * old + 0.25 * weight.numpy()
+            for old, weight in zip(expected, model.trainable_variables, strict=True)
+        ]
+    for average, value in zip(model.ema_weights, expected, strict=True):
+        np.testing.assert_allclose(average.numpy(), value, atol=1e-6)
+
+
+@pytest.mark.parametrize(("strategy", "micro_batches"), [(one_device, 2), (two_devices, 0)])
+def test_xla_gives_the_same_steps(strategy, micro_batches):
+    optimizer = OPTIMIZERS["sgd"][0]
+    same_shape = [rows(seed, (7, 3, 6, 1)) for seed in range(3)]
+    plain, _ = fit(one_device(), same_shape, optimizer)
+    compiled, _ = fit(strategy(), same_shape, optimizer, micro_batches=micro_batches, jit_compile=True)
+    for one, other in zip(plain.weights, compiled.weights, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-6, err_msg=one.path)
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_trains_on_one_device(precision):
+    model = make_model(one_device(), lambda: keras.optimizers.Adam(0.01), dtype=precision)
+    plain = make_model(one_device(), lambda: keras.optimizers.Adam(0.01))
+    found = [
+        logs_of_each_step(each, stream(BATCHES[:1]).repeat(), steps_per_epoch=8) for each in (model, plain)
+    ]
+    for ours, exact in zip(*found, strict=True):
+        assert ours["loss"] == pytest.approx(exact["loss"], rel=0.03)
+        assert ours["gradient_norm"] == pytest.approx(exact["gradient_norm"], rel=0.2)
+    assert found[0][-1]["loss"] < found[0][0]["loss"] - 0.1
+    assert int(model.optimizer.iterations.numpy()) == 8
+    assert all(weight.dtype == "float32" for weight in model.trainable_variables)
+
+
+def test_an_overflow_of_float16_is_skipped_counted_and_lowers_the_scale():
+    model = make_model(one_device(), lambda: keras.optimizers.Adam(0.01), dtype="mixed_float16")
+    model.optimizer.dynamic_scale.assign(2.0**100)
+    before = [weight.numpy() for weight in model.trainable_variables]
+    (shown,) = logs_of_each_step(model, stream(BATCHES[:1]), steps_per_epoch=1)
+    assert (shown["steps"], shown["skipped"]) == (1, 1)
+    assert float(model.optimizer.dynamic_scale) == 2.0**99
+    assert int(model.optimizer.iterations.numpy()) == 1
+    for weight, value in zip(model.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), value)
+
+
+def test_what_keras_gets_wrong_is_refused_with_the_reason():
+    strategy = two_devices()
+    for optimizer, reason in (
+        (lambda: keras.optimizers.SGD(gradient_accumulation_steps=2), "keras#20582.*micro_batches"),
+        (lambda: keras.optimizers.SGD(use_ema=True), "keras#20582.*ema_decay"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            make_model(strategy, optimizer)
+    with pytest.raises(ValueError, match="overflow on another.*mixed_bfloat16"):
+        make_model(strategy, keras.optimizers.SGD, dtype="mixed_float16")
+
+
+def traces(model, dataset, epochs, steps):
+    """How often the training step is traced in so many epochs."""
+    count = 0
+    step = model.train_step
+
+    def counted(data):
+        nonlocal count
+        count += 1
+        return step(data)
+
+    model.train_step = counted
+    for _ in range(epochs):
+        model.fit(dataset, steps_per_epoch=steps, shuffle=False, verbose=0)
+    return count
+
+
+@pytest.mark.parametrize("strategy", [one_device, two_devices])
+def test_the_step_is_traced_once_for_all_lengths(strategy):
+    rng = np.random.default_rng(4)
+    longest = [
+        tuple(rng.integers(4, VOCAB, (rows_, length), dtype="int32") for length in (source, target, target))
+        for rows_, source, target in ((8, 3, 5), (16, 7, 2), (8, 11, 13), (24, 2, 3))
+    ]
+    strategy = strategy()
+    model = make_model(strategy, lambda: keras.optimizers.SGD(0.1))
+    dataset = stream([((s, t), y) for s, t, y in longest]).repeat()
+    # A replica is traced by itself.
+    assert traces(model, dataset, 3, 4) <= 2 * strategy.num_replicas_in_sync
+
+
+def test_private_parts_of_keras_that_the_step_replaces_are_still_there():
+    trainer = inspect.getsource(keras.Model.fit)
+    assert "_maybe_symbolic_build" in trainer
+    assert callable(keras.optimizers.Adam()._use_weight_decay)
+    assert list(inspect.signature(keras.optimizers.Adam.update_step).parameters) == [
+        "self", "gradient", "variable", "learning_rate",
+    ]  # fmt: skip
