@@ -112,6 +112,8 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals().caught())
         placement = place(config.devices, precision=config.training.precision)
+        # Among several workers TensorFlow has put its own handler of SIGTERM in place.
+        stack.enter_context(signals.caught())
         session = _open(config, pathlib.Path(run_dir), placement, allowed, stack)
         try:
             step = _fit(session, placement, signals, resume_from)
