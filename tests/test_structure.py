@@ -107,7 +107,11 @@ FLOORS = [
     },
     {
         "data.preparing",
+        "training.opening",
         "translator",
+    },
+    {
+        "training.fitting",
     },
     {
         "training.run",
