@@ -46,6 +46,7 @@ FLOORS = [
         "training.position",
         "training.progress",
         "training.resuming",
+        "training.updating",
     },
     {
         "data.archives",
@@ -106,7 +107,11 @@ FLOORS = [
     },
     {
         "data.preparing",
+        "training.opening",
         "translator",
+    },
+    {
+        "training.fitting",
     },
     {
         "training.run",
