@@ -21,25 +21,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import ModelConfig
 from keras_transformer.data.batching import TokenBatches
 from keras_transformer.data.portions import Portions
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.model import Transformer
 from keras_transformer.training import run as training_run
 from keras_transformer.training import steering, tensor_files
-from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -387,7 +381,9 @@ class Row(NamedTuple):
     then: Callable | None = None  # function of a `Place` and of how the program `Ended`
 
 
-LIST = "checkpoints: the file `checkpoint` is missing or damaged, but there is step-2, step-4, step-6. Continue"
+LIST = (
+    "checkpoints: the file `checkpoint` is missing or damaged, but there is step-2, step-4, step-6. Continue"
+)
 RESUME = as_told(r"--resume-from \d+")
 OTHERS = {
     "model.d_ff": 25,
@@ -672,7 +668,9 @@ def test_f33_sigterm_and_f38_a_second_process(place):
     assert found, ended.err
     last = int(found[1].replace(",", ""))
     assert place.steps()[-1] == last
-    assert f"continuing at step {last:,}\n" in place.call(settings={**LONG, "training.max_steps": last + 1}).out
+    assert (
+        f"continuing at step {last:,}\n" in place.call(settings={**LONG, "training.max_steps": last + 1}).out
+    )
 
 
 def test_f33_a_second_signal_ends_at_once(place):

@@ -1,5 +1,6 @@
 """Which devices a run trains on, as a `tf.distribute` strategy."""
 
+import functools
 import json
 import os
 from typing import NamedTuple
@@ -125,14 +126,33 @@ def place(devices, *, precision="float32"):
             f"several replicas. Received: {num_replicas} replicas. Use mixed_bfloat16 or devices.replicas=1"
         )
     if strategy == "mirrored":
-        how = _choice(devices.cross_device_ops, _WITHIN_A_MACHINE, "on one machine")
-        return Placement(tf.distribute.MirroredStrategy(names, cross_device_ops=how and how()))
+        _choice(devices.cross_device_ops, _WITHIN_A_MACHINE, "on one machine")
+        return Placement(mirrored(names, devices.cross_device_ops))
     how = _choice(devices.cross_device_ops, _BETWEEN_MACHINES, "between machines")
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation[how]
     )
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     return Placement(made, cluster.num_workers, cluster.worker)
+
+
+def mirrored(names, cross_device_ops="auto"):
+    """Returns the `MirroredStrategy` of some devices, always the same one in a process.
+
+    Strategies number their collective operations from the same start, and TensorFlow takes those
+    of a second strategy for the first one's: other shapes under the same number fail or hang.
+
+    Args:
+        names: list of str such as `["GPU:0", "GPU:1"]`.
+        cross_device_ops: as in `DeviceConfig`.
+    """
+    return _mirrored(tuple(names), cross_device_ops)
+
+
+@functools.cache
+def _mirrored(names, cross_device_ops):
+    how = _WITHIN_A_MACHINE[cross_device_ops]
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=how and how())
 
 
 def lost_worker(error):
