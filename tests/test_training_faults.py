@@ -21,19 +21,24 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.config import ModelConfig
 from keras_transformer.data.batching import TokenBatches
 from keras_transformer.data.portions import Portions
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.model import Transformer
-from keras_transformer.training import run as training_run
-from keras_transformer.training import steering, tensor_files
+from keras_transformer.training import opening, steering, tensor_files
+from keras_transformer.training.placement import mirrored
 from keras_transformer.translator import Translator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -254,21 +259,26 @@ def base(corpus, tmp_path_factory):
             replace(source, target)
 
         patch.setattr(tensor_files.os, "replace", keep_and_replace)
-        own = []
-        plans = TokenBatches.plans
-
-        def count(self, start=0):
-            for plan in plans(self, start):
-                own.append(len(plan.own))
-                yield plan
-
-        patch.setattr(TokenBatches, "plans", count)
+        place.read = count_pairs(patch)
         ended = place.call()
     assert (ended.code, ended.err) == (0, "")
     assert place.steps() == [2, 4, 6]
-    assert sum(own[:5]) == len(SENTENCES)
-    place.sixth = own[5]
+    assert sum(place.read[:5]) == len(SENTENCES)
     return place
+
+
+def count_pairs(patch):
+    """Returns a list that will hold the number of pairs of each batch of training, in order."""
+    numbers = []
+    plans = TokenBatches.plans
+
+    def count(self, start=0):
+        for plan in plans(self, start):
+            numbers.append(len(plan.own))
+            yield plan
+
+    patch.setattr(TokenBatches, "plans", count)
+    return numbers
 
 
 def keep_when(patch, kind, method, step, place, name):
@@ -384,7 +394,9 @@ class Row(NamedTuple):
 LIST = (
     "checkpoints: the file `checkpoint` is missing or damaged, but there is step-2, step-4, step-6. Continue"
 )
+STATES = "checkpoints/checkpoint"
 RESUME = as_told(r"--resume-from \d+")
+NO_GPU = "a GPU was asked for and TensorFlow sees none", "or train on the CPU with --allow-cpu"
 OTHERS = {
     "model.d_ff": 25,
     "data.vocab_size": 320,
@@ -392,9 +404,9 @@ OTHERS = {
     "training.warmup_steps": 50,
 }
 REFUSED = [
-    Row("F30", "list garbage", change("checkpoints/checkpoint", lambda data: b"\xff\0?"), (LIST,), then=RESUME),
-    Row("F30", "list empty", change("checkpoints/checkpoint", lambda data: b""), (LIST,)),
-    Row("F30", "list gone", lose("checkpoints/checkpoint"), (LIST,)),
+    Row("F30", "list garbage", change(STATES, lambda data: b"\xff\0?"), (LIST,), then=RESUME),
+    Row("F30", "list empty", change(STATES, lambda data: b""), (LIST,)),
+    Row("F30", "list gone", lose(STATES), (LIST,)),
     Row("F30", "folder gone", lose("checkpoints"), ("{run}/checkpoints: no checkpoint", "Put the ch"),
         then=put_back),
     Row("F36", "all that makes another run", Place.begin, (
@@ -402,12 +414,12 @@ REFUSED = [
         "training.seed 1 -> 9", "training.warmup_steps 40 -> 50", "--init-from {run}",
     ), settings=OTHERS),
     Row("F36", "schedule", Place.begin, ("training.warmup_steps 40 -> 50. Pass --allow-config-change tr",),
-        settings={"training.warmup_steps": 50}, then=None),
+        settings={"training.warmup_steps": 50}),
     Row("F41", "parameter servers", parameter_servers, ("ParameterServerStrategy", "(keras#20585)")),
     Row("F41", "mixed_float16 on two", nothing, ("mixed_float16 trains on one", "Use mixed_bfloat16"), TWO,
         {"training.precision": "mixed_float16"}),
-    Row("F42", "one GPU", nothing, ("TensorFlow sees none", "--allow-cpu"), "--replicas 1"),
-    Row("F42", "GPUs of this machine", nothing, ("TensorFlow sees none", "--allow-cpu"), "--strategy mirrored"),
+    Row("F42", "one GPU", nothing, NO_GPU, "--replicas 1"),
+    Row("F42", "GPUs of this machine", nothing, NO_GPU, "--strategy mirrored"),
     Row("F43", "a folder of something else", thesis, ("{run}: exists and is not a run folder",)),
     Row("F43", "a file", file_in_place, ("{run}: exists and is not a run folder",)),
 ]  # fmt: skip
@@ -625,7 +637,7 @@ def test_f33_a_signal_in_training_saves_the_step(number, code, place):
 @pytest.mark.parametrize(
     ("owner", "name", "makes_run"),
     [
-        (training_run, "load_training_data", False),  # while the data are read
+        (opening, "load_training_data", False),  # while the data are read
         (Transformer, "encode", True),  # while the search of the test set is traced
         (Translator, "translate", True),
     ],
@@ -714,7 +726,7 @@ def test_f34_another_budget_is_refused_and_continues_at_the_pair_where_it_was(pl
     assert ended.code == 0, ended.err
     # Five batches were the first epoch; the sixth was one of them again, in another order.
     pairs = sum(len(plan.own) for plan in read)
-    surplus = pairs - (len(SENTENCES) + place.base.sixth)
+    surplus = pairs - (len(SENTENCES) + place.base.read[5])
     assert 0 <= surplus < len(read[-1].own)
     assert len(read) > STEPS
 
@@ -725,6 +737,7 @@ def test_f35_another_number_of_replicas(place):
     assert ended.code == 0, ended.err
     assert "continuing at step 4" in ended.out
     assert " 2 CPUs" in ended.out
+    assert any(number % 2 for number in place.base.read[4:6])
     found, expected = place.losses(), place.base.losses()
     assert list(found) == list(expected)
     for step in (5, 6):
@@ -747,30 +760,187 @@ def test_f37_a_finished_run(place):
     assert looks() == before
 
 
-def test_f39_odd_batches_and_a_replica_without_rows(place):
-    rows = []
-    plans = TokenBatches.plans
-
-    def spy(self, start=0):
-        for plan in plans(self, start):
-            rows.append(len(plan.own))
-            yield plan
-
-    place.monkeypatch.setattr(TokenBatches, "plans", spy)
+def test_f39_a_replica_without_rows(place):
+    """Nine pairs in batches of eight; batches of odd numbers are in fault 35."""
     place.corpus = place.folder / "few"
     place.corpus.mkdir()
     few = [(f"the king sees {n} dogs", f"der König sieht {n} Hunde") for n in range(9)]
-    few += [("dog " * 18, "Hund " * 18)]
-    for split, pairs in (("train", SENTENCES[:3] + few), ("valid", few[:3]), ("test", few[:2])):
+    for split, pairs in (("train", few), ("valid", few[:3]), ("test", few[:1])):
         write(place.corpus, split, pairs)
-    settings = {"data.vocab_size": 120, "data.batch_tokens": 160, "data.max_length": 20}
-    one, two = place.folder / "one", place.folder / "two"
-    for place.run, more in ((one, ""), (two, TWO)):
+    settings = {"data.vocab_size": 300, "data.batch_tokens": 160, "data.max_length": 20}
+    settings["training.max_steps"] = 4
+    rows = count_pairs(place.monkeypatch)
+    losses = []
+    for name, more in (("one", ""), ("two", TWO)):
+        place.run = place.folder / name
         ended = place.call(more, settings)
         assert ended.code == 0, ended.err
-    print(rows)
-    assert 1 in rows
-    assert any(number % 2 for number in rows if number > 1)
-    found = place.losses()
-    place.run = one
-    assert found == pytest.approx(place.losses(), abs=1e-4)
+        losses.append(place.losses())
+    assert set(rows) == {8, 1}
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+
+
+def test_f40_a_batch_that_does_not_fit_into_memory(place):
+    # Over 3 GB of attention's weights; the operations of oneDNN end the process there.
+    settings = {"model.num_heads": 16_384, "model.key_dim": 1, "model.value_dim": 1}
+    settings |= {"data.batch_tokens": 40_000, "training.validate_every_steps": 1}
+    limits = {resource.RLIMIT_AS: 6 * 2**30}
+    with Process(
+        place, settings=settings, limits=limits, variables={"TF_ENABLE_ONEDNN_OPTS": "0"}
+    ) as process:
+        ended = process.end()
+    assert ended.code == 5, (ended.code, ended.err)
+    assert re.search(r"a batch of 1\d\d rows, \d+ source and \d+ target tokens", ended.refusal), ended.refusal
+    assert "within data.batch_tokens=40000 (OOM when allocating tensor with shape[" in ended.refusal
+    assert re.search(r"Try --set devices.batch_tokens=\d+ ", ended.refusal)
+    assert not (place.run / "history.jsonl").exists()
+    assert "step " not in ended.out
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gradient_accumulation_steps": 2}, r"`gradient_accumulation_steps` .*\(keras#20582\)"),
+        ({"use_ema": True}, r"`use_ema` .*\(keras#20582\)"),
+    ],
+)
+def test_f41_what_keras_cannot_do_under_a_strategy(settings, message):
+    with two_devices().scope(), pytest.raises(ValueError, match=message):
+        Transformer(small()).compile(keras.optimizers.Adam(**settings))
+
+
+def test_f42_the_cpu_where_it_is_allowed(place):
+    ended = place.call("--replicas 1 --strategy mirrored --allow-cpu", {"training.max_steps": 1})
+    assert ended.code == 0, ended.err
+    assert " on one CPU" in ended.out
+    assert place.losses()[1] == pytest.approx(place.base.losses()[1], abs=1e-4)
+
+
+def test_f43_a_folder_that_cannot_be_written(place):
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        shutil.copytree(place.corpus, f"{name}/corpus")
+        for folder, mode in ((f"{name}/corpus", 0o755), (name, 0o555)):
+            os.chmod(folder, mode)
+        place.corpus, place.run = f"{name}/corpus", pathlib.Path(name) / "run"
+        if os.getuid() == 0:  # to whom every folder is open
+            os.setresuid(65534, 65534, 0)
+            stack.callback(os.setresuid, 0, 0, 0)
+        ended = place.call()
+    assert ended.code == 2
+    assert f"{name}/run: cannot write in {name}. Choose another --run-dir" in ended.refusal
+    assert ended.out == ""
+
+
+def test_f44_a_clock_that_jumps(place):
+    year, real = 365 * 24 * 3600, time.time
+    jumps = itertools.cycle([-year, year, 0, 10 * year])
+    place.monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
+    ended = place.call()
+    assert (ended.code, ended.err) == (0, "")
+    place.assert_ended_as(place.base)
+    lines = (place.run / "history.jsonl").read_text().splitlines()
+    assert all(0 <= json.loads(line).get("minutes", 0) < 60 for line in lines)
+
+
+def test_f44_a_name_is_not_used_twice(place):
+    program = importlib.import_module("train_wmt")
+
+    class Stopped(program.datetime.datetime):
+        @classmethod
+        def now(cls):
+            return cls(2026, 10, 25, 2, 30)
+
+    place.monkeypatch.setattr(program.datetime, "datetime", Stopped)
+    place.monkeypatch.chdir(place.folder)
+    names = []
+    for _ in range(3):
+        names.append(program._run_dir(program.parse_args([])))
+        pathlib.Path(names[-1]).mkdir(parents=True)
+    stamp = "runs/demo-20261025-023000"
+    assert names == [stamp, f"{stamp}-2", f"{stamp}-3"]
+
+
+VOCAB, PAD, BOS = 23, 0, 1
+SOURCE = np.array([[4, 9, 13, 5, 2, 0, 0], [7, 22, 2, 0, 0, 0, 0], [8, 8, 19, 6, 21, 10, 2]], "int32")
+LABELS = np.array([[5, 9, 14, 20, 4, 2], [6, 2, 0, 0, 0, 0], [17, 2, 0, 0, 0, 0]], "int32")
+TARGET = np.concatenate([np.full((3, 1), BOS, "int32"), np.where(LABELS == 2, 0, LABELS)[:, :-1]], 1)
+
+
+def small(layers=1, **changes):
+    sizes = {"d_model": 12, "d_ff": 17, "num_heads": 3, "sharing": "none"}
+    sizes |= {"residual_dropout": 0.0, "embedding_dropout": 0.0}
+    return ModelConfig(
+        source_vocab_size=VOCAB,
+        target_vocab_size=VOCAB,
+        num_encoder_layers=layers,
+        num_decoder_layers=layers,
+        **{**sizes, **changes},
+    )
+
+
+def two_devices():
+    return mirrored(["CPU:0", "CPU:1"])
+
+
+@pytest.mark.parametrize("layers", range(1, 7))
+def test_f45_padding_changes_nothing(layers):
+    keras.utils.set_random_seed(layers)
+    model = Transformer(small(layers))
+    real = TARGET != PAD
+    before = model((SOURCE, TARGET)).numpy()
+    longer = np.pad(SOURCE, ((0, 0), (0, 5))), np.pad(TARGET, ((0, 0), (0, 3)))
+    after = model(longer).numpy()[:, : TARGET.shape[1]]
+    np.testing.assert_allclose(after[real], before[real], atol=1e-6, rtol=0)
+    # What stands for padding, and then for a word.
+    embeddings = model.source_embedding.embeddings
+    for row, matters in ((PAD, False), (13, True)):
+        kept = embeddings.numpy()
+        embeddings.assign(np.where(np.arange(VOCAB)[:, None] == row, 9.0, kept))
+        difference = np.abs(model((SOURCE, TARGET)).numpy() - before)[real].max()
+        assert difference > 1e-3 if matters else difference == 0
+        embeddings.assign(kept)
+
+
+def test_f46_unequal_tokens_on_two_replicas():
+    """16 real tokens a side on one, 2 on the other: what one device does with all of them."""
+    rng = np.random.default_rng(0)
+    source = rng.integers(4, VOCAB, (4, 8), dtype="int32")
+    labels = rng.integers(4, VOCAB, (4, 8), dtype="int32")
+    source[2:, 1:] = labels[2:, 1:] = PAD
+    target = np.concatenate([np.full((4, 1), BOS, "int32"), labels[:, :-1]], 1)
+    weights = []
+    for strategy in (tf.distribute.get_strategy(), two_devices()):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = Transformer(small())
+            model.compile(keras.optimizers.SGD(1.0), LabelSmoothedCrossEntropy(0.1))
+        start = model.get_weights()
+        data = tf.data.Dataset.from_tensors(((source, target), labels)).unbatch().batch(4)
+        model.fit(data, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    for one, two in zip(*weights, strict=True):
+        np.testing.assert_allclose(two, one, atol=1e-6, rtol=0)
+    assert max(np.abs(one - before).max() for one, before in zip(weights[0], start, strict=True)) > 0.01
+
+
+def test_f47_dropout_on_two_replicas():
+    strategy = two_devices()
+
+    def masks():
+        with strategy.scope():
+            layer = Dropout(0.5, seed=3)
+            layer.build((64,))
+        ones = tf.ones((64,))
+        run = tf.function(lambda: strategy.run(lambda: layer(ones, training=True)), autograph=False)
+        return [[mask.numpy() for mask in strategy.experimental_local_results(run())] for _ in range(2)]
+
+    first, again = masks(), masks()
+    np.testing.assert_array_equal(first, again)
+    drawn = [mask.tobytes() for step in first for mask in step]
+    assert len(set(drawn)) == 4
+    assert all(set(mask.tolist()) == {0.0, 2.0} for step in first for mask in step)
+
+
+def test_every_fault_has_a_test():
+    tests = {number for name in globals() for number in re.findall(r"(?<=_f)\d\d(?=_)", name)}
+    assert tests | {row.fault[1:] for row in REFUSED} == {str(number) for number in range(25, 48)}
