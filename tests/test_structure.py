@@ -43,7 +43,6 @@ FLOORS = [
         "training.events",
         "training.memory",
         "training.notes",
-        "training.position",
         "training.progress",
         "training.resuming",
         "training.updating",
@@ -99,6 +98,7 @@ FLOORS = [
         "data.prepared",
         "model",
         "training.initial_weights",
+        "training.position",
     },
     {
         "data.sharding",

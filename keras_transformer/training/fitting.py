@@ -15,6 +15,7 @@ from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.errors import NotFiniteError
 from keras_transformer.training.events import Events
 from keras_transformer.training.initial_weights import initialize_from
+from keras_transformer.training.position import restored_position
 from keras_transformer.training.preflight import out_of_memory, try_largest
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.run_folder import RunFolder
@@ -74,34 +75,31 @@ def fit_session(session, placement, signals, resume_from):
             f" {100 * batches.planner.real_share():.1f} % of them real; on {placement.describe()}",
             flush=True,
         )
-    if session.is_new and training.init_from:
+    checkpoints = run.checkpoints(model, model.optimizer)
+    is_fresh = bool(placement.gather(int(not checkpoints.steps))[0])
+    if is_fresh and training.init_from:
         source = RunFolder(training.init_from)
         found = initialize_from(model, session.corpus.tokenizers, source, weights=training.init_weights)
         model.reset_ema()
-        print(found.text, flush=True)
-
-    checkpoints = run.checkpoints(model, model.optimizer)
-    step = _restore(checkpoints, placement, resume_from)
-    if not session.is_new:
-        run.rewind_history(step)
-    if session.first_batch is not None:
-        read = int(checkpoints.first_batch) + step - int(checkpoints.first_step)
-        checkpoints.first_step.assign(step)
-        checkpoints.first_batch.assign(session.first_batch(read, config))
+        if placement.is_chief:
+            print(found.text, flush=True)
+    step = _restore(checkpoints, placement, resume_from, is_fresh)
+    run.rewind_history(step)
+    offset = restored_position(checkpoints, config, session.corpus, batches)
     clock = Clock(float(checkpoints.seconds.numpy()))
     # The chief has written what the others read.
     done = bool(placement.gather(int(_is_done(run, step, clock)))[0])
-    if placement.is_chief and not session.is_new:
+    if placement.is_chief and not is_fresh:
         print(f"{run.path}: {'trained' if done else 'continuing'} at step {step:,}", flush=True)
-    _train_on(session, placement, signals, model, checkpoints, step, clock, done)
+    _train_on(session, placement, signals, model, checkpoints, offset, clock, done)
     return int(model.optimizer.iterations.numpy())
 
 
-def _restore(checkpoints, placement, resume_from):
+def _restore(checkpoints, placement, resume_from, is_fresh):
     """Restores the state that the chief chooses; all workers call it. Returns its step."""
     step = checkpoints.restore(resume_from) if placement.is_chief else 0
     step = placement.gather(step)[0]
-    if not placement.is_chief and step:
+    if not placement.is_chief and not is_fresh:
         checkpoints.restore(step)
     return step
 
@@ -113,11 +111,11 @@ def _is_done(run, step, clock):
     return step >= training.max_steps or bool(time_is_up or stopped_early)
 
 
-def _train_on(session, placement, signals, model, checkpoints, step, clock, done):
+def _train_on(session, placement, signals, model, checkpoints, offset, clock, done):
     """Trains, unless the run is done; in any case makes the validation that its last state lacks."""
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
-    offset = int(checkpoints.first_batch) - int(checkpoints.first_step)
+    step = int(model.optimizer.iterations.numpy())
     tokens = config.devices.batch_tokens
     agreement, events = Agreement(placement.num_workers), Events(run)
     one_worker = placement.num_workers == 1

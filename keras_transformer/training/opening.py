@@ -12,18 +12,8 @@ from keras_transformer.data.training_data import TrainingData, load_training_dat
 from keras_transformer.files import write_text
 from keras_transformer.presets import with_vocab_size
 from keras_transformer.training.notes import depth_note, learning_rate_note
-from keras_transformer.training.position import position_after_change
 from keras_transformer.training.resuming import CORPUS_SUM, continue_with
 from keras_transformer.training.run_folder import RunFolder, check_unused
-
-# Other batches of the same pairs: the run goes on at the pair where it was.
-_SAME_PAIRS = {
-    "data.batch_tokens",
-    "data.padding",
-    "data.max_shapes",
-    "training.seed",
-    "data.subword_dropout",
-}
 
 
 class Session(NamedTuple):
@@ -31,20 +21,15 @@ class Session(NamedTuple):
 
     Attributes:
         run: `RunFolder`.
-        is_new: whether it was made for this session.
         corpus: `TrainingData`.
         batches: `TokenBatches` to train on.
         validation: `TokenBatches` of the validation split.
-        first_batch: function of (number of the next batch before a change of settings, `Config`)
-            that returns its number now; `None` where the batches have not changed.
     """
 
     run: RunFolder
-    is_new: bool
     corpus: TrainingData
     batches: TokenBatches
     validation: TokenBatches
-    first_batch: object
 
 
 def open_session(config, run_dir, placement, allowed, stack):
@@ -76,10 +61,9 @@ def open_session(config, run_dir, placement, allowed, stack):
     tokenizers = earlier.load_tokenizers() if earlier else _initial_tokenizers(config)
     corpus = load_training_data(config, tokenizers)
     config = with_vocab_size(configs.replace(config, data=corpus.data), *corpus.tokenizers.sizes)
-    changes = []
     if earlier:
         agreed = earlier.config
-        changes = continue_with(earlier, config, sha256=corpus.sha256, allowed=allowed)
+        continue_with(earlier, config, sha256=corpus.sha256, allowed=allowed)
         if not placement.is_chief:
             # What may differ between runs may not between workers, but for the places of files.
             places = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir", "service")}
@@ -95,7 +79,7 @@ def open_session(config, run_dir, placement, allowed, stack):
             write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")
         _tell(run.config, corpus, num_long)
         placement.gather(0)
-    return Session(run, earlier is None, corpus, batches, validation, _moved(changes, batches, corpus))
+    return Session(run, corpus, batches, validation)
 
 
 def _initial_tokenizers(config):
@@ -119,29 +103,3 @@ def _tell(config, corpus, num_long):
     notes += [note for note in (learning_rate_note(config), depth_note(config)) if note]
     for note in notes:
         print(note, file=sys.stderr, flush=True)
-
-
-def _moved(changes, batches, corpus):
-    """Returns where a run goes on whose batches have changed; `None` where they have not."""
-    names = {
-        name
-        for name, *_ in changes
-        if name.startswith(("data.", "cleaning.", "corpus.")) or name in _SAME_PAIRS
-    }
-    names -= {"data.data_dir", "data.manual_dir", "data.service"}
-    if not names:
-        return None
-
-    def first_batch(number, config):
-        before = {name: old for name, old, _ in changes}
-        if names <= _SAME_PAIRS:
-            data = {path.partition(".")[2]: before[path] for path in names if path.startswith("data.")}
-            old = training_batches(
-                configs.replace(config.data, **data, service=""),
-                corpus,
-                seed=before.get("training.seed", config.training.seed),
-            )
-            return position_after_change(old, batches, number)
-        return 0
-
-    return first_batch
