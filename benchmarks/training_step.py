@@ -30,8 +30,8 @@ from keras_transformer.losses import LabelSmoothedCrossEntropy  # noqa: E402
 from keras_transformer.metrics import Perplexity, TokenAccuracy  # noqa: E402
 from keras_transformer.model import Transformer  # noqa: E402
 from keras_transformer.presets import preset  # noqa: E402
+from keras_transformer.training.fitting import compile_model  # noqa: E402
 from keras_transformer.training.placement import Placement  # noqa: E402
-from keras_transformer.training.run import compile_model  # noqa: E402
 
 
 class StockTransformer(Transformer):

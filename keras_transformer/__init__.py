@@ -45,7 +45,8 @@ _MODULES = {
     "schedules": ("TransformerSchedule",),
     "search": ("beam_search", "greedy_search"),
     "training.run_folder": ("RunFolder",),
-    "training.run": ("compile_model", "train"),
+    "training.fitting": ("compile_model",),
+    "training.run": ("train",),
     "translator": ("Translator",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

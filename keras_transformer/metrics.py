@@ -45,8 +45,9 @@ class TokenMean(keras.metrics.Metric):
         self.count.assign_add(ops.cast(ops.sum(statistics.weight), self.count.dtype))
 
     def result(self):
+        count = ops.convert_to_tensor(self.count)
         # One replica's share of a count may be below 1.
-        return self.total / ops.where(self.count > 0, self.count, 1.0)
+        return self.total / ops.where(count > 0, count, ops.ones_like(count))
 
     def get_config(self):
         return {**super().get_config(), "pad_id": self.pad_id}

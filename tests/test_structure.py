@@ -43,9 +43,9 @@ FLOORS = [
         "training.events",
         "training.memory",
         "training.notes",
-        "training.position",
         "training.progress",
         "training.resuming",
+        "training.updating",
     },
     {
         "data.archives",
@@ -98,6 +98,7 @@ FLOORS = [
         "data.prepared",
         "model",
         "training.initial_weights",
+        "training.position",
     },
     {
         "data.sharding",
@@ -106,7 +107,11 @@ FLOORS = [
     },
     {
         "data.preparing",
+        "training.opening",
         "translator",
+    },
+    {
+        "training.fitting",
     },
     {
         "training.run",

@@ -18,7 +18,7 @@ from keras_transformer.training.errors import NotFiniteError
 _LIST = "checkpoint"
 _LINE = re.compile(r'(?:all_)?model_checkpoint_paths?: "(?:.*/)?step-(\d+)"|\w+_timestamps?: [\d.e+]+')
 # Missing in the states of older versions, or where a setting of the run was changed.
-_OPTIONAL = ("first_step", "first_batch", "interval/", "ema/", "optimizer/loss_scale/")
+_OPTIONAL = ("first_step", "first_batch", "batches", "interval/", "ema/", "optimizer/loss_scale/")
 
 
 class Checkpoints:
@@ -37,6 +37,7 @@ class Checkpoints:
         first_step: int64 `tf.Variable`; see `first_batch`.
         first_batch: int64 `tf.Variable`: step s reads batch `first_batch + s - first_step` of
             the run's stream of batches.
+        batches: string `tf.Variable`, the settings that this numbering belongs to.
     """
 
     def __init__(self, folder, model, optimizer, keep, *, writes=True, trained=False):
@@ -48,6 +49,7 @@ class Checkpoints:
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.first_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.first_batch = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.batches = tf.Variable("", dtype=tf.string, trainable=False)
         self._interval = {
             name: tf.Variable(0.0, dtype=tf.float64, trainable=False) for name in model.interval_sums()
         }
@@ -61,12 +63,18 @@ class Checkpoints:
             "seconds": self.seconds,
             "first_step": self.first_step,
             "first_batch": self.first_batch,
+            "batches": self.batches,
             "interval": self._interval,
             "ema": self._ema,
         }
         self._finite = _finite_of(tensor_files.flat(self._tree))
         self._trained = trained
         self._newest = None
+
+    @property
+    def steps(self):
+        """List of int, the steps of which there is a state, ascending."""
+        return tensor_files.steps_in(self.folder)
 
     def restore(self, step=None):
         """Restores the newest state that is whole, or the one of a step.

@@ -7,7 +7,6 @@ their number, whatever the number of replicas and micro-batches; what is shown i
 over real target tokens of all replicas; and a step without a finite gradient changes nothing.
 """
 
-import contextlib
 import types
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import tensorflow as tf
 
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenStatistics
 from keras_transformer.metrics import Tally, TokenLoss, TokenMean
+from keras_transformer.training.updating import refuse_optimizer, update_weights
 
 REQUESTS = 3  # things that a worker may ask all others to do after a step
 
@@ -80,7 +80,7 @@ class TokenWeightedStep:
         strategy = self.distribute_strategy
         several = strategy.num_replicas_in_sync > 1
         optimizer = keras.optimizers.get(optimizer)
-        _refuse(optimizer, strategy, self.dtype_policy.name)
+        refuse_optimizer(optimizer, strategy, self.dtype_policy.name)
         xla = kwargs.pop("jit_compile", False)
         with strategy.scope():
             # One replica is compiled as a whole; of several, what they do by themselves.
@@ -162,7 +162,15 @@ class TokenWeightedStep:
         norm = tf.linalg.global_norm(gradients) / scale
         finite = tf.math.is_finite(norm) & tf.math.is_finite(sums.statistics.loss)
         # A batch without a real token trains nothing; it tries out the memory.
-        self._update(gradients, norm, finite & (sums.statistics.weight > 0))
+        update_weights(
+            self.optimizer,
+            self.trainable_variables,
+            gradients,
+            norm,
+            finite & (sums.statistics.weight > 0),
+            averages=self._in_training.ema_weights,
+            decay=self._in_training.ema_decay,
+        )
         self._add_to_metrics(sums, norm, finite)
         logs = self._results()
         if _num_workers(self.distribute_strategy) > 1:
@@ -264,57 +272,6 @@ class TokenWeightedStep:
     def _own_requests(self):
         return tf.identity(self.requests) if _num_workers(self.distribute_strategy) > 1 else tf.zeros(0)
 
-    def _update(self, gradients, norm, applies):
-        optimizer, weights = self.optimizer, self.trainable_variables
-        averages, decay = self._in_training.ema_weights, self._in_training.ema_decay
-
-        def average(weight, averaged):
-            averaged.assign_add((1.0 - decay) * (weight - averaged))
-
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            # It looks for itself whether the gradients are finite, and lowers its scale.
-            before = tf.identity(optimizer.iterations.value)
-            optimizer.apply(gradients, weights)
-            optimizer.iterations.assign(before + 1)
-            for weight, averaged in zip(weights, averages, strict=False):
-                average(weight.value, averaged)
-            return
-        gradients = _clipped(gradients, norm, optimizer)
-
-        def apply_on_one():
-            with _without_clipping(optimizer):
-                optimizer.apply(gradients, weights)
-            for weight, averaged in zip(weights, averages, strict=False):
-                average(weight.value, averaged)
-
-        def skip():
-            # The step counts: it has read its batch.
-            optimizer.iterations.assign_add(1)
-
-        replica = tf.distribute.get_replica_context()
-        if replica is None or replica.num_replicas_in_sync == 1:
-            tf.cond(applies, apply_on_one, skip)
-            return
-
-        def update(strategy, gradients, applies):
-            def apply_on_all():
-                rate = optimizer.learning_rate
-                for weight, gradient in zip(weights, gradients, strict=True):
-                    strategy.extended.update(
-                        weight.value, _update_of(optimizer, weight), args=(gradient, rate), group=False
-                    )
-                for weight, averaged in zip(weights, averages, strict=False):
-                    strategy.extended.update(
-                        averaged, lambda old, new: average(new, old), args=(weight.value,), group=False
-                    )
-                optimizer.iterations.assign_add(1)
-
-            # All replicas found the same. A condition is possible here, between the replicas,
-            # and not within one.
-            tf.cond(strategy.experimental_local_results(applies)[0], apply_on_all, skip)
-
-        replica.merge_call(update, args=(gradients, applies))
-
     def _add_to_metrics(self, sums, norm, finite):
         # Every replica adds its share of the total, and Keras adds up the replicas.
         replicas = tf.cast(self.distribute_strategy.num_replicas_in_sync, tf.float64)
@@ -353,32 +310,6 @@ class TokenWeightedStep:
         return found
 
 
-def _refuse(optimizer, strategy, policy):
-    """Refuses what Keras gets wrong, before it does."""
-    if getattr(optimizer, "gradient_accumulation_steps", None):
-        raise ValueError(
-            "`gradient_accumulation_steps` weights micro-batches alike, however many tokens they have, "
-            "and fails under a strategy (keras#20582). Give batches of shape (micro_batches, rows, length)"
-        )
-    if getattr(optimizer, "use_ema", False):
-        raise ValueError(
-            "`use_ema` fails under a strategy (keras#20582) and replaces the weights at the end of every "
-            "`fit`. Use compile(..., ema_decay=...)"
-        )
-    if isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy):
-        raise ValueError(
-            "ParameterServerStrategy has no code path in Keras 3 (keras#20585). Use MirroredStrategy or "
-            "MultiWorkerMirroredStrategy"
-        )
-    if strategy.num_replicas_in_sync > 1 and (
-        policy == "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    ):
-        raise ValueError(
-            "float16 needs loss scaling, which Keras checks on one replica only: an overflow on another "
-            "would be applied. Use mixed_bfloat16, or one device"
-        )
-
-
 def _over_replicas(values):
     """Returns the sum over all replicas; `values` where there is one."""
     replica = tf.distribute.get_replica_context()
@@ -400,42 +331,3 @@ def _copies(weights):
 
 def _metric_variables(metrics):
     return [variable for metric in metrics for variable in metric.variables]
-
-
-def _update_of(optimizer, weight):
-    """Returns what updates one weight on one device, as Keras' optimizers do it."""
-    decay = optimizer.weight_decay if optimizer.weight_decay and optimizer._use_weight_decay(weight) else 0
-
-    def update(variable, gradient, rate):
-        if decay:
-            variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
-        optimizer.update_step(gradient, variable, rate)
-
-    return update
-
-
-def _clipped(gradients, norm, optimizer):
-    """Returns the gradients as the optimizer's settings clip them."""
-    if optimizer.global_clipnorm:
-        return tf.clip_by_global_norm(gradients, optimizer.global_clipnorm, use_norm=norm)[0]
-    if optimizer.clipnorm:
-        return [tf.clip_by_norm(gradient, optimizer.clipnorm) for gradient in gradients]
-    if optimizer.clipvalue:
-        return [
-            tf.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue) for gradient in gradients
-        ]
-    return gradients
-
-
-@contextlib.contextmanager
-def _without_clipping(optimizer):
-    """The optimizer clips nothing while its update is traced: it is clipped already."""
-    names = ("global_clipnorm", "clipnorm", "clipvalue")
-    kept = {name: getattr(optimizer, name) for name in names}
-    for name in names:
-        setattr(optimizer, name, None)
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(optimizer, name, value)

@@ -4,11 +4,13 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from keras_transformer.config import SpecialIds
+from keras_transformer.config import Config, DataConfig, SpecialIds
 from keras_transformer.data.batching import TokenBatches
+from keras_transformer.data.feeding import training_batches
 from keras_transformer.data.sequences import IdPairs, Sequences, flatten
-from keras_transformer.training.position import position_after_change
+from keras_transformer.training.position import numbering, position_after_change, restored_position
 
 
 def batches_of(*epochs):
@@ -75,3 +77,70 @@ def test_with_real_batches_the_next_one_is_of_the_same_epoch():
         before = sum(new.planner.num_batches(e) for e in range(epoch))
         assert found - before == np.flatnonzero(begins >= read)[0]
     assert position_after_change(old, old, 7) == 7
+
+
+def state(step, *, first_step=0, first_batch=0, batches=""):
+    """What `restored_position` asks of `Checkpoints`."""
+    names = {"first_step": first_step, "first_batch": first_batch}
+    variables = {name: tf.Variable(value, dtype=tf.int64) for name, value in names.items()}
+    optimizer = types.SimpleNamespace(iterations=tf.Variable(step, dtype=tf.int64))
+    return types.SimpleNamespace(**variables, batches=tf.Variable(batches), optimizer=optimizer)
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """97 pairs of 2 to 12 tokens."""
+    rng = np.random.default_rng(5)
+    sides = [Sequences([flatten([[7] * n for n in rng.integers(1, 12, 97)], 2)]) for _ in range(2)]
+    return types.SimpleNamespace(
+        train=IdPairs(*sides), sizes=[97], weights=[1.0], sha256="ab", tokenizers=None
+    )
+
+
+def with_budget(batch_tokens, **changes):
+    data = DataConfig(max_length=12, batch_tokens=batch_tokens, vocab_size=8, **changes)
+    return Config(data=data)
+
+
+def pairs_before(batches, number):
+    epoch, within = batches.planner.locate(number)
+    return epoch, sum(len(plan.indices) for plan in batches.plan(epoch)[:within])
+
+
+@pytest.mark.parametrize("step", [0, 4, 17])
+def test_a_run_with_other_batches_goes_on_at_the_pair_where_it_was(corpus, step):
+    old, new = with_budget(131), with_budget(263)
+    batches = {config: training_batches(config.data, corpus, seed=1) for config in (old, new)}
+    before = numbering(old, "ab")
+    # Twice, as after a kill before the next checkpoint.
+    for _ in range(2):
+        restored = state(step, batches=before)
+        offset = restored_position(restored, new, corpus, batches[new])
+        epoch, read = pairs_before(batches[old], step)
+        new_epoch, covered = pairs_before(batches[new], offset + step)
+        largest = max(len(plan.indices) for plan in batches[new].plan(new_epoch))
+        assert new_epoch == epoch
+        assert read <= covered < read + largest
+    # The state saved next is of the new batches, and continues as it stands.
+    saved = state(
+        step + 3,
+        first_step=int(restored.first_step),
+        first_batch=int(restored.first_batch),
+        batches=restored.batches.numpy().decode(),
+    )
+    assert restored_position(saved, new, corpus, batches[new]) == offset
+
+
+def test_a_run_with_the_same_batches_goes_on_with_the_next(corpus):
+    config = with_budget(131)
+    batches = training_batches(config.data, corpus, seed=1)
+    for held in ("", numbering(config, "ab")):
+        assert restored_position(state(9, batches=held), config, corpus, batches) == 0
+        moved = state(9, first_step=4, first_batch=11, batches=held)
+        assert restored_position(moved, config, corpus, batches) == 11 - 4
+
+
+def test_other_pairs_are_read_from_their_beginning(corpus):
+    config = with_budget(131)
+    restored = state(9, batches=numbering(config, "another text"))
+    assert restored_position(restored, config, corpus, training_batches(config.data, corpus, seed=1)) == -9

@@ -148,13 +148,20 @@ def whole(name):
     return {weight.path: weight.numpy() for weight in model.weights}, logs
 
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("name", "strategy", "micro_batches"),
     [
-        *(("sgd", *how) for how in ((two_devices, 0), (one_device, 4), (two_devices, 4))),
-        *(("adam", *how) for how in ((two_devices, 0), (one_device, 4), (two_devices, 4))),
+        ("sgd", two_devices, 0),
+        slow("sgd", one_device, 4),
+        slow("sgd", two_devices, 4),
+        slow("adam", two_devices, 0),
+        slow("adam", one_device, 4),
+        ("adam", two_devices, 4),
         ("clipped", two_devices, 4),
-        ("decayed", two_devices, 0),
+        slow("decayed", two_devices, 0),
     ],
 )
 def test_ten_steps_are_those_of_one_device_with_whole_batches(name, strategy, micro_batches):
@@ -303,7 +310,7 @@ def test_the_moving_average_follows_the_weights(strategy):
         np.testing.assert_allclose(average.numpy(), value, atol=1e-6)
 
 
-@pytest.mark.parametrize(("strategy", "micro_batches"), [(one_device, 2), (two_devices, 0)])
+@pytest.mark.parametrize(("strategy", "micro_batches"), [slow(one_device, 2), (two_devices, 0)])
 def test_xla_gives_the_same_steps(strategy, micro_batches):
     optimizer = OPTIMIZERS["sgd"][0]
     same_shape = [rows(seed, (7, 3, 6, 1)) for seed in range(3)]

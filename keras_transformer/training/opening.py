@@ -1,0 +1,105 @@
+"""The data and the folder of a run: refused before anything is written, or opened."""
+
+import dataclasses
+import sys
+from typing import NamedTuple
+
+from keras_transformer import config as configs
+from keras_transformer.data.batching import TokenBatches
+from keras_transformer.data.feeding import training_batches, validation_batches
+from keras_transformer.data.prepared import is_prepared
+from keras_transformer.data.training_data import TrainingData, load_training_data
+from keras_transformer.files import write_text
+from keras_transformer.presets import with_vocab_size
+from keras_transformer.training.notes import depth_note, learning_rate_note
+from keras_transformer.training.resuming import CORPUS_SUM, continue_with
+from keras_transformer.training.run_folder import RunFolder, check_unused
+
+
+class Session(NamedTuple):
+    """What a run works on.
+
+    Attributes:
+        run: `RunFolder`.
+        corpus: `TrainingData`.
+        batches: `TokenBatches` to train on.
+        validation: `TokenBatches` of the validation split.
+    """
+
+    run: RunFolder
+    corpus: TrainingData
+    batches: TokenBatches
+    validation: TokenBatches
+
+
+def open_session(config, run_dir, placement, allowed, stack):
+    """Loads the data and makes or opens the run folder: the chief first, then the others.
+
+    Args:
+        config: `Config`.
+        run_dir: `pathlib.Path`.
+        placement: `Placement`.
+        allowed: names of settings that may differ from those of the run.
+        stack: `contextlib.ExitStack`, which holds the lock of the folder.
+
+    Returns:
+        `Session`.
+
+    Raises:
+        ValueError: data, folder or settings are refused.
+    """
+    earlier = None
+    if not placement.is_chief:
+        placement.gather(0)  # the chief has made the folder
+        earlier = RunFolder(run_dir, writes=False)
+    elif (run_dir / "config.json").exists():
+        earlier = RunFolder(run_dir)
+        stack.enter_context(earlier.lock())
+        earlier.clean()
+    else:
+        check_unused(run_dir)
+    tokenizers = earlier.load_tokenizers() if earlier else _initial_tokenizers(config)
+    corpus = load_training_data(config, tokenizers)
+    config = with_vocab_size(configs.replace(config, data=corpus.data), *corpus.tokenizers.sizes)
+    if earlier:
+        agreed = earlier.config
+        continue_with(earlier, config, sha256=corpus.sha256, allowed=allowed)
+        if not placement.is_chief:
+            # What may differ between runs may not between workers, but for the places of files.
+            places = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir", "service")}
+            data = dataclasses.replace(agreed.data, **places)
+            earlier.config = dataclasses.replace(agreed, data=data, devices=config.devices)
+    batches = training_batches(config.data, corpus, seed=config.training.seed)
+    validation, num_long = validation_batches(config.data, corpus)
+    # The folder appears when nothing is left to refuse.
+    run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers)
+    if placement.is_chief:
+        if not earlier:
+            stack.enter_context(run.lock())
+            write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")
+        _tell(run.config, corpus, num_long)
+        placement.gather(0)
+    return Session(run, corpus, batches, validation)
+
+
+def _initial_tokenizers(config):
+    """The vocabulary of the run that a new one starts from, where it is wanted."""
+    training = config.training
+    if not training.init_from or not training.init_vocabulary or is_prepared(config.data.dataset):
+        return None
+    return RunFolder(training.init_from).load_tokenizers()
+
+
+def _tell(config, corpus, num_long):
+    """Prints what the run reads and what is worth a note."""
+    print(
+        f"corpus {config.data.dataset}: {corpus.train.num_pairs:,} training pairs,"
+        f" {len(corpus.validation.source):,} for validation",
+        flush=True,
+    )
+    notes = list(corpus.notes)
+    if num_long:
+        notes.append(f"validation: left out {num_long:,} pairs of over {config.data.max_length} tokens")
+    notes += [note for note in (learning_rate_note(config), depth_note(config)) if note]
+    for note in notes:
+        print(note, file=sys.stderr, flush=True)

@@ -1,0 +1,66 @@
+"""The batch that is tried before the first step: the largest, and without a trace."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import SpecialIds, replace
+from keras_transformer.data.batching import TokenBatches
+from keras_transformer.data.sequences import IdPairs, Sequences, flatten
+from keras_transformer.training import preflight
+from keras_transformer.training.errors import OutOfMemoryError
+from keras_transformer.training.placement import Placement
+
+
+def make_batches():
+    """Of 60 short pairs and of 3 with 40 tokens a side."""
+    rng = np.random.default_rng(0)
+    sides = []
+    for _ in range(2):
+        rows = [rng.integers(4, 23, n).tolist() for n in [3] * 60 + [39] * 3]
+        sides.append(Sequences([flatten(rows, 2)]))
+    return TokenBatches(IdPairs(*sides), special=SpecialIds(), batch_tokens=640)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("device_tokens", [0, 80])
+def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
+    config = tiny.config(model={"residual_dropout": 0.3})
+    config = replace(config, devices=replace(config.devices, batch_tokens=device_tokens))
+    strategy = tf.distribute.get_strategy()
+    if replicas == 2:
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    seen = []
+    with strategy.scope():
+        model = tiny.model(config)
+    step = model.train_step
+
+    def spy(data):
+        seen.append(len(data[1].shape))
+        return step(data)
+
+    model.train_step = spy
+    model.set_interval_sums({name: 3.0 for name in model.interval_sums()})
+    before, sums = tiny.state_of(model)
+    shape = preflight.try_largest(model, Placement(strategy), make_batches(), config)
+    after, sums_after = tiny.state_of(model)
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sums_after == sums
+    assert seen
+    assert set(seen) == {3 if device_tokens else 2}
+    assert shape[1:] == (40, 40)
+    assert shape[0] <= (2 if device_tokens else 640 // 40 // replicas)
+
+
+def test_memory_that_does_not_suffice_names_shape_and_setting(tiny, monkeypatch):
+    model, config = tiny.model(tiny.config()), tiny.config()
+
+    def fit(*args, **kwargs):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(model, "fit", fit)
+    with pytest.raises(OutOfMemoryError, match="devices.batch_tokens") as found:
+        preflight.try_largest(model, Placement(tf.distribute.get_strategy()), make_batches(), config)
+    assert "40" in str(found.value)
+    assert found.value.exit_code == 5
