@@ -167,7 +167,8 @@ class TokenWeightedStep:
             self.trainable_variables,
             gradients,
             norm,
-            finite & (sums.statistics.weight > 0),
+            finite=finite,
+            trains=sums.statistics.weight > 0,
             averages=self._in_training.ema_weights,
             decay=self._in_training.ema_decay,
         )
