@@ -50,17 +50,8 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
         for weight, averaged in zip(weights, averages, strict=False):
             average(averaged, weight.value)
 
-<<<<<<< HEAD
-    def skip():
-        # The step counts: it has read its batch.
-        optimizer.iterations.assign_add(1)
-
-    if not tf.distribute.has_strategy():
-=======
     applies = finite & trains
-    replica = tf.distribute.get_replica_context()
-    if replica is None or replica.num_replicas_in_sync == 1:
->>>>>>> kills
+    if not tf.distribute.has_strategy():
         tf.cond(applies, apply_on_one, skip)
         return
 
