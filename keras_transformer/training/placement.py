@@ -1,8 +1,11 @@
 """Which devices a run trains on, as a `tf.distribute` strategy."""
 
+import contextlib
 import functools
 import json
 import os
+import signal
+import threading
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -132,7 +135,11 @@ def place(devices, *, precision="float32"):
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation[how]
     )
-    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    print(
+        f"worker {cluster.worker}: waiting for all {cluster.num_workers} workers of TF_CONFIG", flush=True
+    )
+    with _mortal():
+        made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     return Placement(made, cluster.num_workers, cluster.worker)
 
 
@@ -162,6 +169,20 @@ def lost_worker(error):
         "another worker ended or cannot be reached; nothing that was saved is lost. Look at the other "
         f"workers' output, then start all of them again with the same command ({reason})"
     )
+
+
+@contextlib.contextmanager
+def _mortal():
+    """Lets signals end the process while TensorFlow waits: Python's handlers would wait with it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Cluster(NamedTuple):
