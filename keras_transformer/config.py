@@ -216,8 +216,9 @@ class DataConfig:
             )
         if self.batch_tokens < 8 * self.max_length:
             raise ValueError(
-                "`batch_tokens` must hold 8 sentences of `max_length` tokens. "
-                f"Received: batch_tokens={self.batch_tokens}, max_length={self.max_length}"
+                "`data.batch_tokens` must hold 8 sentences of `data.max_length` tokens. Received: "
+                f"batch_tokens={self.batch_tokens}, max_length={self.max_length}; raise the first to "
+                f"{8 * self.max_length} or lower the second to {max(self.batch_tokens // 8, 2)}"
             )
 
 

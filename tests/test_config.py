@@ -294,7 +294,7 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
         (lambda: DataConfig(max_length=1), "`max_length` .* at least 2. .*max_length=1"),
         (
             lambda: DataConfig(max_length=100, batch_tokens=799),
-            "8 sentences of `max_length` tokens. Received: batch_tokens=799, max_length=100",
+            "batch_tokens=799, max_length=100; raise the first to 800 or lower the second to 99",
         ),
         (
             lambda: TrainingConfig(average_last=7, keep_checkpoints=6),

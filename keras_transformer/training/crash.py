@@ -96,7 +96,7 @@ def advice(config, step):
     """
     training, batch_tokens = config.training, config.data.batch_tokens
     changes = [
-        f"--set training.learning_rate_scale={training.learning_rate_scale / 2:g}",
+        f"--set training.learning_rate_scale={min(training.learning_rate_scale / 2, 1):g}",
         f"--set training.warmup_steps={2 * training.warmup_steps}",
     ]
     if training.precision == "mixed_float16":

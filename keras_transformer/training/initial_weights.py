@@ -93,7 +93,7 @@ def initialize_from(model, tokenizers, source_run, *, weights="averaged"):
     """
     tokenizers = as_tokenizers(tokenizers)
     check_vocabularies(tokenizers, model.config, special=model.special)
-    _check_same_shape(source_run, model.config)
+    check_initial_weights(source_run, model.config, weights)
     earlier_tokenizers = source_run.load_tokenizers()
     matches = {
         "source": _match(earlier_tokenizers.source, tokenizers.source),
@@ -124,8 +124,18 @@ def initialize_from(model, tokenizers, source_run, *, weights="averaged"):
     return InitialWeights(source, target, f"started from {source_run.path} ({weights}): {counts}")
 
 
-def _check_same_shape(run, wanted):
-    """Refuses a model that the weights of `run` do not fit; `wanted` is its `ModelConfig`."""
+def check_initial_weights(run, wanted, weights="averaged"):
+    """Refuses what `initialize_from` would, before there is a model.
+
+    Args:
+        run: `RunFolder` of the earlier run.
+        wanted: `ModelConfig` of the new one.
+        weights: name of the weights.
+
+    Raises:
+        ValueError: the models differ in more than vocabulary sizes and dropout rates, or there
+            are no such weights.
+    """
     before = run.config.model
     differing = [
         field.name
@@ -147,6 +157,7 @@ def _check_same_shape(run, wanted):
             f"{run.path}: a run cannot start from weights of another shape. Received: {changes}. "
             f"Give the new run the same shape: {advice}; or leave training.init_from empty"
         )
+    run.check_weights(weights)
 
 
 def _match(earlier, new):

@@ -11,6 +11,7 @@ from keras_transformer.data.prepared import is_prepared
 from keras_transformer.data.training_data import TrainingData, load_training_data
 from keras_transformer.files import write_text
 from keras_transformer.presets import with_vocab_size
+from keras_transformer.training.initial_weights import check_initial_weights
 from keras_transformer.training.notes import depth_note, learning_rate_note
 from keras_transformer.training.resuming import CORPUS_SUM, continue_with
 from keras_transformer.training.run_folder import RunFolder, check_unused
@@ -48,7 +49,7 @@ def open_session(config, run_dir, placement, allowed, stack):
     Raises:
         ValueError: data, folder or settings are refused.
     """
-    earlier = None
+    earlier, locked = None, False
     if not placement.is_chief:
         placement.gather(0)  # the chief has made the folder
         earlier = RunFolder(run_dir, writes=False)
@@ -56,6 +57,10 @@ def open_session(config, run_dir, placement, allowed, stack):
         earlier = RunFolder(run_dir)
         stack.enter_context(earlier.lock())
         earlier.clean()
+        if not earlier.has_trained:
+            # It ended before its first step, perhaps for a setting that is mended now.
+            earlier.forget()
+            earlier, locked = None, True
     else:
         check_unused(run_dir)
     tokenizers = earlier.load_tokenizers() if earlier else _initial_tokenizers(config)
@@ -69,13 +74,17 @@ def open_session(config, run_dir, placement, allowed, stack):
             places = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir", "service")}
             data = dataclasses.replace(agreed.data, **places)
             earlier.config = dataclasses.replace(agreed, data=data, devices=config.devices)
+    if not earlier and config.training.init_from:
+        source = RunFolder(config.training.init_from)
+        check_initial_weights(source, config.model, config.training.init_weights)
     batches = training_batches(config.data, corpus, seed=config.training.seed)
     validation, num_long = validation_batches(config.data, corpus)
     # The folder appears when nothing is left to refuse.
     run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers)
     if placement.is_chief:
-        if not earlier:
+        if not earlier and not locked:
             stack.enter_context(run.lock())
+        if not earlier:
             write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")
         _tell(run.config, corpus, num_long)
         placement.gather(0)

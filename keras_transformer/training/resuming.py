@@ -86,18 +86,22 @@ def _is_fixed(path):
 
 
 def _refusal(folder, refused):
-    listed = ", ".join(f"{path} {before} -> {after}" for path, before, after in refused)
+    listed = ", ".join(f"{path} {_shown(before)} -> {_shown(after)}" for path, before, after in refused)
     fixed = [path for path, _, _ in refused if _is_fixed(path)]
     if fixed:
-        return (
-            f"{folder}: this run has other settings: {listed}. {fixed[0]} makes another model: pass "
-            f"--init-from {folder} with another --run-dir"
-        )
+        remedy = "choose another --run-dir"
+        if all(path in FIXED or path.endswith("_vocab_size") for path in fixed):
+            remedy += f"; --init-from {folder} --new-vocabulary starts from its weights"
+        return f"{folder}: this run has other settings: {listed}. {fixed[0]} makes another model: {remedy}"
     names = ",".join(path for path, _, _ in refused)
     return (
         f"{folder}: this run has other settings: {listed}. "
         f"Pass --allow-config-change {names}, or choose another --run-dir"
     )
+
+
+def _shown(value):
+    return "(empty)" if value == "" else value
 
 
 def _check_names(allowed, config):

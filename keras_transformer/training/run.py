@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.data.text import Pairs
 from keras_transformer.evaluation import Scores, corpus_scores
 from keras_transformer.files import write_text
+from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.fitting import fit_session
 from keras_transformer.training.opening import open_session
 from keras_transformer.training.placement import lost_worker, place
@@ -96,6 +97,15 @@ def report(result, *, examples=10):
     )
 
 
+def _how_to_go_on(run, step):
+    training = run.config.training
+    if step >= training.max_steps:
+        return "raise training.max_steps"
+    if early_stopping_reason(run.read_history(), training):
+        return f"raise training.early_stopping (now {training.early_stopping}; 0 for never)"
+    return "raise training.max_minutes"
+
+
 def _translate_unseen(session, step):
     """Averages the weights, translates the test (or validation) split and scores it, once."""
     run, corpus = session.run, session.corpus
@@ -108,8 +118,8 @@ def _translate_unseen(session, step):
     ]
     if (split, step) in scored and path.exists():
         print(
-            f"{run.path}: finished before; nothing to do. To go on, raise training.max_steps"
-            " (or max_minutes)",
+            f"{run.path}: finished before, at step {step:,}; nothing to do."
+            f" To go on, {_how_to_go_on(run, step)}",
             flush=True,
         )
         translations = path.read_text(encoding="utf-8").split("\n")[:-1]

@@ -36,6 +36,7 @@ from keras_transformer.training.checkpoints import Checkpoints, clean_checkpoint
 
 _SUMS = "tokenizer.sha256"
 _HISTORY = "history.jsonl"
+_LOCK = "lock"
 
 
 class RunFolder:
@@ -68,7 +69,10 @@ class RunFolder:
         try:
             self.config = configs.from_json(text)
         except ValueError as error:
-            raise ValueError(f"{self.path / 'config.json'}: {error}") from error
+            raise ValueError(
+                f"{self.path / 'config.json'}: damaged, or of another version: {error}. "
+                "Put it back from a copy"
+            ) from error
 
     @classmethod
     def create(cls, path, config, tokenizers):
@@ -101,8 +105,23 @@ class RunFolder:
         Raises:
             ValueError: another process holds it.
         """
-        with only_process(self.path / "lock") if self.writes else contextlib.nullcontext():
+        with only_process(self.path / _LOCK) if self.writes else contextlib.nullcontext():
             yield
+
+    @property
+    def has_trained(self):
+        """Whether there is anything of training in it."""
+        return (self.path / "checkpoints").exists() or (self.path / _HISTORY).exists()
+
+    def forget(self):
+        """Removes settings and vocabulary of a run that never trained. Called under `lock`."""
+        if self.has_trained:
+            raise ValueError(f"{self.path}: this run has trained")
+        # First: a folder with a configuration has all else, too.
+        (self.path / "config.json").unlink()
+        for pattern in ("tokenizer.*", "*.sha256"):
+            for path in self.path.glob(pattern):
+                path.unlink()
 
     def clean(self):
         """Removes what a killed process left half written. Called under `lock`."""
@@ -158,6 +177,10 @@ class RunFolder:
             ValueError: there are no such weights, or they are damaged or not of this model.
         """
         _assign_weights(model, *self._weights(weights))
+
+    def check_weights(self, name):
+        """Raises `ValueError`, with the names that there are, where there are no such weights."""
+        self._weights(name)
 
     def weights_names(self):
         """Returns the list of all names that `load_weights` finds weights for."""
@@ -281,10 +304,18 @@ class RunFolder:
         if found is None:
             names = self.weights_names()
             there = ", ".join(f"`{each}`" for each in names) or "no checkpoint"
-            raise ValueError(
-                f"{self.path}: no {name!r} weights. There is {there}; training writes `averaged` at its end"
-            )
+            raise ValueError(f"{self.path}: no {name!r} weights. There is {there}{self._how_to_get(name)}")
         return found
+
+    def _how_to_get(self, name):
+        kind, _, number = name.partition("-")
+        if name == "averaged":
+            return "; training writes `averaged` at its end"
+        if name == "ema":
+            return "; a moving average is kept where training.ema_decay is above 0"
+        if kind in ("last", "best") and number.isdecimal():
+            return f". Make it: python pipelines/average_checkpoints.py {self.path} --{kind} {number}"
+        return ""
 
     def _find(self, name):
         """Returns (prefix, part of its tree), or `None`."""
@@ -315,7 +346,7 @@ class RunFolder:
 def check_unused(path):
     """Raises `ValueError` if `path` is not an empty folder and no new one can be made there."""
     path = pathlib.Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(file.name != _LOCK for file in path.iterdir())):
         raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):

@@ -95,9 +95,10 @@ def test_changes_that_are_allowed_are_taken_over(started, config):
 )
 def test_what_makes_another_model_is_never_allowed(started, config, assignment):
     name = assignment.partition("=")[0]
-    with pytest.raises(
-        ValueError, match=rf"{name} .* -> .*--init-from {started.path} with another --run-dir"
-    ):
+    remedy = "choose another --run-dir"
+    if name.startswith("data."):
+        remedy += f"; --init-from {started.path} --new-vocabulary"
+    with pytest.raises(ValueError, match=rf"{name} .* -> .* makes another model: {remedy}"):
         continue_with(started, changed(config, assignment), sha256=SUM, allowed=[name])
     left_as_it_was(started, config)
 

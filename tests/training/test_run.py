@@ -16,7 +16,8 @@ import tensorflow as tf
 from keras_transformer import config as configs
 from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
 from keras_transformer.data.portions import Portions
-from keras_transformer.training import clock
+from keras_transformer.training import clock, fitting
+from keras_transformer.training.errors import OutOfMemoryError
 from keras_transformer.training.run import report, train
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator
@@ -195,7 +196,7 @@ def test_a_finished_run_is_left_as_it_is(whole, corpus, capsys):
     assert whole.run.read_history() == history
     assert again.translations == whole.translations
     assert again.scores == whole.scores
-    assert "finished before; nothing to do" in capsys.readouterr().out
+    assert "finished before, at step 12; nothing to do. To go on, raise training.max_steps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_a_finished_run_is_left_as_it_is(whole, corpus, capsys):
     [
         ("training", {"warmup_steps": 7}, "training.warmup_steps 6 -> 7. Pass --allow-config-change"),
         ("training", {"seed": 9}, "training.seed 1 -> 9"),
-        ("model", {"d_ff": 25}, "model.d_ff 24 -> 25.*--init-from"),
+        ("model", {"d_ff": 25}, "model.d_ff 24 -> 25.*makes another model"),
         (
             "data",
             {"batch_tokens": 641, "max_length": 41},
@@ -446,3 +447,41 @@ def test_a_validation_that_a_kill_prevented_is_made_up_for_without_a_step(whole,
         record.pop("minutes")
     assert found == expected
     assert of_kind(again.run, "train") == of_kind(whole.run, "train")
+
+
+def test_a_run_that_never_trained_is_begun_anew_with_other_settings(corpus, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OutOfMemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "Transformer", fail)
+        with pytest.raises(OutOfMemoryError):
+            train(make_config(corpus), tmp_path / "run")
+    config = make_config(corpus, max_steps=1, validation_sentences=0)
+    config = dataclasses.replace(config, model=configs.replace(config.model, d_ff=20))
+    assert train(config, tmp_path / "run").run.config.model.d_ff == 20
+
+
+def test_weights_that_do_not_fit_are_refused_before_there_is_a_folder(whole, corpus, tmp_path):
+    for changes, message in (
+        ({"init_weights": "bestt"}, "no 'bestt' weights"),
+        ({"init_from": "nowhere"}, "nowhere"),
+    ):
+        config = make_config(corpus, **{"init_from": str(whole.run.path), **changes})
+        with pytest.raises(ValueError, match=message):
+            train(config, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    config = make_config(corpus, init_from=str(whole.run.path))
+    with pytest.raises(ValueError, match="Give the new run the same shape: --set model.d_ff=24"):
+        train(dataclasses.replace(config, model=configs.replace(config.model, d_ff=20)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_starts_from_the_weights_and_vocabulary_of_another(whole, corpus, tmp_path, capsys):
+    settings = {"init_from": str(whole.run.path), "max_steps": 1, "validation_sentences": 0, "seed": 5}
+    run = train(make_config(corpus, **settings), tmp_path / "run").run
+    assert "310 of 310 pieces kept" in capsys.readouterr().out
+    assert (run.path / "tokenizer.model").read_bytes() == (whole.run.path / "tokenizer.model").read_bytes()
+    start, average = run.load_model(weights="step-0"), whole.run.load_model(weights="averaged")
+    for one, other in zip(start.weights, average.weights, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
