@@ -133,9 +133,12 @@ class TokenWeightedStep:
 
     def set_interval_sums(self, sums):
         """Puts back what `interval_sums` returned."""
+        strategy = self.distribute_strategy
         for variable in _metric_variables(self.metrics):
-            with self.distribute_strategy.scope():
-                variable.value.assign(np.asarray(sums[variable.path], variable.dtype))
+            # Assigned as a whole it would be read again, over all workers; here each acts alone.
+            share = np.asarray(sums[variable.path] / strategy.num_replicas_in_sync, variable.dtype)
+            for local in strategy.experimental_local_results(variable.value):
+                local.assign(share)
 
     def get_compile_config(self):
         config = super().get_compile_config()
@@ -164,7 +167,8 @@ class TokenWeightedStep:
             self.trainable_variables,
             gradients,
             norm,
-            finite & (sums.statistics.weight > 0),
+            finite=finite,
+            trains=sums.statistics.weight > 0,
             averages=self._in_training.ema_weights,
             decay=self._in_training.ema_decay,
         )

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 
-def update_weights(optimizer, weights, gradients, norm, applies, *, averages=(), decay=0.0):
+def update_weights(optimizer, weights, gradients, norm, *, finite, trains, averages=(), decay=0.0):
     """Applies gradients that are the same on all replicas; called on each of them.
 
     Args:
@@ -14,7 +14,10 @@ def update_weights(optimizer, weights, gradients, norm, applies, *, averages=(),
         weights: list of trainable variables.
         gradients: list of float tensors, sums over all replicas.
         norm: float scalar, their global norm.
-        applies: bool scalar, the same on all replicas: whether anything but the step changes.
+        finite: bool scalar, the same on all replicas: whether all of it is finite.
+        trains: bool scalar, the same on all replicas: whether the batch has anything to train on.
+            Nothing but the step changes unless both are true, and the scale of the loss where
+            there is one.
         averages: list of `tf.Variable`, exponential moving averages of the weights, or none.
         decay: of the averages.
     """
@@ -23,13 +26,21 @@ def update_weights(optimizer, weights, gradients, norm, applies, *, averages=(),
     def average(averaged, weight):
         averaged.assign_add((1.0 - decay) * (weight - averaged))
 
+    def skip():
+        # The step counts: it has read its batch.
+        optimizer.iterations.assign_add(1)
+
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        # It looks for itself whether the gradients are finite, and lowers its scale.
-        before = tf.identity(optimizer.iterations.value)
-        optimizer.apply(gradients, weights)
-        optimizer.iterations.assign(before + 1)
-        for weight, averaged in zip(weights, averages, strict=False):
-            average(averaged, weight.value)
+
+        def apply_scaled():
+            # It looks for itself whether the gradients are finite, and lowers its scale.
+            before = tf.identity(optimizer.iterations.value)
+            optimizer.apply(gradients, weights)
+            optimizer.iterations.assign(before + 1)
+            for weight, averaged in zip(weights, averages, strict=False):
+                average(averaged, weight.value)
+
+        tf.cond(trains, apply_scaled, skip)
         return
     gradients = _clipped(gradients, norm, optimizer)
 
@@ -39,10 +50,7 @@ def update_weights(optimizer, weights, gradients, norm, applies, *, averages=(),
         for weight, averaged in zip(weights, averages, strict=False):
             average(averaged, weight.value)
 
-    def skip():
-        # The step counts: it has read its batch.
-        optimizer.iterations.assign_add(1)
-
+    applies = finite & trains
     if not tf.distribute.has_strategy():
         tf.cond(applies, apply_on_one, skip)
         return

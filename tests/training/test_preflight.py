@@ -1,5 +1,6 @@
 """The batch that is tried before the first step: the largest, and without a trace."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +8,8 @@ import tensorflow as tf
 from keras_transformer.config import SpecialIds, replace
 from keras_transformer.data.batching import TokenBatches
 from keras_transformer.data.sequences import IdPairs, Sequences, flatten
+from keras_transformer.metrics import Tally
+from keras_transformer.model import Transformer
 from keras_transformer.training import preflight
 from keras_transformer.training.errors import OutOfMemoryError
 from keras_transformer.training.placement import Placement, mirrored
@@ -51,6 +54,28 @@ def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
     assert set(seen) == {3 if device_tokens else 2}
     assert shape[1:] == (40, 40)
     assert shape[0] <= (2 if device_tokens else 640 // 40 // replicas)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_it_changes_nothing_in_the_midst_of_training(tiny, policy):
+    # With moments that are not zero, an update without a gradient would move the weights.
+    config = tiny.config()
+    keras.utils.set_random_seed(1)
+    model = Transformer(config.model, dtype=policy)
+    model.compile(keras.optimizers.Adam(0.01), metrics=[Tally()], ema_decay=0.5)
+    scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert scaled == (policy == "mixed_float16")
+    stream = tiny.stream([tiny.batch(seed, (5, 3), (4, 6)) for seed in range(3)]).repeat()
+    model.fit(stream, steps_per_epoch=3, shuffle=False, verbose=0)
+    before, sums = tiny.state_of(model)
+    averages = [average.numpy() for average in model.ema_weights]
+    preflight.try_largest(model, Placement(tf.distribute.get_strategy()), make_batches(), config)
+    after, sums_after = tiny.state_of(model)
+    assert sums_after == sums
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(averages, model.ema_weights, strict=True):
+        np.testing.assert_array_equal(one, other.numpy())
 
 
 def test_memory_that_does_not_suffice_names_shape_and_setting(tiny, monkeypatch):
