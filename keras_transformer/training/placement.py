@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.data.portions import Portions
 from keras_transformer.training.errors import WorkerLostError
+from keras_transformer.training.rendezvous import meet
 
 _WITHIN_A_MACHINE = {
     "auto": None,
@@ -132,6 +133,7 @@ def place(devices, *, precision="float32"):
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation[how]
     )
+    meet(cluster.workers, cluster.worker)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     return Placement(made, cluster.num_workers, cluster.worker)
 
@@ -157,7 +159,11 @@ def _mirrored(names, cross_device_ops):
 
 def lost_worker(error):
     """Returns the `WorkerLostError` that stands for an error of TensorFlow's communication."""
-    reason = str(error).splitlines()[0][:200]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # TensorFlow begins with "Graph execution error:"; the reason comes later.
+    reason = next((line for line in reversed(lines) if "task" in line or "UNAVAILABLE" in line), lines[-1])[
+        :160
+    ]
     return WorkerLostError(
         "another worker ended or cannot be reached; nothing that was saved is lost. Look at the other "
         f"workers' output, then start all of them again with the same command ({reason})"
@@ -165,8 +171,12 @@ def lost_worker(error):
 
 
 class _Cluster(NamedTuple):
-    num_workers: int
+    workers: list
     worker: int
+
+    @property
+    def num_workers(self):
+        return len(self.workers)
 
 
 def _cluster():
@@ -178,7 +188,9 @@ def _cluster():
         found = json.loads(text)
         cluster, task = found["cluster"], found["task"]
         kind, number = task["type"], int(task["index"])
-        workers = list(cluster["worker"])
+        workers = cluster["worker"]
+        if not isinstance(workers, list) or not workers:
+            raise TypeError("worker must be a list of addresses")
         others = sorted(cluster.keys() - {"worker"})
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
@@ -194,7 +206,7 @@ def _cluster():
         raise ValueError(
             f"TF_CONFIG: the task must be a worker from 0 to {len(workers) - 1}. Received: {kind} {number}"
         )
-    return _Cluster(len(workers), number)
+    return _Cluster(workers, number)
 
 
 def _devices(devices, gpus, asked):
