@@ -1,27 +1,45 @@
 """What every program does before TensorFlow is imported."""
 
 import contextlib
+import importlib
 import os
+import signal
 import sys
+import threading
 
 
-def import_quietly():
-    """Sets TensorFlow up and imports the package without TensorFlow's chatter.
+def import_quietly(module="keras_transformer.model"):
+    """Sets TensorFlow up and imports a module of the package without TensorFlow's chatter.
 
     CPUs without AVX-512 lose about a third of their speed unless oneDNN is asked for.
     TensorFlow writes half a dozen lines about itself when it is imported; they are held
     back unless the user has set TF_CPP_MIN_LOG_LEVEL. Python's own errors always show.
+
+    Args:
+        module: its name; what it imports is imported as well.
     """
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
     if quiet:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    with _no_stderr() if quiet else contextlib.nullcontext():
+    with _ending_at_once(), _no_stderr() if quiet else contextlib.nullcontext():
         import tensorflow as tf
 
-        import keras_transformer.model  # noqa: F401
-
+        importlib.import_module(module)
         tf.config.list_physical_devices()  # where there is no GPU, CUDA says so here
+
+
+@contextlib.contextmanager
+def _ending_at_once():
+    """Ctrl-C ends the process without a traceback: seconds pass in which nothing has begun."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -170,7 +170,7 @@ def _run_dir(args):
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
-    import_quietly()
+    import_quietly("keras_transformer.training.run")
     from keras_transformer.training.errors import TrainingError
     from keras_transformer.training.run import report, train
 

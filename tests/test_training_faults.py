@@ -449,6 +449,7 @@ def test_f25_killed_within_a_step(place):
     place.assert_ended_as(place.base)
 
 
+@pytest.mark.slow
 def test_f26_killed_twice_within_an_epoch(place):
     starts = []
     forever = Portions.forever
@@ -511,7 +512,7 @@ def test_f28_the_disk_is_full(place):
     ("what", "make"),
     [
         ("a bit", change("checkpoints/step-6.data-*", flip)),
-        ("cut", change("checkpoints/step-6.data-*", cut)),
+        pytest.param("cut", change("checkpoints/step-6.data-*", cut), marks=pytest.mark.slow),
         ("no index", lose("checkpoints/step-6.index")),
     ],
 )
@@ -630,15 +631,16 @@ def test_f33_a_signal_in_training_saves_the_step(number, code, place):
     assert place.steps()[-1] == 3
     assert not place.history("validation")
     assert not list(place.run.glob("translations*"))
-    assert place.call().code == 0
-    place.assert_ended_as(place.base)
+    if number == signal.SIGINT:
+        assert place.call().code == 0
+        place.assert_ended_as(place.base)
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "makes_run"),
     [
         (opening, "load_training_data", False),  # while the data are read
-        (Transformer, "encode", True),  # while the search of the test set is traced
+        (keras.layers.LayerNormalization, "call", True),  # Keras changes an `Exception` of a layer
         (Translator, "translate", True),
     ],
 )
@@ -647,8 +649,7 @@ def test_f33_sigterm_outside_training(owner, name, makes_run, place):
 
     @functools.wraps(original)
     def send(*args, **kwargs):
-        if not (owner is Transformer and kwargs.get("training")):
-            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
         return original(*args, **kwargs)
 
     if makes_run:
@@ -665,6 +666,28 @@ def test_f33_sigterm_outside_training(owner, name, makes_run, place):
         place.assert_ended_as(place.base)
     else:
         assert place.files() == before
+
+
+def test_f33_sigterm_while_an_object_is_freed(place):
+    """Python drops what is raised then."""
+
+    class Freed:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            raised.append(False)
+
+    def translate(self, source):
+        Freed()
+        time.sleep(PATIENCE)
+
+    raised = []
+    place.begin()
+    (place.run / "translations.test.de").unlink()
+    place.monkeypatch.setattr(Translator, "translate", translate)
+    ended = place.call()
+    assert not raised
+    assert ended.code == 143
+    assert ended.err == f"{ended.refusal}\n"
 
 
 def test_f33_sigterm_and_f38_a_second_process(place):
@@ -733,14 +756,14 @@ def test_f34_another_budget_is_refused_and_continues_at_the_pair_where_it_was(pl
 
 def test_f35_another_number_of_replicas(place):
     place.begin()
-    ended = place.call(f"{TWO} --resume-from 4")
+    ended = place.call(f"{TWO} --resume-from 2")
     assert ended.code == 0, ended.err
-    assert "continuing at step 4" in ended.out
+    assert "continuing at step 2" in ended.out
     assert " 2 CPUs" in ended.out
-    assert any(number % 2 for number in place.base.read[4:6])
+    assert any(number % 2 for number in place.base.read[2:6])
     found, expected = place.losses(), place.base.losses()
     assert list(found) == list(expected)
-    for step in (5, 6):
+    for step in (3, 4, 5, 6):
         assert found[step] == pytest.approx(expected[step], abs=1e-4)
         assert found[step] != expected[step - 1]
 
@@ -760,6 +783,7 @@ def test_f37_a_finished_run(place):
     assert looks() == before
 
 
+@pytest.mark.slow
 def test_f39_a_replica_without_rows(place):
     """Nine pairs in batches of eight; batches of odd numbers are in fault 35."""
     place.corpus = place.folder / "few"

@@ -176,7 +176,8 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         stopping,
     ]
     dataset = placement.distribute(batches, tokens, lambda portions: portions.forever(offset + step))
-    largest = try_largest(model, placement, batches, config)
+    with signals.deferred():
+        largest = try_largest(model, placement, batches, config)
     try:
         with signals.deferred():
             model.fit(

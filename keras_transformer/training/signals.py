@@ -3,11 +3,17 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 
 from keras_transformer.training.errors import StoppedError
 
 EXIT_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 143}
+AGAIN_SECONDS = 1.0
+
+
+class _Interrupted(BaseException):
+    """A signal on its way to the end of the run. No `Exception`: Keras puts those into others."""
 
 
 class Signals:
@@ -20,6 +26,8 @@ class Signals:
     def __init__(self):
         self.received = None
         self._deferred = False
+        self._raised = None  # the signal that an exception was raised for
+        self._again = None  # timer that sends it once more
 
     @contextlib.contextmanager
     def caught(self):
@@ -31,9 +39,22 @@ class Signals:
             yield self
             return
         before = {number: signal.signal(number, self._handle) for number in EXIT_CODES}
+        unraisable, sys.unraisablehook = sys.unraisablehook, _tell_others
         try:
             yield self
+        except BaseException as error:
+            if self._raised is None:
+                raise
+            # TensorFlow turned what the signal raised into an error of its own.
+            cause = None if isinstance(error, _Interrupted) else error
+            raise StoppedError(
+                f"stopped by {self._raised.name}; the same command goes on from what is saved",
+                EXIT_CODES[self._raised],
+            ) from cause
         finally:
+            if self._again:
+                self._again.cancel()
+            sys.unraisablehook = unraisable
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -49,15 +70,26 @@ class Signals:
     def _handle(self, number, frame):
         number = signal.Signals(number)
         if not self._deferred:
-            raise StoppedError(
-                f"stopped by {number.name}; the same command goes on from what is saved", EXIT_CODES[number]
-            )
+            # Where it comes while an object is freed, or amid `except:`, what it raises is dropped.
+            self._raised = number
+            if self._again:
+                self._again.cancel()
+            self._again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number))
+            self._again.daemon = True
+            self._again.start()
+            raise _Interrupted
         if self.received is not None:
             # No flush, no exit handlers: the second time it is to be at once.
             _say("stopped at once; the newest checkpoint is whole")
             os._exit(EXIT_CODES[number])
         self.received = number
         _say(f"{number.name}: finishing the step and saving (again: stop at once)")
+
+
+def _tell_others(unraisable):
+    """Tells of errors that Python drops, but for those of signals."""
+    if not isinstance(unraisable.exc_value, _Interrupted):
+        sys.__unraisablehook__(unraisable)
 
 
 def _say(text):
