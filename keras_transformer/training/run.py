@@ -12,7 +12,7 @@ from keras_transformer.evaluation import Scores, corpus_scores
 from keras_transformer.files import write_text
 from keras_transformer.training.fitting import fit_session
 from keras_transformer.training.opening import open_session
-from keras_transformer.training.placement import lost_worker, place
+from keras_transformer.training.placement import is_lost_worker, lost_worker, place
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.training.signals import Signals
 from keras_transformer.translator import Translator
@@ -63,10 +63,10 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
         session = open_session(config, pathlib.Path(run_dir), placement, allowed, stack)
         try:
             step = fit_session(session, placement, signals, resume_from)
-        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
-            if placement.num_workers == 1:
-                raise
-            raise lost_worker(error) from error
+        except tf.errors.OpError as error:
+            if placement.num_workers > 1 and is_lost_worker(error):
+                raise lost_worker(error) from error
+            raise
         return _translate_unseen(session, step) if placement.is_chief else None
 
 
