@@ -31,7 +31,10 @@ from keras_transformer.metrics import Perplexity, TokenAccuracy  # noqa: E402
 from keras_transformer.model import Transformer  # noqa: E402
 from keras_transformer.presets import preset  # noqa: E402
 from keras_transformer.training.fitting import compile_model  # noqa: E402
-from keras_transformer.training.placement import Placement  # noqa: E402
+from keras_transformer.training.placement import (
+    Placement,  # noqa: E402
+    mirrored,
+)
 
 
 class StockTransformer(Transformer):
@@ -75,7 +78,7 @@ class Contestant:
         self.times = []
         strategy = tf.distribute.get_strategy()
         if replicas > 1:
-            strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+            strategy = mirrored([f"CPU:{i}" for i in range(replicas)])
         keras.utils.set_random_seed(1)
         with strategy.scope():
             if stock is None:

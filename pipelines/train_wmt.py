@@ -15,6 +15,8 @@ worker was lost, 143 and 130 stopped by a signal.
 import argparse
 import dataclasses
 import datetime
+import errno
+import itertools
 import os
 import sys
 
@@ -159,7 +161,10 @@ def _run_dir(args):
     if os.environ.get("TF_CONFIG"):
         raise ValueError("several workers share one run folder: name it with --run-dir")
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return f"runs/{args.preset}-{stamp}"
+    name = f"runs/{args.preset}-{stamp}"
+    # Another run of the same second, or of before the clock was set back.
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.exists(name))
 
 
 def main(argv=None):
@@ -179,7 +184,8 @@ def main(argv=None):
         return error.exit_code
     except (ValueError, OSError) as error:
         print(f"train_wmt.py: {error}", file=sys.stderr)
-        return 2
+        full = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+        return 3 if getattr(error, "errno", None) in full else 2
     except KeyboardInterrupt:
         print(
             "train_wmt.py: stopped; the same --run-dir continues from its newest checkpoint", file=sys.stderr

@@ -44,6 +44,7 @@ FLOORS = [
         "training.memory",
         "training.notes",
         "training.progress",
+        "training.rendezvous",
         "training.resuming",
         "training.updating",
     },

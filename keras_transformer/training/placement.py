@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.data.portions import Portions
 from keras_transformer.training.errors import WorkerLostError
+from keras_transformer.training.rendezvous import meet
 
 _WITHIN_A_MACHINE = {
     "auto": None,
@@ -120,14 +121,34 @@ def place(devices, *, precision="float32"):
             f"several replicas. Received: {num_replicas} replicas. Use mixed_bfloat16 or devices.replicas=1"
         )
     if strategy == "mirrored":
-        how = _choice(devices.cross_device_ops, _WITHIN_A_MACHINE, "on one machine")
-        return Placement(tf.distribute.MirroredStrategy(names, cross_device_ops=how and how()))
+        _choice(devices.cross_device_ops, _WITHIN_A_MACHINE, "on one machine")
+        return Placement(mirrored(names, devices.cross_device_ops))
     how = _choice(devices.cross_device_ops, _BETWEEN_MACHINES, "between machines")
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation[how]
     )
+    meet(cluster.workers, cluster.worker)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     return Placement(made, cluster.num_workers, cluster.worker)
+
+
+def mirrored(names, cross_device_ops="auto"):
+    """Returns the `MirroredStrategy` of some devices, always the same one in a process.
+
+    Strategies number their collective operations from the same start, and TensorFlow takes those
+    of a second strategy for the first one's: other shapes under the same number fail or hang.
+
+    Args:
+        names: list of str such as `["GPU:0", "GPU:1"]`.
+        cross_device_ops: as in `DeviceConfig`.
+    """
+    return _mirrored(tuple(names), cross_device_ops)
+
+
+@functools.cache
+def _mirrored(names, cross_device_ops):
+    how = _WITHIN_A_MACHINE[cross_device_ops]
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=how and how())
 
 
 def is_lost_worker(error):
@@ -169,8 +190,12 @@ def _gathering(strategy):
 
 
 class _Cluster(NamedTuple):
-    num_workers: int
+    workers: list
     worker: int
+
+    @property
+    def num_workers(self):
+        return len(self.workers)
 
 
 def _cluster():
@@ -182,7 +207,9 @@ def _cluster():
         found = json.loads(text)
         cluster, task = found["cluster"], found["task"]
         kind, number = task["type"], int(task["index"])
-        workers = list(cluster["worker"])
+        workers = cluster["worker"]
+        if not isinstance(workers, list) or not workers:
+            raise TypeError("worker must be a list of addresses")
         others = sorted(cluster.keys() - {"worker"})
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
@@ -198,7 +225,7 @@ def _cluster():
         raise ValueError(
             f"TF_CONFIG: the task must be a worker from 0 to {len(workers) - 1}. Received: {kind} {number}"
         )
-    return _Cluster(len(workers), number)
+    return _Cluster(workers, number)
 
 
 def _devices(devices, gpus, asked):

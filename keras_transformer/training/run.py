@@ -55,11 +55,10 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
             than the run's.
         TrainingError: of `training.errors`: the run ended early. What is saved is whole.
     """
+    placement = place(config.devices, precision=config.training.precision)
     with contextlib.ExitStack() as stack:
+        # After `place`: among several workers TensorFlow puts its own handler of SIGTERM in place.
         signals = stack.enter_context(Signals().caught())
-        placement = place(config.devices, precision=config.training.precision)
-        # Among several workers TensorFlow has put its own handler of SIGTERM in place.
-        stack.enter_context(signals.caught())
         session = open_session(config, pathlib.Path(run_dir), placement, allowed, stack)
         try:
             step = fit_session(session, placement, signals, resume_from)

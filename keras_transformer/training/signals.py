@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sys
 import threading
 
 from keras_transformer.training.errors import StoppedError
@@ -55,8 +54,13 @@ class Signals:
             )
         if self.received is not None:
             # No flush, no exit handlers: the second time it is to be at once.
-            os.write(sys.stderr.fileno(), b"stopped at once; the newest checkpoint is whole\n")
+            _say("stopped at once; the newest checkpoint is whole")
             os._exit(EXIT_CODES[number])
         self.received = number
-        text = f"{number.name}: finishing the step and saving (again: stop at once)\n"
-        os.write(sys.stderr.fileno(), text.encode())
+        _say(f"{number.name}: finishing the step and saving (again: stop at once)")
+
+
+def _say(text):
+    # Not by sys.stderr, which may be at work in this thread, and which in a notebook is no file.
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode())

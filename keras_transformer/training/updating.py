@@ -51,8 +51,7 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
             average(averaged, weight.value)
 
     applies = finite & trains
-    replica = tf.distribute.get_replica_context()
-    if replica is None or replica.num_replicas_in_sync == 1:
+    if not tf.distribute.has_strategy():
         tf.cond(applies, apply_on_one, skip)
         return
 
@@ -71,7 +70,7 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
         # and not within one.
         tf.cond(strategy.experimental_local_results(applies)[0], apply_on_all, skip)
 
-    replica.merge_call(update, args=(gradients, applies))
+    tf.distribute.get_replica_context().merge_call(update, args=(gradients, applies))
 
 
 def refuse_optimizer(optimizer, strategy, policy):

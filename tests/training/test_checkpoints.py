@@ -19,6 +19,7 @@ from keras_transformer.config import replace
 from keras_transformer.model import Transformer
 from keras_transformer.training import tensor_files
 from keras_transformer.training.errors import NotFiniteError, StorageError
+from keras_transformer.training.placement import mirrored
 from keras_transformer.training.run_folder import RunFolder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -111,7 +112,7 @@ def test_dropout_continues_where_it_was(run):
 
 
 def test_what_two_devices_saved_one_restores_and_the_other_way_round(new_run):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = mirrored(["CPU:0", "CPU:1"])
     with strategy.scope():
         first = Training(new_run, ema_decay=0.9)
         first.save(5)

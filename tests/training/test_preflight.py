@@ -12,7 +12,7 @@ from keras_transformer.metrics import Tally
 from keras_transformer.model import Transformer
 from keras_transformer.training import preflight
 from keras_transformer.training.errors import OutOfMemoryError
-from keras_transformer.training.placement import Placement
+from keras_transformer.training.placement import Placement, mirrored
 
 
 def make_batches():
@@ -32,7 +32,7 @@ def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
     config = replace(config, devices=replace(config.devices, batch_tokens=device_tokens))
     strategy = tf.distribute.get_strategy()
     if replicas == 2:
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        strategy = mirrored(["CPU:0", "CPU:1"])
     seen = []
     with strategy.scope():
         model = tiny.model(config)

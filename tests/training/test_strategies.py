@@ -13,6 +13,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model import Transformer
+from keras_transformer.training.placement import mirrored
 
 VOCAB, PAD, BOS, EOS = 23, 0, 1, 2
 SOURCE_LEN, TARGET_LEN = 6, 7
@@ -98,7 +99,7 @@ def one_device():
 
 
 def two_devices():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    return mirrored(["CPU:0", "CPU:1"])
 
 
 def fit(strategy, batches, optimizer, *, micro_batches=0, **compile_arguments):

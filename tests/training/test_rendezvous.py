@@ -1,0 +1,97 @@
+"""Workers that meet: in threads, over real sockets."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from keras_transformer.training.rendezvous import meet
+
+
+def free_ports(number):
+    sockets = [socket.socket() for _ in range(number)]
+    for each in sockets:
+        each.bind(("localhost", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def start(workers, number, ended):
+    def run():
+        try:
+            meet(workers, number)
+            ended[number] = "met"
+        except ValueError as error:
+            ended[number] = str(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_nobody_goes_on_before_all_are_there(order):
+    workers = [f"localhost:{port}" for port in free_ports(3)]
+    ended = {}
+    threads = [start(workers, number, ended) for number in order[:2]]
+    time.sleep(1.2)
+    assert ended == {}
+    threads.append(start(workers, order[2], ended))
+    for thread in threads:
+        thread.join(20)
+    assert ended == {0: "met", 1: "met", 2: "met"}
+    # The port is free again at once.
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("", int(workers[0].rpartition(":")[2])))
+
+
+def test_one_worker_waits_for_nobody():
+    meet(["localhost:1"], 0)
+
+
+def test_strangers_are_not_counted_and_a_worker_that_left_comes_again():
+    workers = [f"localhost:{port}" for port in free_ports(2)]
+    ended = {}
+    chief = start(workers, 0, ended)
+    time.sleep(0.3)
+    address = ("localhost", int(workers[0].rpartition(":")[2]))
+    for said in (b"GET / HTTP/1.0\r\n\r\n", b"7 x\n", b""):
+        with socket.create_connection(address, timeout=5) as stranger:
+            stranger.sendall(said)
+    time.sleep(0.3)
+    assert ended == {}
+    start(workers, 1, ended).join(20)
+    chief.join(20)
+    assert ended == {0: "met", 1: "met"}
+
+
+def test_other_addresses_are_refused():
+    workers = [f"localhost:{port}" for port in free_ports(2)]
+    ended = {}
+    chief = start(workers, 0, ended)
+    start([workers[0], "localhost:9"], 1, ended)
+    chief.join(20)
+    assert "worker 1 has other addresses than worker 0" in ended[0]
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:x", ":2222", "localhost:70000", 7])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(ValueError, match="must be HOST:PORT. Received"):
+        meet(["localhost:2222", address], 1)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_signal_ends_the_wait(number):
+    workers = [f"localhost:{port}" for port in free_ports(2)]
+    code = f"from keras_transformer.training.rendezvous import meet; meet({workers!r}, {number})"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
+        line = process.stderr.readline()
+        assert line == f"worker {number}: waiting for {workers[1 - number]}\n"
+        process.terminate()
+        assert process.wait(20) == -15
