@@ -62,11 +62,14 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
         session = open_session(config, pathlib.Path(run_dir), placement, allowed, stack)
         try:
             step = fit_session(session, placement, signals, resume_from)
+            result = _translate_unseen(session, step) if placement.is_chief else None
+            # TensorFlow takes a worker that ends before the others for one that crashed.
+            placement.gather(0)
         except tf.errors.OpError as error:
             if placement.num_workers > 1 and is_lost_worker(error):
                 raise lost_worker(error) from error
             raise
-        return _translate_unseen(session, step) if placement.is_chief else None
+        return result
 
 
 def report(result, *, examples=10):
