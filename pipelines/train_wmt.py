@@ -178,7 +178,7 @@ def main(argv=None):
         config = resolve(args)
         allowed = [name.strip() for name in args.allow_config_change.split(",") if name.strip()]
         result = train(config, _run_dir(args), allowed=allowed, resume_from=args.resume_from)
-        print(report(result) if result else "trained; worker 0 translates and scores")
+        print(report(result) if result else "trained; worker 0 has translated and scored")
     except TrainingError as error:
         print(f"train_wmt.py: {error}", file=sys.stderr)
         return error.exit_code

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -67,15 +68,8 @@ class Placement(NamedTuple):
         if self.num_workers == 1:
             return [value]
 
-        @tf.function(autograph=False)
-        def gathered(value):
-            def in_replica():
-                return tf.distribute.get_replica_context().all_gather(value[None], axis=0)
-
-            return self.strategy.experimental_local_results(self.strategy.run(in_replica))[0]
-
         try:
-            found = gathered(tf.constant(value, tf.int64)).numpy().tolist()
+            found = _gathering(self.strategy)(tf.constant(value, tf.int64)).numpy().tolist()
         except tf.errors.OpError as error:
             raise lost_worker(error) from error
         replicas = len(found) // self.num_workers
@@ -157,17 +151,42 @@ def _mirrored(names, cross_device_ops):
     return tf.distribute.MirroredStrategy(names, cross_device_ops=how and how())
 
 
+def is_lost_worker(error):
+    """Whether an error of TensorFlow's says that another worker cannot be reached or gave up."""
+    kinds = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, kinds) or "Collective ops is aborted" in str(error)
+
+
 def lost_worker(error):
     """Returns the `WorkerLostError` that stands for an error of TensorFlow's communication."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # TensorFlow begins with "Graph execution error:"; the reason comes later.
-    reason = next((line for line in reversed(lines) if "task" in line or "UNAVAILABLE" in line), lines[-1])[
-        :160
-    ]
+    text = str(error)
+    number = re.search(r"remote target /job:worker/replica:\d+/task:(\d+)", text)
+    reason = re.search(r'grpc_message:"([^"\\]{1,100})', text)
+    reason = reason[1].removeprefix("recvmsg:") if reason else type(error).__name__
+    heard = f"worker {number[1]}: {reason}" if number else reason
     return WorkerLostError(
         "another worker ended or cannot be reached; nothing that was saved is lost. Look at the other "
-        f"workers' output, then start all of them again with the same command ({reason})"
+        f"workers' output, then start all of them again with the same command ({heard})"
     )
+
+
+@functools.cache
+def _gathering(strategy):
+    """Returns a function that gathers a number of each replica; traced once."""
+
+    @tf.function(autograph=False)
+    def gathered(value):
+        def in_replica():
+            return tf.distribute.get_replica_context().all_gather(value[None], axis=0)
+
+        return strategy.experimental_local_results(strategy.run(in_replica))[0]
+
+    return gathered
 
 
 class _Cluster(NamedTuple):

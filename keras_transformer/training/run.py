@@ -13,7 +13,7 @@ from keras_transformer.files import write_text
 from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.fitting import fit_session
 from keras_transformer.training.opening import open_session
-from keras_transformer.training.placement import lost_worker, place
+from keras_transformer.training.placement import is_lost_worker, lost_worker, place
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.training.signals import Signals
 from keras_transformer.translator import Translator
@@ -63,11 +63,14 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
         session = open_session(config, pathlib.Path(run_dir), placement, allowed, stack)
         try:
             step = fit_session(session, placement, signals, resume_from)
-        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
-            if placement.num_workers == 1:
-                raise
-            raise lost_worker(error) from error
-        return _translate_unseen(session, step) if placement.is_chief else None
+            result = _translate_unseen(session, step) if placement.is_chief else None
+            # TensorFlow takes a worker that ends before the others for one that crashed.
+            placement.gather(0)
+        except tf.errors.OpError as error:
+            if placement.num_workers > 1 and is_lost_worker(error):
+                raise lost_worker(error) from error
+            raise
+        return result
 
 
 def report(result, *, examples=10):

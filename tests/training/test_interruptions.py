@@ -130,9 +130,8 @@ def test_a_validation_that_was_killed_is_made_again(start, arguments):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_ends_a_run_after_the_step_that_it_names(start, number):
     code = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 143}[number]
-    settings = {"training.checkpoint_every_steps": 1000}
     for logged in (7, 21):
-        process = start("stopped", settings)
+        process = start("stopped")
         process.wait_until(lambda process=process, logged=logged: f"step {logged:>7}/" in process.out)
         process.send(number)
         assert process.end() == code
@@ -141,10 +140,10 @@ def test_a_signal_ends_a_run_after_the_step_that_it_names(start, number):
         assert f"stopped by {number.name} after step {step}, which is saved" in process.last_line
         (counted,) = (value for name, value in state(process.run).items() if "Siteration" in name)
         assert counted == step
-    process = start("stopped", settings)
+    process = start("stopped")
     assert process.end() == 0
     assert f"continuing at step {step}" in process.out
-    assert_same(process.run, at_once(start, settings))
+    assert_same(process.run, at_once(start, {}))
 
 
 LARGE = {

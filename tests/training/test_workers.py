@@ -115,8 +115,7 @@ def test_both_killed_twice_go_on_as_if_nothing_had_been(start, settings):
 @pytest.mark.parametrize("order", [(0,), (1,), (0, 1), (1, 0)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_a_worker_ends_all_after_the_same_step(start, order, number):
-    settings = {"training.checkpoint_every_steps": 1000}
-    workers = start("stopped", settings)
+    workers = start("stopped")
     workers[0].wait_until(lambda: "step       7/" in workers[0].out)
     begin = time.monotonic()
     for index in order:
@@ -130,7 +129,7 @@ def test_a_signal_to_a_worker_ends_all_after_the_same_step(start, order, number)
     for index, (worker, code) in enumerate(zip(workers, codes, strict=True)):
         assert code == (own if index in order else 143)
         assert re.match(rf"train_wmt.py: stopped by .* after step {step}, which is saved", worker.last_line)
-    assert_same(gone_on(start, "stopped", step, settings), whole(start, settings))
+    assert_same(gone_on(start, "stopped", step), whole(start))
 
 
 @pytest.mark.slow
