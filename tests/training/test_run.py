@@ -196,7 +196,10 @@ def test_a_finished_run_is_left_as_it_is(whole, corpus, capsys):
     assert whole.run.read_history() == history
     assert again.translations == whole.translations
     assert again.scores == whole.scores
-    assert "finished before, at step 12; nothing to do. To go on, raise training.max_steps" in capsys.readouterr().out
+    assert (
+        "finished before, at step 12; nothing to do. To go on, raise training.max_steps"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
