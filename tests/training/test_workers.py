@@ -78,13 +78,9 @@ def gone_on(start, name, step, settings=None):
     return workers[0].run
 
 
-@pytest.mark.parametrize(
-    "victim",
-    [pytest.param(0, marks=pytest.mark.slow, id="chief"), pytest.param(1, id="other")],
-)
-def test_a_worker_whose_fellow_was_killed_ends_and_both_go_on(start, victim):
-    workers = start("killed")
-    reach(workers, 15, random.uniform(0, 0.3))
+def survivor_of(workers, victim, step):
+    """Kills one of two workers on its way; returns the other, once it has ended as it is to."""
+    reach(workers, step, random.uniform(0, 0.3))
     workers[victim].kill()
     survivor = workers[1 - victim]
     begin = time.monotonic()
@@ -93,8 +89,25 @@ def test_a_worker_whose_fellow_was_killed_ends_and_both_go_on(start, victim):
     assert survivor.last_line.startswith(LOST)
     assert survivor.err.count("train_wmt.py:") == 1
     assert "Traceback" not in survivor.err
+    return survivor
+
+
+def test_a_worker_whose_fellow_was_killed_ends_and_both_go_on(start):
+    settings = {"training.validation_sentences": 0}
+    survivor = survivor_of(start("killed", settings), 1, 15)
     kept = newest(survivor.run)
     assert 15 <= kept < STEPS
+    run = gone_on(start, "killed", kept, {**settings, "training.max_steps": kept + 2})
+    assert newest(run) == kept + 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [(0, 1), (1, 0)])
+def test_each_worker_killed_in_turn_loses_nothing(start, victims):
+    for victim, step in zip(victims, (15, 25), strict=True):
+        survivor = survivor_of(start("killed"), victim, step)
+        kept = newest(survivor.run)
+        assert step <= kept < STEPS
     assert_same(gone_on(start, "killed", kept), whole(start))
 
 
@@ -112,9 +125,17 @@ def test_both_killed_twice_go_on_as_if_nothing_had_been(start, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", [(0,), (1,), (0, 1), (1, 0)])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_a_worker_ends_all_after_the_same_step(start, order, number):
+@pytest.mark.parametrize(
+    ("number", "order"),
+    [
+        (signal.SIGTERM, (0,)),
+        (signal.SIGTERM, (1,)),
+        (signal.SIGTERM, (0, 1)),
+        (signal.SIGTERM, (1, 0)),
+        (signal.SIGINT, (1, 0)),
+    ],
+)
+def test_a_signal_to_a_worker_ends_all_after_the_same_step(start, number, order):
     workers = start("stopped")
     workers[0].wait_until(lambda: "step       7/" in workers[0].out)
     begin = time.monotonic()
