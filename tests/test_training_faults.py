@@ -411,7 +411,7 @@ REFUSED = [
         then=put_back),
     Row("F36", "all that makes another run", Place.begin, (
         "{run}: this run has other settings: ", "model.d_ff 24 -> 25", "data.vocab_size 330 -> 320",
-        "training.seed 1 -> 9", "training.warmup_steps 40 -> 50", "makes another model: choose another --run-dir",
+        "training.seed 1 -> 9", "training.warmup_steps 40 -> 50", "makes another model",
     ), settings=OTHERS),
     Row("F36", "schedule", Place.begin, ("training.warmup_steps 40 -> 50. Pass --allow-config-change tr",),
         settings={"training.warmup_steps": 50}),
