@@ -52,6 +52,7 @@ def parse_args(argv=None):
     parser.add_argument("--preset", default="multi30k_tiny")
     parser.add_argument("--batch-tokens", type=int, help="of one update (default: the preset's)")
     parser.add_argument("--steps", type=int, default=30, help="steps of each contestant")
+    parser.add_argument("--only", nargs="+", help="names of those that are compared with ours, as printed")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--micro-batches", type=int, default=4)
     return parser.parse_args(argv)
@@ -122,17 +123,17 @@ def main(argv=None):
         config = replace(config, data=replace(config.data, batch_tokens=args.batch_tokens, max_length=64))
     batches = make_batches(config)
     tokens = config.data.batch_tokens
+    makers = {
+        "ours": {},
+        "stock": {"stock": []},
+        "stock with metrics": {"stock": [TokenAccuracy(), Perplexity()]},
+        f"{args.replicas} replicas": {"replicas": args.replicas},
+        f"{args.micro_batches} micro-batches": {"device_tokens": max(tokens // args.micro_batches, 64)},
+    }
     contestants = [
-        Contestant("ours", config, batches),
-        Contestant("stock", config, batches, stock=[]),
-        Contestant("stock with metrics", config, batches, stock=[TokenAccuracy(), Perplexity()]),
-        Contestant(f"{args.replicas} replicas", config, batches, replicas=args.replicas),
-        Contestant(
-            f"{args.micro_batches} micro-batches",
-            config,
-            batches,
-            device_tokens=max(tokens // args.micro_batches, 64),
-        ),
+        Contestant(name, config, batches, **how)
+        for name, how in makers.items()
+        if not args.only or name in ("ours", *args.only)
     ]
     for contestant in contestants:  # the first steps compile
         contestant.step()
