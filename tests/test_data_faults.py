@@ -229,6 +229,8 @@ def begin_run(place):
     train_wmt = importlib.import_module("train_wmt")
     config = train_wmt.resolve(train_wmt.parse_args(TRAIN_PREPARED.format(**vars(place)).split()[1:]))
     RunFolder.create(place.run, with_vocab_size(config, 330, 330), learn("bpe", 330, split_digits=True))
+    (place.run / "history.jsonl").touch()  # one that never trained is begun anew
+    (place.run / "lock").touch()
 
 
 def archive_with(name, size=0, link=""):
