@@ -21,6 +21,10 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 BEST_BY = ("loss", "bleu")
 STRATEGIES = ("auto", "none", "mirrored", "multiworker")
 CROSS_DEVICE_OPS = ("auto", "nccl", "hierarchical", "reduction", "ring")
+LENGTH_PENALTIES = ("gnmt", "average", "none")
+STOP_RULES = ("exact", "first")
+LONG_LINES = ("split", "cut")
+MAX_BEAM_SIZE = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -380,24 +384,72 @@ class SearchConfig:
 
     Attributes:
         beam_size: hypotheses kept at each position; 1 is greedy search.
-        alpha: exponent of the length penalty ((5 + n) / 6) ** alpha.
-        extra_length: a translation has at most so many tokens more than its source.
-        max_source_length: longer sources are cut, in tokens, end of sentence included.
+        alpha: exponent of the length penalty; 0 for none.
+        length_penalty: what the log-probability of a hypothesis of n tokens is divided by:
+            `"gnmt"`, ((5 + n) / 6) ** alpha (the paper's); `"average"`, n ** alpha; `"none"`.
+        stop: `"exact"` ends a sentence when no better hypothesis can follow, `"first"` as
+            soon as `n_best` hypotheses have ended, which is faster and may lose better ones.
+        extra_length: a translation has at most so many tokens more than its source, ...
+        length_factor: ... times this, ends of sentence included, ...
+        max_length: ... and never more than these.
+        min_length: fewest tokens of a translation, end of sentence not counted.
+        no_repeat_ngram: no so many tokens in a row occur twice in a translation; 0 for no
+            such rule.
+        n_best: translations of each sentence, at most `beam_size` unless sampled.
+        sampling: draws each token at random in place of a search; `beam_size` is not used.
+        temperature: logits are divided by it before a token is drawn.
+        top_k: only so many most probable tokens are drawn from; 0 for all.
+        top_p: only the fewest most probable tokens that together have this probability are
+            drawn from; 1 for all.
+        seed: of sampling.
+        max_source_length: the longest source, in tokens, end of sentence included.
+        long_lines: what becomes of longer ones: `"split"` at ends of sentences, or `"cut"`.
         batch_tokens: budget of one batch of source tokens, padding included.
     """
 
     beam_size: int = 4
     alpha: float = 0.6
+    length_penalty: str = "gnmt"
+    stop: str = "exact"
     extra_length: int = 50
+    length_factor: float = 1.0
+    max_length: int = 1024
+    min_length: int = 0
+    no_repeat_ngram: int = 0
+    n_best: int = 1
+    sampling: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
     max_source_length: int = 1024
+    long_lines: str = "split"
     batch_tokens: int = 2048
 
     def __post_init__(self):
         _check_types(self)
-        for name in ("beam_size", "extra_length", "batch_tokens"):
+        _check(self, "beam_size", 1 <= self.beam_size <= MAX_BEAM_SIZE, f"from 1 to {MAX_BEAM_SIZE}")
+        _check_choice(self, "length_penalty", LENGTH_PENALTIES)
+        _check_choice(self, "stop", STOP_RULES)
+        _check_choice(self, "long_lines", LONG_LINES)
+        for name in ("extra_length", "max_length", "n_best", "batch_tokens"):
             _check(self, name, getattr(self, name) >= 1, "at least 1")
+        for name in ("alpha", "length_factor", "min_length", "no_repeat_ngram", "top_k"):
+            _check(self, name, getattr(self, name) >= 0, "at least 0")
         _check(self, "max_source_length", self.max_source_length >= 2, "at least 2")
-        _check(self, "alpha", self.alpha >= 0, "at least 0")
+        _check(self, "temperature", self.temperature > 0, "above 0")
+        _check(self, "top_p", 0 < self.top_p <= 1, "above 0 and at most 1")
+        _check(self, "seed", 0 <= self.seed < 2**63, "at least 0 and below 2 ** 63")
+        if self.min_length >= self.max_length:
+            raise ValueError(
+                "`min_length` must be below `max_length`. Received: "
+                f"min_length={self.min_length}, max_length={self.max_length}"
+            )
+        if self.n_best > self.beam_size and not self.sampling:
+            raise ValueError(
+                "`n_best` must be at most `beam_size` unless `sampling` is on. Received: "
+                f"n_best={self.n_best}, beam_size={self.beam_size}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

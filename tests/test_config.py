@@ -184,14 +184,14 @@ AT_LEAST_1 = {
     TrainingConfig: (
         "max_steps warmup_steps log_every_steps validate_every_steps keep_checkpoints average_last"
     ),
-    SearchConfig: "beam_size extra_length batch_tokens",
+    SearchConfig: "extra_length max_length n_best batch_tokens",
     CleaningConfig: "min_length",
 }
 AT_LEAST_0 = {
     TrainingConfig: (
         "max_minutes clip_norm validation_sentences checkpoint_every_steps checkpoint_every_minutes seed"
     ),
-    SearchConfig: "alpha",
+    SearchConfig: "alpha length_factor min_length no_repeat_ngram top_k",
 }
 SHARES = {
     ModelConfig: "residual_dropout embedding_dropout attention_dropout relu_dropout",
@@ -301,6 +301,23 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
             "`average_last` must be at most `keep_checkpoints`. Received: average_last=7, keep_checkpoints=6",
         ),
         (lambda: SearchConfig(max_source_length=1), "at least 2. .*max_source_length=1"),
+        (lambda: SearchConfig(beam_size=0), "from 1 to 1000. .*beam_size=0"),
+        (lambda: SearchConfig(beam_size=1001), "from 1 to 1000. .*beam_size=1001"),
+        (lambda: SearchConfig(temperature=0.0), "above 0. .*temperature=0.0"),
+        (lambda: SearchConfig(top_p=0.0), "above 0 and at most 1. .*top_p=0.0"),
+        (lambda: SearchConfig(top_p=1.01), "above 0 and at most 1. .*top_p=1.01"),
+        (lambda: SearchConfig(seed=-1), "at least 0 .*seed=-1"),
+        (
+            lambda: SearchConfig(min_length=7, max_length=7),
+            "`min_length` must be below `max_length`. Received: min_length=7, max_length=7",
+        ),
+        (
+            lambda: SearchConfig(n_best=5),
+            "`n_best` must be at most `beam_size` unless `sampling` is on. Received: n_best=5, beam_size=4",
+        ),
+        (lambda: SearchConfig(length_penalty="gmnt"), "cannot be 'gmnt'. Did you mean 'gnmt'"),
+        (lambda: SearchConfig(stop="frist"), "cannot be 'frist'. Did you mean 'first'"),
+        (lambda: SearchConfig(long_lines="spilt"), "cannot be 'spilt'. Did you mean 'split'"),
         (
             lambda: CleaningConfig(max_length_ratio=0.9),
             r"`max_length_ratio` .* must be 0 \(no limit\) or at least 1. Received: max_length_ratio=0.9",
@@ -329,6 +346,9 @@ def test_refuses_settings_that_do_not_fit(make, message):
         lambda: DataConfig(max_length=100, batch_tokens=800),
         lambda: TrainingConfig(average_last=6, keep_checkpoints=6),
         lambda: SearchConfig(max_source_length=2),
+        lambda: SearchConfig(beam_size=1000, n_best=1000),
+        lambda: SearchConfig(beam_size=1, n_best=7, sampling=True),
+        lambda: SearchConfig(min_length=6, max_length=7),
         lambda: CleaningConfig(max_length_ratio=1, max_foreign_letters=0),
         lambda: Config(cleaning=CleaningConfig(min_length=256)),
     ],

@@ -14,11 +14,11 @@ import tensorflow as tf
 
 import keras_transformer
 from keras_transformer.config import ModelConfig, SearchConfig, SpecialIds
+from keras_transformer.decoding import search_ids
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import TokenAccuracy
 from keras_transformer.model import Transformer
 from keras_transformer.schedules import TransformerSchedule
-from keras_transformer.translator import search_ids
 
 # Keras hands its variables to h5py in a way that NumPy 2 is about to refuse.
 saves_files = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -57,6 +57,7 @@ FLOORS = [
         "data.parallel",
         "data.tokenizer",
         "data.wordpiece_learning",
+        "decoding",
         "layers.dropout",
         "layers.embedding",
         "metrics",

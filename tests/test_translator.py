@@ -10,9 +10,10 @@ from keras_transformer.config import Config, ModelConfig, SearchConfig
 from keras_transformer.data.tokenizer import SubwordTokenizer
 from keras_transformer.data.vocabulary import Tokenizers
 from keras_transformer.data.wordpiece import WordPieceTokenizer
+from keras_transformer.decoding import search_ids
 from keras_transformer.model import Transformer
 from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.translator import Translator, search_ids
+from keras_transformer.translator import Translator
 
 TEXTS = [
     "The dog reads a text.",
