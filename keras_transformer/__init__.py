@@ -43,7 +43,7 @@ _MODULES = {
     "model": ("Transformer",),
     "presets": ("PRESETS", "preset"),
     "schedules": ("TransformerSchedule",),
-    "search": ("beam_search", "greedy_search"),
+    "search": ("Rules", "beam_search", "greedy_search", "sample"),
     "training.run_folder": ("RunFolder",),
     "training.fitting": ("compile_model",),
     "training.run": ("train",),
