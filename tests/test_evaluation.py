@@ -185,7 +185,7 @@ def corpus(hypotheses, references):
         (None, ["a"], TypeError, "`hypotheses.*Received: NoneType"),
         (["a"], None, TypeError, "`references.*Received: NoneType"),
         (["a", None], ["a", "b"], TypeError, "`hypotheses.*Received: NoneType on line 2"),
-        (["a"], [["a"]], TypeError, "`references.*Received: list on line 1"),
+        (["a"], ["a", ["a"]], TypeError, "`references.*Received: list on line 2"),
     ],
 )
 def test_refuses(score, hypotheses, references, error, message):

@@ -177,7 +177,7 @@ def test_evaluation_writes_the_translations_and_scores_them(run, corpus, tmp_pat
     translations = Translator.load(run).translate(sources, beam_size=1)
     assert output.read_text(encoding="utf-8") == "".join(f"{text}\n" for text in translations)
     bleu = sacrebleu.BLEU(trg_lang="de").corpus_score(translations, [references]).score
-    assert scores["bleu"] == pytest.approx(bleu, abs=1e-9)
+    assert scores["systems"][0]["scores"]["bleu"]["score"] == pytest.approx(bleu, abs=1e-9)
     assert scores["num_lines"] == 6
 
 
@@ -200,8 +200,10 @@ def test_evaluation_names_the_set_that_it_found_and_counts_its_lines(run, corpus
 def test_evaluation_prints_figures_with_their_signatures(run, capsys):
     assert evaluate_wmt.main([str(run), "--split", "validation", "--beam-size", "1"]) == 0
     captured = capsys.readouterr()
-    assert [line.split()[0] for line in captured.out.splitlines()] == [
-        "BLEU", "chrF", "tokenized", "lower", "exact",
+    labels = [line[:21].strip() for line in captured.out.split("\n\n")[1].splitlines()]
+    assert labels == [
+        "BLEU", "lower case", "chrF2", "lower case", "TER (low is good)", "lower case",
+        "tokenised BLEU", "lower case", "compounds split", "exact match",
     ]  # fmt: skip
     assert f"version:{sacrebleu.__version__}" in captured.out
     assert "translating 6 lines" in captured.err

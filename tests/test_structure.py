@@ -16,6 +16,8 @@ FLOORS = [
     {
         "config",
         "files",
+        "moses_text",
+        "processed_text",
         "version",
     },
     {
@@ -60,13 +62,16 @@ FLOORS = [
         "decoding",
         "layers.dropout",
         "layers.embedding",
+        "measures",
         "metrics",
+        "standard_sets",
         "training.crash",
         "training.signals",
         "training.tensor_files",
         "training.validation",
     },
     {
+        "comparison",
         "data.cldr",
         "data.cleaning",
         "data.folders",
