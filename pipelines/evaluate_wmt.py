@@ -52,11 +52,12 @@ def translated(args):
         )
         source, target = found.load(on_bad_utf8=data.on_bad_utf8)
         name, targets = f"{found.dataset.name} {found.name}", [target]
-    translator = Translator.load(args.run, weights=args.weights)
+    weights = args.weights or "averaged"
+    translator = Translator.load(args.run, weights=weights)
     used = replace(translator.search, **search)
     print(
         f"translating {len(source):,} lines of {name} with the "
-        f"{args.weights} weights of {args.run} (beam {used.beam_size}, alpha {used.alpha:g})",
+        f"{weights} weights of {args.run} (beam {used.beam_size}, alpha {used.alpha:g})",
         file=sys.stderr,
     )
     begin = time.monotonic()

@@ -2,6 +2,9 @@
 
 import argparse
 
+ONLY_FILES = ("reference", "source", "target")
+ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "beam_size", "alpha", "output")
+
 
 def parse_args(argv=None):
     """Parses the command line."""
@@ -63,7 +66,6 @@ def parse_args(argv=None):
     run.add_argument("--split", help="test, validation, or a file's name before its ending (default: test)")
     run.add_argument(
         "--weights",
-        default="averaged",
         metavar="NAME",
         help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
         "average_checkpoints.py), or step-N (default: averaged)",
@@ -75,21 +77,21 @@ def parse_args(argv=None):
 
 
 def check(args):
-    """Refuses arguments that do not go together."""
-    given = {name for name, value in vars(args).items() if value not in (None, False)}
+    """Refuses arguments that do not go together.
+
+    Raises:
+        ValueError: the message names them.
+    """
     if bool(args.run) == bool(args.hypothesis):
         raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both and not neither")
-    if args.run:
-        wrong = given & {"reference", "source", "target"} | (
-            given & {"dataset", "split"} if args.test_set else set()
-        )
-    else:
-        wrong = given & {"dataset", "data_dir", "manual_dir", "split", "beam_size", "alpha", "output"}
-        if bool(args.reference) == bool(args.test_set):
-            raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
+    if args.hypothesis and bool(args.reference) == bool(args.test_set):
+        raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
+    useless = ONLY_FILES if args.run else ONLY_RUN
+    if args.run and args.test_set:
+        useless += ("dataset", "split")
+    # 0 is a value too.
+    wrong = [f"--{name.replace('_', '-')}" for name in useless if getattr(args, name) is not None]
     if wrong:
-        options = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in wrong))
-        other = "a RUN" if args.run else "--hypothesis"
-        raise ValueError(
-            f"{options}: of no use with {other}{' and --test-set' if args.test_set else ''}. Leave it out"
-        )
+        mode = "a RUN" if args.run else "--hypothesis"
+        also = " and --test-set" if args.test_set else ""
+        raise ValueError(f"{', '.join(wrong)}: of no use with {mode}{also}. Leave it out")
