@@ -99,7 +99,7 @@ class Comparison(NamedTuple):
         several = len(self.systems) > 1
         names = _short(self.systems)
         width = max(map(len, names)) + 2 if several else 0
-        lines = [f"{self.num_lines:,} lines against {' and '.join(self.references)}", ""]
+        lines = [f"{self.num_lines:,} lines against {' and '.join(dict.fromkeys(self.references))}", ""]
         for (_, label), figures in self.figures.items():
             for i, figure in enumerate(figures):
                 interval = "" if figure.half_width is None else f" ± {figure.half_width:.2f}"

@@ -86,6 +86,8 @@ def check(args):
         raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both and not neither")
     if args.hypothesis and bool(args.reference) == bool(args.test_set):
         raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
+    if args.draws is not None and not args.confidence and len(args.hypothesis or ()) < 2:
+        raise ValueError("--draws needs --confidence, or a second --hypothesis to test")
     useless = ONLY_FILES if args.run else ONLY_RUN
     if args.run and args.test_set:
         useless += ("dataset", "split")

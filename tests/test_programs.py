@@ -14,6 +14,7 @@ import zipfile
 
 import pytest
 import sacrebleu
+from sacrebleu.dataset import DATASETS
 
 from keras_transformer.presets import PRESETS
 from keras_transformer.translator import Translator
@@ -195,6 +196,26 @@ def test_evaluation_names_the_set_that_it_found_and_counts_its_lines(run, corpus
     datasets = ["--dataset", str(tmp_path / "empty"), "--dataset", str(corpus)]
     assert evaluate_wmt.main([str(run), *datasets, "--split", "validation", "--beam-size", "1"]) == 0
     assert f"translating 6 lines of {corpus} val with" in capsys.readouterr().err
+
+
+def test_a_run_translates_and_scores_a_standard_test_set(run, tmp_path, monkeypatch, capsys):
+    data = DATASETS["multi30k/2016"]
+    monkeypatch.setattr(data, "_outdir", str(tmp_path))
+    sources, references = map(list, zip(*SENTENCES[:4], strict=True))
+    for field, lines in (("src", sources), ("ref", references)):
+        path = tmp_path / f"multi30k_2016.en-de.{field}"
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    output = tmp_path / "hypotheses.de"
+    arguments = ["--test-set", "multi30k/2016", "--weights", "last", "--beam-size", "1", "--confidence"]
+    assert evaluate_wmt.main([str(run), *arguments, "--output", str(output)]) == 0
+    captured = capsys.readouterr()
+    assert "translating 4 lines of multi30k/2016 en-de with the last weights" in captured.err
+    assert captured.out.startswith("4 lines against multi30k/2016 en-de\n")
+    translations = output.read_text(encoding="utf-8").split("\n")[:-1]
+    assert translations == Translator.load(run, weights="last").translate(sources, beam_size=1)
+    bleu = sacrebleu.corpus_bleu(translations, [references]).score
+    assert f"BLEU                 {bleu:6.2f} ± " in captured.out
+    assert "|test:multi30k/2016|lang:en-de|" in captured.out
 
 
 def test_evaluation_prints_figures_with_their_signatures(run, capsys):
