@@ -11,6 +11,7 @@ from keras_transformer.version import VERSION
 __version__ = VERSION
 
 _MODULES = {
+    "comparison": ("compare",),
     "config": (
         "CleaningConfig",
         "Config",
