@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_transformer import config as configs
 from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
 from keras_transformer.data.portions import Portions
+from keras_transformer.scoring import Scorer
 from keras_transformer.training import clock, fitting
 from keras_transformer.training.errors import OutOfMemoryError
 from keras_transformer.training.run import report, train
@@ -78,6 +79,17 @@ def make_config(corpus, **training):
 def whole(corpus, tmp_path_factory):
     """The result of 12 steps at once."""
     return train(make_config(corpus), tmp_path_factory.mktemp("runs") / "whole")
+
+
+def test_a_finished_run_knows_which_attention_aligns_best(whole):
+    written = json.loads((whole.run.path / "alignment.json").read_text(encoding="utf-8"))
+    scorer = Scorer.load(whole.run.path)
+    validation = [(whole.run.config.data.dataset + f"/val.{ending}") for ending in ("en", "de")]
+    sides = [pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1] for path in validation]
+    counts = scorer.count_anchors(*sides)
+    assert counts.num_anchors == 9  # the number of each of nine sentences
+    assert (written["anchors"], written["correct"]["output"]) == (9, counts.correct[:, 0].tolist())
+    assert scorer.choice == (0, "output") == (written["layer"], written["convention"])
 
 
 @pytest.fixture(scope="module")
