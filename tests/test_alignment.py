@@ -7,12 +7,11 @@ import pytest
 
 from keras_transformer.alignment import (
     AlignmentChoice,
-    AnchorCounts,
-    anchors,
+    LinkCounts,
     best_choice,
     choice_from_json,
     choice_to_json,
-    count_anchors,
+    count_hits,
     fallback_choice,
     format_pharaoh,
     format_soft,
@@ -132,38 +131,32 @@ def test_what_cannot_be_aligned_is_refused(change, message):
         hard_alignment(ATTENTION, **arguments)
 
 
-def test_anchors_are_written_alike_and_occur_once_on_each_side():
-    source = ["▁In", "▁China", ",", "▁Anna", "▁and", "▁Anna", "▁th", "row", "▁a", "▁ball", "."]
-    target = ["▁In", "▁China", "▁throw", "row", ",", "▁Anna", "▁Ball", "▁", "a", "b", "."]
-    # Not Anna (twice), nor "row" and "a" (within words), nor the last piece.
-    assert anchors(source, target) == [(0, 0), (1, 1), (2, 4), (9, 6)]
-
-
-def test_anchors_are_counted_for_every_layer_and_convention():
+def test_known_links_are_counted_for_every_layer_and_convention():
     pieces = ["▁a", "▁b", "▁c", "."]
     straight = np.pad(np.eye(4), ((0, 1), (0, 1)))
     shifted = np.roll(straight, 1, axis=0)  # each piece's weights stand at the step that reads it
     shifted[0, 2] = 1.0  # bos looks anywhere
-    counts = count_anchors(np.stack([straight, shifted]), pieces, pieces)
-    assert counts.num_anchors == 3
-    assert counts.correct.tolist() == [[3, 0], [0, 3]]
+    known = {(0, 0), (1, 1), (3, 3), (0, 3)}  # the last is wrong
+    counts = count_hits(np.stack([straight, shifted]), pieces, pieces, known)
+    assert counts.num_links == 4
+    assert counts.hits.tolist() == [[3, 1], [0, 3]]
 
 
-def test_the_best_layer_is_the_one_that_finds_most_twins():
-    counts = AnchorCounts(60, np.array([[10, 55], [40, 2], [55, 1]]))
+def test_the_best_layer_is_the_one_that_has_most_known_links():
+    counts = LinkCounts(60, np.array([[10, 55], [40, 2], [55, 1]]))
     assert best_choice(counts) == AlignmentChoice(0, "input")
-    assert best_choice(counts._replace(num_anchors=49)) == AlignmentChoice(1, "output")
+    assert best_choice(counts._replace(num_links=49)) == AlignmentChoice(1, "output")
 
 
 @pytest.mark.parametrize(("num_layers", "layer"), [(1, 0), (2, 0), (6, 4)])
-def test_without_anchors_it_is_the_last_layer_but_one(num_layers, layer):
+def test_without_known_links_it_is_the_last_layer_but_one(num_layers, layer):
     assert fallback_choice(num_layers) == AlignmentChoice(layer, "output")
 
 
 def test_a_choice_comes_back_from_its_file():
-    text = choice_to_json(AnchorCounts(60, np.array([[10, 55], [40, 2]])))
+    text = choice_to_json(LinkCounts(60, np.array([[10, 55], [40, 2]])))
     assert json.loads(text) == {
-        "layer": 0, "convention": "input", "anchors": 60, "correct": {"output": [10, 40], "input": [55, 2]},
+        "layer": 0, "convention": "input", "links": 60, "hits": {"output": [10, 40], "input": [55, 2]},
     }  # fmt: skip
     assert choice_from_json(text, 2) == AlignmentChoice(0, "input")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import score
 
-from keras_transformer.alignment import AlignmentChoice, AnchorCounts, hard_alignment, soft_alignment
+from keras_transformer.alignment import AlignmentChoice, LinkCounts, hard_alignment, soft_alignment
 from keras_transformer.config import Config, ModelConfig, SearchConfig
 from keras_transformer.data.batching import TokenBatches
 from keras_transformer.data.sequences import encode_pairs
@@ -19,6 +19,7 @@ from keras_transformer.data.tokenizer import SubwordTokenizer
 from keras_transformer.data.vocabulary import Tokenizers
 from keras_transformer.data.wordpiece import WordPieceTokenizer
 from keras_transformer.forced import ForcedPass
+from keras_transformer.ibm1 import sure_links
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity
 from keras_transformer.model import Transformer
@@ -220,12 +221,21 @@ def test_learned_positions_limit_texts_and_ids(tokenizers):
         ForcedPass(model)([[2]], [[4] * 10])
 
 
-def test_anchors_are_counted_over_all_pairs_that_are_not_too_long(tokenizers):
+def test_known_links_are_counted_over_all_pairs_that_are_not_too_long(tokenizers):
     scorer = Scorer(make_model(tokenizers), tokenizers, max_length=12)
-    counts = scorer.count_anchors(["d e", "d " * 40, "d e"], ["d e", "d", "d e"])
-    assert counts.num_anchors == 2
-    assert counts.correct.shape == (2, 2)
-    assert scorer.count_anchors(["d e"] * 3, ["d e"] * 3, max_pairs=1).num_anchors == 1
+    texts = ["d e", "d " * 40, "n e"], ["d e", "d", "n e"]
+    counts = scorer.count_hits(*texts)
+    assert counts.hits.shape == (2, 2)
+    assert counts.hits.max() <= counts.num_links
+    rows = [tokenizer.encode(["d e", "n e"]) for tokenizer in tokenizers]
+    assert counts.num_links == sum(map(len, sure_links(*rows, 2))) > 0
+    # Single words teach what is what.
+    words = ["d", "e", "n"] * 5
+    more = encode_pairs(words, words, *tokenizers)
+    rows = [side + tokenizer.encode(words) for side, tokenizer in zip(rows, tokenizers, strict=True)]
+    assert scorer.count_hits(*texts, more=more).num_links == sum(map(len, sure_links(*rows, 2)))
+    one = [side[:1] for side in texts]
+    assert scorer.count_hits(*texts, max_pairs=1).num_links == scorer.count_hits(*one).num_links
 
 
 # The program.
@@ -238,7 +248,7 @@ def run(model, tokenizers, tmp_path_factory):
     optimizer = keras.optimizers.Adam()
     model.compile(optimizer)
     run.checkpoints(model, optimizer).save(0.0)
-    run.save_alignment(AnchorCounts(100, np.array([[1, 2], [7, 90]])))
+    run.save_alignment(LinkCounts(100, np.array([[1, 2], [7, 90]])))
     return run.path
 
 

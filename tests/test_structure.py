@@ -31,6 +31,7 @@ FLOORS = [
         "data.text",
         "data.tokenizer_base",
         "evaluation",
+        "ibm1",
         "layers.projection",
         "losses",
         "masks",
