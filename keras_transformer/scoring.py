@@ -162,7 +162,7 @@ class Scorer:
             # Evenly from all over a corpus of several parts; `sure_links` takes no more.
             numbers = range(0, more.num_pairs, -(-more.num_pairs // 100_000) or 1)
             rows = [
-                itertools.chain(side, (sequences[number][:-1] for number in numbers))
+                itertools.chain(side, _without_ends(sequences, numbers))
                 for side, sequences in zip(rows, more, strict=True)
             ]
         layers = range(self.model.config.num_decoder_layers)
@@ -181,6 +181,11 @@ class Scorer:
             [[*row, tokenizer.special.eos] for row in tokenizer.encode(texts)]
             for tokenizer, texts in zip(self.tokenizers, (sources, targets), strict=True)
         ]
+
+
+def _without_ends(sequences, numbers):
+    for number in numbers:
+        yield sequences[number][:-1]
 
 
 def perplexity(scored):

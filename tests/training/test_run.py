@@ -139,6 +139,7 @@ def of_kind(run, kind):
 
 def test_the_run_folder_holds_everything(whole):
     assert {path.name for path in whole.run.path.iterdir()} == {
+        "alignment.json",
         "config.json",
         "corpus.sha256",
         "tokenizer.model",
