@@ -11,6 +11,7 @@ from keras_transformer.version import VERSION
 __version__ = VERSION
 
 _MODULES = {
+    "alignment": ("hard_alignment", "soft_alignment"),
     "comparison": ("compare",),
     "config": (
         "CleaningConfig",
@@ -44,6 +45,7 @@ _MODULES = {
     "model": ("Transformer",),
     "presets": ("PRESETS", "preset"),
     "schedules": ("TransformerSchedule",),
+    "scoring": ("Scorer",),
     "search": ("Rules", "beam_search", "greedy_search", "sample"),
     "training.run_folder": ("RunFolder",),
     "training.fitting": ("compile_model",),

@@ -17,11 +17,26 @@ def write_atomically(path, data):
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
+    with written_atomically(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def written_atomically(path):
+    """Opens a binary file that gets its name when all of it is written, piece by piece.
+
+    Args:
+        path: the final name; its folder exists.
+
+    Raises:
+        OSError: it cannot be written. After this or any other exception nothing is left
+            behind.
+    """
     path = pathlib.Path(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)  # mkstemp makes it private
