@@ -17,19 +17,8 @@ def write_atomically(path, data):
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
-    path = pathlib.Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it private
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with writing_atomically(path) as file:
+        file.write(data)
 
 
 def write_text(path, text):
@@ -39,6 +28,40 @@ def write_text(path, text):
         OSError: it cannot be written; nothing is left behind.
     """
     write_atomically(path, text.encode("utf-8"))
+
+
+@contextlib.contextmanager
+def writing_atomically(path):
+    """Opens a file that appears under its name when the block ends well, and else not at all.
+
+    What is no plain file, such as `/dev/null` or a pipe, is written to as it is.
+
+    Args:
+        path: the final name; its folder exists.
+
+    Yields:
+        A binary file.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    path = pathlib.Path(path)
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes it private
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ FLOORS = [
     {
         "config",
         "files",
+        "translation",
         "version",
     },
     {
@@ -33,6 +34,7 @@ FLOORS = [
         "layers.projection",
         "losses",
         "masks",
+        "output_formats",
         "plotting",
         "presets",
         "schedules",
@@ -47,6 +49,7 @@ FLOORS = [
         "training.rendezvous",
         "training.resuming",
         "training.updating",
+        "translation_progress",
     },
     {
         "data.archives",
@@ -60,6 +63,8 @@ FLOORS = [
         "decoding",
         "layers.dropout",
         "layers.embedding",
+        "line_stream",
+        "long_lines",
         "metrics",
         "training.crash",
         "training.signals",

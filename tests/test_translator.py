@@ -109,7 +109,7 @@ def all_greedy_by_hand(translator):
     for text in TEXTS:
         source_ids = with_eos(translator.tokenizers.source, text)
         limit = len(source_ids) + EXTRA
-        expected.append(greedy_by_hand(translator.model, source_ids, limit))
+        expected.append(greedy_by_hand(translator.models[0], source_ids, limit))
     return expected
 
 
@@ -235,7 +235,7 @@ def test_a_model_that_ends_at_once_gives_blank_translations(tokenizer):
 def test_learned_positions_limit_source_and_translation(tokenizer, caplog):
     model = make_model(tokenizer, positions="learned", max_positions=9)
     bias_of_eos(model, -1e4)
-    translator = Translator(model, tokenizer, SearchConfig(beam_size=1, extra_length=40))
+    translator = Translator(model, tokenizer, SearchConfig(beam_size=1, extra_length=40, long_lines="cut"))
     with caplog.at_level(logging.WARNING):
         translated = translator.translate([TEXTS[5]])[0]
     assert "cut 1 sentences at 8 tokens" in caplog.text
@@ -248,7 +248,7 @@ def test_a_text_that_is_too_long_is_cut_with_a_warning(translator, tokenizer, ca
     cut = tokenizer.decode([ids[:6]])[0]
     assert tokenizer.encode([cut])[0] == ids[:6]
     with caplog.at_level(logging.WARNING):
-        found = translator.translate([TEXTS[5], "a"], max_source_length=7)
+        found = translator.translate([TEXTS[5], "a"], max_source_length=7, long_lines="cut")
     assert "cut 1 sentences at 6 tokens" in caplog.text
     assert found == translator.translate([cut, "a"])
 
