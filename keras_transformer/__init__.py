@@ -11,6 +11,7 @@ from keras_transformer.version import VERSION
 __version__ = VERSION
 
 _MODULES = {
+    "alignment": ("hard_alignment", "soft_alignment"),
     "config": (
         "CleaningConfig",
         "Config",
@@ -43,6 +44,7 @@ _MODULES = {
     "model": ("Transformer",),
     "presets": ("PRESETS", "preset"),
     "schedules": ("TransformerSchedule",),
+    "scoring": ("Scorer",),
     "search": ("beam_search", "greedy_search"),
     "training.run_folder": ("RunFolder",),
     "training.fitting": ("compile_model",),

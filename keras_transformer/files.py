@@ -17,33 +17,22 @@ def write_atomically(path, data):
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
-    with writing_atomically(path) as file:
+    with written_atomically(path) as file:
         file.write(data)
 
 
-def write_text(path, text):
-    """Writes UTF-8 text as `write_atomically` writes bytes.
-
-    Raises:
-        OSError: it cannot be written; nothing is left behind.
-    """
-    write_atomically(path, text.encode("utf-8"))
-
-
 @contextlib.contextmanager
-def writing_atomically(path):
-    """Opens a file that appears under its name when the block ends well, and else not at all.
+def written_atomically(path):
+    """Opens a binary file that gets its name when all of it is written, piece by piece.
 
-    What is no plain file, such as `/dev/null` or a pipe, is written to as it is.
+    What is no plain file, such as `/dev/null` or a named pipe, is written to as it is.
 
     Args:
         path: the final name; its folder exists.
 
-    Yields:
-        A binary file.
-
     Raises:
-        OSError: it cannot be written; nothing is left behind.
+        OSError: it cannot be written. After this or any other exception nothing is left
+            behind.
     """
     path = pathlib.Path(path)
     if path.exists() and not path.is_file():
@@ -62,6 +51,15 @@ def writing_atomically(path):
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def write_text(path, text):
+    """Writes UTF-8 text as `write_atomically` writes bytes.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    write_atomically(path, text.encode("utf-8"))
 
 
 @contextlib.contextmanager

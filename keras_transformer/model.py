@@ -35,6 +35,26 @@ class Encoded(NamedTuple):
     mask: object
 
 
+class Attended(NamedTuple):
+    """Logits, and the attention of the layers that were asked for.
+
+    Each of the three is a dict: number of a layer, from 0 -> float32 weights, which for
+    every query sum to 1 over the positions it sees and are 0 at the others.
+
+    Attributes:
+        logits: float, shape `(batch, target_len, target_vocab_size)`.
+        cross: of the decoder to the source, shape
+            `(batch, num_heads, target_len, source_len)`.
+        decoder: of the decoder to itself, `(batch, num_heads, target_len, target_len)`.
+        encoder: of the encoder to itself, `(batch, num_heads, source_len, source_len)`.
+    """
+
+    logits: object
+    cross: dict
+    decoder: dict
+    encoder: dict
+
+
 class DecoderState(NamedTuple):
     """What one decoding step leaves to the next.
 
@@ -167,14 +187,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         Returns:
             `Encoded`.
         """
-        mask = padding_mask(source_ids, self.special.pad)
-        x = self.source_embedding(source_ids)
-        x = self.embedding_dropout(x, training=training)
-        for layer in self.encoder_layers:
-            x = layer(x, attention_mask=mask, training=training)
-        if self.encoder_norm is not None:
-            x = self.encoder_norm(x)
-        return Encoded(x, mask)
+        return self._encode(source_ids, training=training)[0]
 
     def decode(self, target_ids, encoded, training=None):
         """Runs the decoder over whole target sentences.
@@ -186,19 +199,37 @@ class Transformer(TokenWeightedStep, keras.Model):
         Returns:
             float logits, shape `(batch, target_len, target_vocab_size)`.
         """
-        # Padding comes after the real tokens, so the causal mask hides it from them.
-        visible = causal_mask(ops.shape(target_ids)[1])
-        x = self.target_embedding(target_ids)
-        x = self.embedding_dropout(x, training=training)
-        for layer in self.decoder_layers:
-            x = layer(
-                x,
-                encoded.output,
-                self_attention_mask=visible,
-                cross_attention_mask=encoded.mask,
-                training=training,
-            )
-        return self._logits(x)
+        return self._decode(target_ids, encoded, training=training).logits
+
+    def attend(self, inputs, *, cross=(), decoder=(), encoder=()):
+        """Runs the model without dropout and keeps the attention of some layers.
+
+        Args:
+            inputs: pair `(source_ids, target_ids)`, as a call takes it.
+            cross: numbers of decoder layers, from 0, whose attention to the source is
+                kept.
+            decoder: the same, for the decoder's attention to itself.
+            encoder: numbers of encoder layers, for the encoder's attention to itself.
+
+        Returns:
+            `Attended`.
+
+        Raises:
+            ValueError: there is no such layer.
+        """
+        for name, layers, number in (
+            ("cross", cross, len(self.decoder_layers)),
+            ("decoder", decoder, len(self.decoder_layers)),
+            ("encoder", encoder, len(self.encoder_layers)),
+        ):
+            if not all(0 <= layer < number for layer in layers):
+                raise ValueError(
+                    f"`{name}` must hold numbers of layers, from 0 to {number - 1}. Received: {layers}"
+                )
+        source_ids, target_ids = inputs
+        encoded, weights = self._encode(source_ids, encoder, training=False)
+        attended = self._decode(target_ids, encoded, cross, decoder, training=False)
+        return attended._replace(encoder=weights)
 
     def start(self, encoded, *, max_length, hypotheses=1):
         """Makes the caches for decoding step by step.
@@ -260,6 +291,42 @@ class Transformer(TokenWeightedStep, keras.Model):
 
     def get_build_config(self):
         return {}  # the constructor builds
+
+    def _encode(self, source_ids, kept=(), training=None):
+        """Returns `Encoded`, and the attention of the layers `kept` as a dict."""
+        mask = padding_mask(source_ids, self.special.pad)
+        x = self.source_embedding(source_ids)
+        x = self.embedding_dropout(x, training=training)
+        weights = {}
+        for number, layer in enumerate(self.encoder_layers):
+            if number in kept:
+                x, weights[number] = layer.attend(x, mask, return_weights=True, training=training)
+            else:
+                x = layer(x, attention_mask=mask, training=training)
+        if self.encoder_norm is not None:
+            x = self.encoder_norm(x)
+        return Encoded(x, mask), weights
+
+    def _decode(self, target_ids, encoded, cross=(), decoder=(), training=None):
+        """Returns `Attended`, with the attention of the layers `cross` and `decoder`."""
+        # Padding comes after the real tokens, so the causal mask hides it from them.
+        visible = causal_mask(ops.shape(target_ids)[1])
+        x = self.target_embedding(target_ids)
+        x = self.embedding_dropout(x, training=training)
+        attended = Attended(None, {}, {}, {})
+        for number, layer in enumerate(self.decoder_layers):
+            masks = {"self_attention_mask": visible, "cross_attention_mask": encoded.mask}
+            if number not in cross and number not in decoder:
+                x = layer(x, encoded.output, **masks, training=training)
+                continue
+            x, to_target, to_source = layer.attend(
+                x, encoded.output, **masks, return_weights=True, training=training
+            )
+            if number in cross:
+                attended.cross[number] = to_source
+            if number in decoder:
+                attended.decoder[number] = to_target
+        return attended._replace(logits=self._logits(x))
 
     def _logits(self, x):
         if self.decoder_norm is not None:

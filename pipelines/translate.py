@@ -84,7 +84,7 @@ def main(argv=None, stdin=None, stdout=None):
 def open_files(args, stdin, stdout, stack):
     """Returns the input, its lines of prefixes or `None`, and the output, opened or refused."""
     from keras_transformer.data.text import LineReader
-    from keras_transformer.files import writing_atomically
+    from keras_transformer.files import written_atomically
     from keras_transformer.line_stream import Input
 
     prefixes = None
@@ -97,7 +97,7 @@ def open_files(args, stdin, stdout, stack):
         stream = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
         source = Input.of_stream(stream, "standard input")
     if args.output:
-        return source, prefixes, stack.enter_context(writing_atomically(args.output))
+        return source, prefixes, stack.enter_context(written_atomically(args.output))
     return source, prefixes, sys.stdout.buffer if stdout is None else stdout
 
 

@@ -12,6 +12,22 @@ from keras_transformer.layers.residual import Residual
 from keras_transformer.masks import causal_mask
 
 
+class DecoderAttention(NamedTuple):
+    """What a layer returns together with its attention.
+
+    Attributes:
+        output: float, shape `(batch, target_len, d_model)`.
+        self_weights: float32, shape `(batch, num_heads, target_len, target_len)`, or
+            `None` where they were not asked for.
+        cross_weights: float32, shape `(batch, num_heads, target_len, source_len)`, or
+            `None`.
+    """
+
+    output: object
+    self_weights: object
+    cross_weights: object
+
+
 class DecoderStep(NamedTuple):
     """What one cached step returns.
 
@@ -118,22 +134,41 @@ class DecoderLayer(keras.layers.Layer):
         cross_attention_mask=None,
         training=None,
     ):
+        return self.attend(
+            inputs, encoder_output, self_attention_mask, cross_attention_mask, training=training
+        ).output
+
+    def attend(
+        self,
+        inputs,
+        encoder_output,
+        self_attention_mask=None,
+        cross_attention_mask=None,
+        *,
+        return_weights=False,
+        training=None,
+    ):
+        """Does what a call does, and also returns the attention if asked to.
+
+        Returns:
+            `DecoderAttention`.
+        """
         if self_attention_mask is None:
             self_attention_mask = causal_mask(ops.shape(inputs)[1])
+        how = {"return_weights": return_weights, "training": training}
         x = inputs
         y = self.self_attention_residual.enter(x)
-        y = self.self_attention(y, y, attention_mask=self_attention_mask, training=training).output
-        x = self.self_attention_residual.leave(x, y, training=training)
+        to_target = self.self_attention(y, y, attention_mask=self_attention_mask, **how)
+        x = self.self_attention_residual.leave(x, to_target.output, training=training)
 
         y = self.cross_attention_residual.enter(x)
-        y = self.cross_attention(
-            y, encoder_output, attention_mask=cross_attention_mask, training=training
-        ).output
-        x = self.cross_attention_residual.leave(x, y, training=training)
+        to_source = self.cross_attention(y, encoder_output, attention_mask=cross_attention_mask, **how)
+        x = self.cross_attention_residual.leave(x, to_source.output, training=training)
 
         y = self.feed_forward_residual.enter(x)
         y = self.feed_forward(y, training=training)
-        return self.feed_forward_residual.leave(x, y, training=training)
+        output = self.feed_forward_residual.leave(x, y, training=training)
+        return DecoderAttention(output, to_target.weights, to_source.weights)
 
     def step(self, inputs, position, cache, encoder_key_value, cross_attention_mask=None):
         """Computes one position from the caches; no dropout.

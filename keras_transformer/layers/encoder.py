@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.attention import Attention, MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.projection import PACKAGE
 from keras_transformer.layers.residual import Residual
@@ -88,14 +88,25 @@ class EncoderLayer(keras.layers.Layer):
         self.feed_forward_residual.build(inputs_shape)
 
     def call(self, inputs, attention_mask=None, training=None):
+        return self.attend(inputs, attention_mask, training=training).output
+
+    def attend(self, inputs, attention_mask=None, *, return_weights=False, training=None):
+        """Does what a call does, and also returns the attention if asked to.
+
+        Returns:
+            `Attention(output, weights)`; `weights` has shape
+            `(batch, num_heads, length, length)`.
+        """
         x = inputs
         y = self.self_attention_residual.enter(x)
-        y = self.self_attention(y, y, attention_mask=attention_mask, training=training).output
-        x = self.self_attention_residual.leave(x, y, training=training)
+        attended = self.self_attention(
+            y, y, attention_mask=attention_mask, return_weights=return_weights, training=training
+        )
+        x = self.self_attention_residual.leave(x, attended.output, training=training)
 
         y = self.feed_forward_residual.enter(x)
         y = self.feed_forward(y, training=training)
-        return self.feed_forward_residual.leave(x, y, training=training)
+        return Attention(self.feed_forward_residual.leave(x, y, training=training), attended.weights)
 
     def compute_output_shape(self, inputs_shape):
         return inputs_shape

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.data.text import Pairs
 from keras_transformer.evaluation import Scores, corpus_scores
 from keras_transformer.files import write_text
+from keras_transformer.scoring import Scorer
 from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.fitting import fit_session
 from keras_transformer.training.opening import open_session
@@ -17,6 +18,8 @@ from keras_transformer.training.placement import is_lost_worker, lost_worker, pl
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.training.signals import Signals
 from keras_transformer.translator import Translator
+
+_ALIGNED_PAIRS = 500  # a second or so; they hold some hundreds of anchors
 
 
 class Result(NamedTuple):
@@ -134,7 +137,10 @@ def _translate_unseen(session, step):
         f" (beam {search.beam_size}, alpha {search.alpha:g})",
         flush=True,
     )
-    translations = Translator.load(run.path).translate(pairs.source)
+    translator = Translator.load(run.path)
+    scorer = Scorer(translator.model, translator.tokenizers, batch_tokens=search.batch_tokens)
+    run.save_alignment(scorer.count_anchors(*corpus.validation, max_pairs=_ALIGNED_PAIRS))
+    translations = translator.translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
     write_text(path, "\n".join(translations) + "\n")
     run.append_history({"kind": "test", "split": split, "step": step, **scores.to_dict()})

@@ -8,6 +8,7 @@ tokenizer.sha256   SHA-256 of the vocabulary files, as `sha256sum --check` reads
 checkpoints/       the newest training states: weights, optimizer, seeds, step
 best/              the weights of the best validations
 averaged/          means of weights, for translation: last-N, best-K
+alignment.json     which attention aligns best, as measured at the end of training
 history.jsonl      one line per logged interval and per validation
 tensorboard/       the same for TensorBoard
 translations.*     what the end of training printed, in full
@@ -20,6 +21,7 @@ import os
 import pathlib
 
 from keras_transformer import config as configs
+from keras_transformer.alignment import choice_from_json, choice_to_json, fallback_choice
 from keras_transformer.data.vocabulary import (
     as_tokenizers,
     check_vocabularies,
@@ -36,6 +38,7 @@ from keras_transformer.training.checkpoints import Checkpoints, clean_checkpoint
 
 _SUMS = "tokenizer.sha256"
 _HISTORY = "history.jsonl"
+_ALIGNMENT = "alignment.json"
 _LOCK = "lock"
 
 
@@ -243,6 +246,28 @@ class RunFolder:
             name = f"best-{best}" if last is None else f"last-{last}"
             write_average([folder / f"step-{step}" for step in steps], self.path / "averaged" / name)
         return steps
+
+    def alignment(self):
+        """Returns the `AlignmentChoice` of the run.
+
+        It is what `save_alignment` wrote, or `fallback_choice` in a run that ended
+        before, or was made by an earlier version.
+
+        Raises:
+            ValueError: `alignment.json` is damaged.
+        """
+        path, num_layers = self.path / _ALIGNMENT, self.config.model.num_decoder_layers
+        if not path.exists():
+            return fallback_choice(num_layers)
+        try:
+            return choice_from_json(path.read_text(encoding="utf-8"), num_layers)
+        except ValueError as error:
+            raise ValueError(f"{path}: damaged: {error}. Remove it, or put it back from a copy") from error
+
+    def save_alignment(self, counts):
+        """Writes what `AnchorCounts` say, and the choice that follows from them."""
+        if self.writes:
+            write_text(self.path / _ALIGNMENT, choice_to_json(counts))
 
     def append_history(self, record):
         """Adds one line of JSON to `history.jsonl`.
