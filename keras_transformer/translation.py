@@ -1,5 +1,6 @@
 """What translating one text gives: its n best translations, and what befell it."""
 
+import itertools
 from typing import NamedTuple
 
 
@@ -30,7 +31,42 @@ class Translation(NamedTuple):
     alignment: list | None = None
 
 
-BLANK = Translation("", 0.0, 0.0, [], [], True)
+BLANK = Translation("", 0.0, 0.0, [], [], True, [], [])
+
+
+def joined(parts, source_pieces, joint):
+    """Makes one translation of those of the parts of a text.
+
+    Args:
+        parts: list of `Translation`, all with details or none.
+        source_pieces: list of lists of str, the sub-words of each part, by which the
+            alignments are moved.
+        joint: str between their texts.
+
+    Returns:
+        `Translation`.
+    """
+    details = {}
+    if all(one.alignment is not None for one in parts):
+        links, source_begin, target_begin = [], 0, 0
+        for one, pieces in zip(parts, source_pieces, strict=True):
+            links += [(source_begin + source, target_begin + target) for source, target in one.alignment]
+            source_begin += len(pieces)
+            target_begin += len(one.pieces)
+        details = {"token_log_probs": _chained(one.token_log_probs for one in parts), "alignment": links}
+    return Translation(
+        text=joint.join(one.text for one in parts if one.text),
+        score=sum(one.score for one in parts),
+        log_prob=sum(one.log_prob for one in parts),
+        pieces=_chained(one.pieces for one in parts),
+        ids=_chained(one.ids for one in parts),
+        finished=all(one.finished for one in parts),
+        **details,
+    )
+
+
+def _chained(lists):
+    return list(itertools.chain.from_iterable(lists))
 
 
 class NBest(NamedTuple):

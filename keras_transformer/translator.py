@@ -1,6 +1,7 @@
 """Text in, text out: tokenizer, one model or several, and search together."""
 
 import dataclasses
+import itertools
 import logging
 import os
 
@@ -13,7 +14,8 @@ from keras_transformer.data.vocabulary import as_tokenizers, check_vocabularies
 from keras_transformer.decoding import search_ids
 from keras_transformer.long_lines import encode_texts, joint
 from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.translation import BLANK, NBest, Translation
+from keras_transformer.translation import BLANK, NBest, Translation, joined
+from keras_transformer.translation_details import DetailsPass
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +33,15 @@ class Translator:
             source's encodes, the target's decodes.
         search: `SearchConfig`, the defaults of `translate`.
         target_language: its code; says what goes between the parts of a long line.
+        choices: list of `AlignmentChoice`, one for each model; `None` for
+            `alignment.fallback_choice`.
 
     Raises:
         ValueError: the vocabularies are not as large as a model's, have other
             special ids, or are two where a model shares one matrix.
     """
 
-    def __init__(self, models, tokenizers, search=None, *, target_language=""):
+    def __init__(self, models, tokenizers, search=None, *, target_language="", choices=None):
         self.models = list(models) if isinstance(models, (list, tuple)) else [models]
         if not self.models:
             raise ValueError("`models` must hold at least one model. Received: none")
@@ -46,6 +50,7 @@ class Translator:
             check_vocabularies(self.tokenizers, model.config, special=model.special)
         self.search = SearchConfig() if search is None else search
         self._joint = joint(target_language)
+        self._details = DetailsPass(self.models, choices, batch_tokens=self.search.batch_tokens)
         self._compiled = {}
 
     @classmethod
@@ -75,7 +80,8 @@ class Translator:
                     )
         models = [run.load_model(weights=weights) for run in runs]
         config = runs[0].config
-        return cls(models, tokenizers, config.search, target_language=config.data.target)
+        choices = [run.alignment() for run in runs]
+        return cls(models, tokenizers, config.search, target_language=config.data.target, choices=choices)
 
     def translate(self, texts, prefixes=None, **search):
         """Translates sentences.
@@ -99,7 +105,7 @@ class Translator:
                 logger.warning("%s %d sentences at %d tokens", flag, number, limit)
         return [one.best.text for one in found]
 
-    def n_best(self, texts, prefixes=None, *, first_number=0, **search):
+    def n_best(self, texts, prefixes=None, *, first_number=0, details=False, **search):
         """Translates sentences, and tells all that is known of the translations.
 
         A text over the limit is translated in parts, `search.long_lines` permitting. It has
@@ -113,6 +119,7 @@ class Translator:
             first_number: int, number of the first text in all of its stream, by which
                 sampling draws: then a text's samples depend neither on its batch nor on
                 the chunk that it comes in.
+            details: also fills `token_log_probs` and `alignment`, by one more pass.
             **search: as of `translate`.
 
         Returns:
@@ -147,7 +154,10 @@ class Translator:
             for number, one in enumerate(encoded)
             for index, row in enumerate(one.rows)
         ]
-        found = iter(self._translate_parts(parts, config))
+        found = self._translate_parts(parts, config)
+        if details:
+            found = self._with_details(parts, found)
+        found = iter(found)
         return [self._joined([next(found) for _ in one.rows], one) for one in encoded]
 
     def _config(self, search):
@@ -195,21 +205,29 @@ class Translator:
             )
         return translations
 
+    def _with_details(self, parts, found):
+        """Adds to each `Translation` the log-probabilities of its tokens, and its alignment."""
+        pairs = [(part, one) for part, ones in zip(parts, found, strict=True) for one in ones]
+        eos = self.tokenizers.source.special.eos
+        details = iter(
+            self._details(
+                [[*part.row, eos] for part, _ in pairs],
+                [one.ids for _, one in pairs],
+                [self._pieces(self.tokenizers.source, part.row) for part, _ in pairs],
+                [one.pieces for _, one in pairs],
+            )
+        )
+        return [[one._replace(**next(details)._asdict()) for one in ones] for ones in found]
+
     def _joined(self, parts, encoded):
         """The `NBest` of one text, of the translations of its parts."""
-        source_pieces = [piece for row in encoded.rows for piece in self._pieces(self.tokenizers.source, row)]
-        if len(parts) <= 1:
-            return NBest(parts[0] if parts else [BLANK], source_pieces, len(parts), encoded.is_cut)
-        best = [translations[0] for translations in parts]
-        whole = Translation(
-            text=self._joint.join(one.text for one in best if one.text),
-            score=sum(one.score for one in best),
-            log_prob=sum(one.log_prob for one in best),
-            pieces=[piece for one in best for piece in one.pieces],
-            ids=[token for one in best for token in one.ids],
-            finished=all(one.finished for one in best),
-        )
-        return NBest([whole], source_pieces, len(parts), encoded.is_cut)
+        source_pieces = [self._pieces(self.tokenizers.source, row) for row in encoded.rows]
+        if not parts:
+            return NBest([BLANK], [], 0, False)
+        if len(parts) == 1:
+            return NBest(parts[0], source_pieces[0], 1, encoded.is_cut)
+        whole = joined([translations[0] for translations in parts], source_pieces, self._joint)
+        return NBest([whole], list(itertools.chain.from_iterable(source_pieces)), len(parts), encoded.is_cut)
 
     @staticmethod
     def _pieces(tokenizer, ids):

@@ -43,6 +43,9 @@ def parse_args(argv=None):
     parser.add_argument(
         "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
     )
+    parser.add_argument(
+        "--alignment", action="store_true", help="moses: links of pieces as well; jsonl has them always"
+    )
     parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
     parser.add_argument(
         "--chunk-lines",
@@ -57,6 +60,8 @@ def parse_args(argv=None):
         parser.error(f"--chunk-lines must be at least 1, not {args.chunk_lines}")
     if args.scores and args.format != "text":
         parser.error(f"--scores is for --format text; {args.format} has them always")
+    if args.alignment and args.format == "text":
+        parser.error("--alignment is for --format moses and jsonl")
     return args
 
 
@@ -117,9 +122,10 @@ def translate(args, search, source, prefixes, output):
     progress = TranslationProgress(
         source.num_bytes, shows=bool(args.output or args.input) or is_regular_file(output)
     )
+    details = args.alignment or args.format == "jsonl"
     for texts in LineChunks(source, args.chunk_lines, waits=source.is_regular):
         begun = None if prefixes is None else prefixes.take(len(texts))
-        found = translator.n_best(texts, begun, first_number=progress.lines, **search)
+        found = translator.n_best(texts, begun, first_number=progress.lines, details=details, **search)
         for number, one in enumerate(found, start=progress.lines):
             output.write(write(number, one).encode())
         output.flush()

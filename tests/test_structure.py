@@ -94,6 +94,7 @@ FLOORS = [
         "training.preflight",
         "training.steering",
         "training.step",
+        "translation_details",
     },
     {
         "data.feeding",
