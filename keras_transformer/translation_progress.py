@@ -6,9 +6,9 @@ import time
 
 _SECONDS_BETWEEN_LINES = {True: 0.5, False: 30}  # on a terminal, elsewhere
 _SAID = {
-    "split": "lines were longer than the model takes and were translated in parts",
-    "cut": "lines were longer than the model takes: the rest of each was left out",
-    "unfinished": "translations reached the limit of their length and do not end",
+    "split": "lines longer than the model takes, translated in parts",
+    "cut": "lines longer than the model takes, the rest left out",
+    "unfinished": "translations without an end, cut off at the limit of their length",
 }
 
 
@@ -69,7 +69,7 @@ class TranslationProgress:
             self._print(self.status(), in_place=False)
         for flag, said in _SAID.items():
             if self._flags[flag]:
-                self._print(f"{self._flags[flag]:,} {said}", in_place=False)
+                self._print(f"{said}: {self._flags[flag]:,} of {self.lines:,}", in_place=False)
 
     def _print(self, text, *, in_place):
         before = "\r\x1b[K" if self._shown else ""
