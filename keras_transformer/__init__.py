@@ -45,7 +45,7 @@ _MODULES = {
     "presets": ("PRESETS", "preset"),
     "schedules": ("TransformerSchedule",),
     "scoring": ("Scorer",),
-    "search": ("beam_search", "greedy_search"),
+    "search": ("Rules", "beam_search", "greedy_search", "sample"),
     "training.run_folder": ("RunFolder",),
     "training.fitting": ("compile_model",),
     "training.run": ("train",),

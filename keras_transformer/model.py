@@ -56,18 +56,21 @@ class Attended(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """What one decoding step leaves to the next.
+    """What one decoding step leaves to the next, for n hypotheses of each sentence.
 
     Attributes:
-        self_attention: list of one `KeyValue` a layer, `batch * n` rows: what differs
-            between the hypotheses of a sentence.
-        cross_attention: list of one `KeyValue` a layer, `batch` rows, made once.
+        self_attention: list of one `KeyValue` a layer. Slot `position * n + i` of a sentence
+            is what its hypothesis i computed at that position.
+        cross_attention: list of one `KeyValue` a layer, made once.
         source_mask: bool, shape `(batch, 1, source_len)`.
+        ancestors: int32, shape `(batch, n, positions)`: which hypothesis of the sentence
+            computed each position of hypothesis i; -1 for a position that is still to come.
     """
 
     self_attention: list[KeyValue]
     cross_attention: list[KeyValue]
     source_mask: object
+    ancestors: object
 
 
 class ModelStep(NamedTuple):
@@ -236,38 +239,96 @@ class Transformer(TokenWeightedStep, keras.Model):
 
         Args:
             encoded: `Encoded` of `batch` sentences.
-            max_length: int or scalar tensor, number of steps there is room for.
-            hypotheses: n, rows for each sentence.
+            max_length: int or scalar tensor, number of steps there is room for; 0 for caches
+                that grow, see `step`.
+            hypotheses: n, hypotheses of each sentence.
 
         Returns:
             `DecoderState`.
         """
-        rows = ops.shape(encoded.output)[0] * hypotheses
+        batch = ops.shape(encoded.output)[0]
         return DecoderState(
-            [layer.self_attention.empty_cache(rows, max_length) for layer in self.decoder_layers],
+            [
+                layer.self_attention.empty_cache(batch, max_length * hypotheses)
+                for layer in self.decoder_layers
+            ],
             [layer.cross_attention.project(encoded.output) for layer in self.decoder_layers],
             encoded.mask,
+            ops.full((batch, hypotheses, max_length), -1, dtype="int32"),
         )
 
-    def step(self, ids, position, state):
+    def step(self, ids, position, state, *, grows=False):
         """Decodes one position: as `decode` gives it, from the caches.
 
         Args:
-            ids: int, shape `(batch * n,)`, the tokens at `position` (bos at first).
+            ids: int, shape `(batch * n,)`, the tokens at `position` (bos at first); row
+                `sentence * n + i` is hypothesis i.
             position: int, scalar; 0 for the first.
-            state: `DecoderState` from `start` or from the step before.
+            state: `DecoderState` from `start`, `reorder`, `keep` or the step before.
+            grows: the caches are as long as `position` and grow by this one, in place of
+                being written into. They are never longer than needed then.
 
         Returns:
             `ModelStep`.
         """
+        batch, n, _ = ops.shape(state.ancestors)
+        own = ops.broadcast_to(ops.arange(n, dtype="int32")[None, :, None], (batch, n, 1))
+        if grows:
+            ancestors = ops.concatenate([state.ancestors, own], axis=2)
+        else:
+            here = ops.arange(ops.shape(state.ancestors)[2]) == position
+            ancestors = ops.where(here, own, state.ancestors)
+        mask = None
+        if not grows or state.ancestors.shape[1] != 1:  # one hypothesis sees all that there is
+            visible = ancestors[..., None] == ops.arange(n, dtype="int32")
+            mask = ops.reshape(visible, (batch, n, -1))
+
         x = self.target_embedding(ids[:, None], first_position=position)
+        x = ops.reshape(x, (batch, n, self.config.d_model))
         caches = []
         for layer, cache, encoder_key_value in zip(
             self.decoder_layers, state.self_attention, state.cross_attention, strict=True
         ):
-            x, cache = layer.step(x, position, cache, encoder_key_value, state.source_mask)
+            x, cache = layer.step(
+                x,
+                cache,
+                encoder_key_value,
+                mask,
+                state.source_mask,
+                first_slot=None if grows else position * n,
+            )
             caches.append(cache)
-        return ModelStep(self._logits(x)[:, 0], state._replace(self_attention=caches))
+        logits = ops.reshape(self._logits(x), (-1, self.config.target_vocab_size))
+        return ModelStep(logits, state._replace(self_attention=caches, ancestors=ancestors))
+
+    def reorder(self, state, parents):
+        """Lets hypothesis i of each sentence go on from hypothesis `parents[:, i]`.
+
+        No cache is copied: only which slots a hypothesis looks at changes.
+
+        Args:
+            state: `DecoderState`.
+            parents: int32, shape `(batch, n)`.
+
+        Returns:
+            `DecoderState`.
+        """
+        batch, n, length = ops.shape(state.ancestors)
+        rows = ops.reshape(ops.arange(batch, dtype="int32")[:, None] * n + parents, (-1,))
+        ancestors = ops.take(ops.reshape(state.ancestors, (batch * n, length)), rows, axis=0)
+        return state._replace(ancestors=ops.reshape(ancestors, (batch, n, length)))
+
+    def keep(self, state, sentences):
+        """Leaves only some sentences in the batch.
+
+        Args:
+            state: `DecoderState`.
+            sentences: int32, shape `(left,)`.
+
+        Returns:
+            `DecoderState`.
+        """
+        return keras.tree.map_structure(lambda x: ops.take(x, sentences, axis=0), state)
 
     def compute_output_shape(self, inputs_shape):
         _, target_shape = inputs_shape

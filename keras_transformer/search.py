@@ -1,22 +1,26 @@
-"""Greedy and beam search over any step function; knows no model.
+"""Greedy search, beam search and sampling over any step function; knows no model.
 
 The caller supplies `step(ids, position, state) -> Step`, which turns the last
 token of every row into the logits of the next one:
 
 - `ids`: int32, shape `(rows,)`, the last token of every row;
 - `position`: int32 scalar, 0 at the first call, when `ids` are the `first_ids`;
-- `state`: any nested structure of tensors with leading axis `rows`, in the same
-  structure, shapes and dtypes as it came in (`()` where there is none).
+- `state`: any nested structure of tensors, of the same structure and dtypes as it came in
+  (`()` where there is none).
 
-`rows` is `batch` for greedy search and `batch * beam_size` for beam search, where
-row `sentence * beam_size + beam` belongs to that beam of that sentence. The first
-`state` already has `rows` rows. What is the same for all beams of a sentence and
-never changes, such as the keys and values of the encoder output, belongs in the
-closure of `step` (repeated to `rows`, once) and not in `state`: beam search
-reorders every tensor of `state` at every position.
+`rows` is `batch * n` for n hypotheses of each sentence, and row `sentence * n + i` belongs
+to hypothesis i of that sentence. Two more functions say what happens to the state:
+
+- `reorder(state, parents)`, where hypothesis i of each sentence goes on from `parents[:, i]`,
+  int32, shape `(batch, n)`;
+- `keep(state, sentences)`, where only some sentences are left, int32, shape `(left,)`.
+
+Without them every tensor of `state` must have `rows` rows, which are gathered.
 
 A sentence is frozen as soon as it is done, so its result depends neither on its
-neighbours in the batch nor on how long the loop runs for them.
+neighbours in the batch nor on how long the loop runs for them. Where the size of the batch
+is not part of the graph, as in a TensorFlow function for any batch, sentences that are done
+leave it: the rest goes on in a smaller one.
 
 Axes: `batch, beam_size, n_best, max_length, vocab_size, rows`.
 """
@@ -28,18 +32,27 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-NEVER = -math.inf  # the log-probability of what cannot happen: an empty place
+from keras_transformer.search_rules import (
+    NEVER,
+    best_continuations,
+    length_penalty,
+    without_repeated_ngrams,
+)
+
+# A smaller batch is worth its copies from this share of sentences on that are done.
+DONE_BEFORE_SHRINKING = 0.25
 
 
 class Step(NamedTuple):
     """What a step function returns."""
 
     logits: object  # float, (rows, vocab_size)
-    state: object  # nested tensors, (rows, ...)
+    state: object  # nested tensors
+    normalized: bool = False  # the logits are log-probabilities
 
 
 class Hypotheses(NamedTuple):
-    """The best hypotheses of every sentence, best first.
+    """The best hypotheses of every sentence, best first (sampled ones as they were drawn).
 
     Hypotheses that ended come before those cut off at the length limit, whatever
     their scores. A place left empty, where a sentence has fewer than `n_best`
@@ -48,124 +61,214 @@ class Hypotheses(NamedTuple):
 
     ids: object  # int32, (batch, n_best, max_length): eos included, pad_id after it
     scores: object  # float32, (batch, n_best): log-probability / length_penalty
+    log_probs: object  # float32, (batch, n_best): of all tokens, eos included
     lengths: object  # int32, (batch, n_best): tokens, eos included
     finished: object  # bool, (batch, n_best): ended with eos, not at the limit
 
 
-def length_penalty(length, alpha):
-    """Divides the log-probability of a hypothesis: `((5 + length) / 6) ** alpha`.
+class Rules(NamedTuple):
+    """What is the same for all sentences and every kind of search.
 
-    Equation 14 of Wu et al. (2016), to which section 6.1 of the paper refers for
-    its `alpha = 0.6`. `length` counts eos, as in Tensor2Tensor.
+    Attributes:
+        eos_id: int, ends a hypothesis.
+        pad_id: int, fills the places after the end.
+        forbidden_ids: ints, tokens that are never produced, unless a prefix has them. Their
+            probability is not shared out among the others: scores stay those of the model.
+        min_length: int, eos does not come before so many tokens.
+        no_repeat_ngram: int, no so many tokens in a row occur twice; 0 for no such rule.
+        alpha: float, see `length_penalty`.
+        penalty: `"gnmt"`, `"average"` or `"none"`, see `length_penalty`.
 
-    Args:
-        length: int, any shape.
-        alpha: float, at least 0; 0 turns the penalty off.
-
-    Returns:
-        float32, same shape as `length`.
+    Raises:
+        ValueError: from a search, for values out of range.
     """
-    return ops.power((5.0 + ops.cast(length, "float32")) / 6.0, float(alpha))
+
+    eos_id: int
+    pad_id: int
+    forbidden_ids: tuple = ()
+    min_length: int = 0
+    no_repeat_ngram: int = 0
+    alpha: float = 0.6
+    penalty: str = "gnmt"
+
+    def check(self):
+        """Raises ValueError for values out of range."""
+        if not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={self.alpha}")
+        for name in ("min_length", "no_repeat_ngram"):
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Integral) or value < 0:
+                raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={value}")
+        if self.eos_id in self.forbidden_ids:
+            raise ValueError(
+                "`forbidden_ids` must not contain `eos_id`, or nothing would end. "
+                f"Received: forbidden_ids={self.forbidden_ids}, eos_id={self.eos_id}"
+            )
+        length_penalty(1, self.alpha, self.penalty)  # refuses an unknown name
+
+    def score(self, log_probs, lengths):
+        """Returns log-probability over penalty, float32; `NEVER` stays."""
+        # The penalty may overflow at an extreme alpha, and -inf / inf is NaN.
+        score = log_probs / length_penalty(lengths, self.alpha, self.penalty)
+        return ops.where(log_probs > NEVER, score, NEVER)
+
+    def continuations(self, step, ids, position, forced_ids, number):
+        """Allowed next tokens, as `best_continuations` returns them.
+
+        Args:
+            step: `Step`.
+            ids: int32, shape `(rows, max_length)`, tokens so far.
+            position: int32 scalar, how many they are.
+            forced_ids: int32, shape `(rows,)`, the next token of a prefix, or `pad_id`.
+            number: int, how many are wanted at least.
+        """
+        log_probs = ops.cast(step.logits, "float32")
+        if not step.normalized:
+            log_probs = ops.log_softmax(log_probs, axis=-1)
+        if self.no_repeat_ngram:
+            free = without_repeated_ngrams(log_probs, ids, position, self.no_repeat_ngram)
+            log_probs = ops.where((forced_ids == self.pad_id)[:, None], free, log_probs)
+        return best_continuations(
+            log_probs,
+            number,
+            blocked_ids=self.forbidden_ids,
+            eos_too_early=position < self.min_length,
+            eos_id=self.eos_id,
+            forced_ids=forced_ids,
+            pad_id=self.pad_id,
+        )
+
+
+class Sentences(NamedTuple):
+    """What differs between the sentences of a batch; see `sentences`."""
+
+    limits: object  # int32, (batch,)
+    prefix_ids: object  # int32, (batch, prefix_length + 1): the last column is padding
+    uniforms: object  # float32, (batch, n_best, max_length); (batch, 0, 0) where not needed
 
 
 def greedy_search(
-    step, state, first_ids, *,
-    max_lengths, max_length, eos_id, pad_id, alpha=0.6, forbidden_ids=(),
+    step, state, first_ids, rules, *,
+    max_lengths, max_length, prefix_ids=None, reorder=None, keep=None,
 ):  # fmt: skip
     """Takes the most probable token at every position.
 
-    Returns what `beam_search` with `beam_size=1` returns, without its top-k and
-    its reordering of `state`. `alpha` changes only the score.
+    Returns what `beam_search` with `beam_size=1` returns, without its reordering of `state`.
 
     Args:
         step: `step(ids, position, state) -> Step`, see the top of this module.
-        state: nested tensors, shape `(batch, ...)`.
+        state: nested tensors, for `batch` rows.
         first_ids: int32, shape `(batch,)`, what the first step sees (bos).
+        rules: `Rules`. The penalty changes only the score.
         max_lengths: int32, shape `(batch,)`, most tokens per sentence, eos
             included. A sentence with limit 0 gets the empty hypothesis, score 0.
         max_length: int or int32 scalar, length of the `ids` that are returned; at
             least every one of `max_lengths`, which are cut to it.
-        eos_id: int, ends a hypothesis.
-        pad_id: int, fills the places after the end.
-        alpha: float, see `length_penalty`.
-        forbidden_ids: ints, tokens that are never produced. Their probability is
-            not shared out among the others: scores stay those of the model.
+        prefix_ids: int32, shape `(batch, prefix_length)`, tokens with which the hypotheses
+            of each sentence begin, padded at the end; or `None`. They count in the score.
+        reorder: not used.
+        keep: see the top of this module.
 
     Returns:
         `Hypotheses` with `n_best = 1`.
     """
-    _check(alpha, max_length, eos_id, forbidden_ids)
-    first_ids = ops.convert_to_tensor(first_ids, "int32")
-    limits = ops.minimum(ops.convert_to_tensor(max_lengths, "int32"), max_length)
-    batch = ops.shape(first_ids)[0]
+    sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules)
 
-    def advance(position, path, state):
-        logits, state = step(path.last_ids, position, state)
-        log_probs = _extend(path.log_probs, logits, forbidden_ids)
-        ids = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
-        path = _Path(
-            last_ids=ids,
-            ids=_write(path.ids, ids, position),
-            log_probs=ops.max(log_probs, axis=-1),
-            lengths=path.lengths + 1,
-        )
-        done = (ids == eos_id) | (path.log_probs == NEVER)
-        return path, done | (path.lengths >= limits), state
+    def choose(log_probs, ids, position, sentences):
+        best = ops.argmax(log_probs, axis=-1)  # blocked tokens may stand before it
+        return tuple(_take(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
-    path = _Path(
-        last_ids=first_ids,
-        ids=ops.full((batch, max_length), pad_id, dtype="int32"),
-        log_probs=ops.zeros((batch,), dtype="float32"),
-        lengths=ops.zeros((batch,), dtype="int32"),
-    )
-    path = _run(advance, path, limits < 1, state)
-    return _blank_empty_places(
-        ids=path.ids[:, None],
-        scores=_score(path.log_probs, path.lengths, alpha)[:, None],
-        lengths=path.lengths[:, None],
-        finished=((path.last_ids == eos_id) & (path.lengths > 0))[:, None],
-        pad_id=pad_id,
-    )
+    return _walk(step, state, first_ids, rules, sentences, max_length, choose, 1, 1, keep)
+
+
+def sample(
+    step, state, first_ids, rules, *,
+    uniforms, temperature=1.0, top_k=0, top_p=1.0,
+    max_lengths, max_length, prefix_ids=None, reorder=None, keep=None,
+):  # fmt: skip
+    """Draws each token at random, for `n_best` independent hypotheses of each sentence.
+
+    Token t of hypothesis i of a sentence is the first whose cumulative probability, most
+    probable token first, exceeds `uniforms[sentence, i, t]`: with numbers that belong to
+    the sentence, what is drawn does not depend on its batch.
+
+    `log_probs` and `scores` are those of the model, whatever was drawn from.
+
+    Args:
+        state: nested tensors, for `batch * n_best` rows.
+        uniforms: float32, shape `(batch, n_best, max_length)`, at least 0 and below 1.
+        temperature: float above 0, which logits are divided by.
+        top_k: int, only so many most probable tokens are drawn from; 0 for all.
+        top_p: float above 0, only the fewest most probable tokens whose probability (after
+            `temperature` and `top_k`) is at least this together are drawn from; 1 for all.
+        first_ids, rules, max_lengths, max_length, prefix_ids, keep: as in `greedy_search`.
+
+    Returns:
+        `Hypotheses`, in the order of `uniforms`.
+    """
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
+    if not isinstance(top_k, numbers.Integral) or top_k < 0:
+        raise ValueError(f"`top_k` must be an integer of at least 0. Received: top_k={top_k}")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}")
+    uniforms = ops.convert_to_tensor(uniforms, "float32")
+    n_best = uniforms.shape[1]
+    sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms)
+
+    def choose(log_probs, ids, position, sentences):
+        # Best first, but for what is blocked.
+        order = ops.cast(ops.argsort(-log_probs, axis=-1), "int32")
+        log_probs, ids = _take(log_probs, order), _take(ids, order)
+        drawn = log_probs if not top_k else log_probs[:, :top_k]
+        weights = ops.exp((drawn - drawn[:, :1]) / temperature)
+        weights = ops.where(drawn > NEVER, weights, 0.0)
+        before = ops.cumsum(weights, axis=-1) - weights
+        weights = ops.where(before < top_p * ops.sum(weights, axis=-1, keepdims=True), weights, 0.0)
+        cumulative = ops.cumsum(weights, axis=-1)
+        uniform = ops.reshape(ops.take(sentences.uniforms, position, axis=2), (-1, 1))
+        passed = cumulative <= uniform * cumulative[:, -1:]
+        last = ops.sum(ops.cast(weights > 0, "int32"), axis=-1) - 1  # rounding may pass them all
+        index = ops.minimum(ops.sum(ops.cast(passed, "int32"), axis=-1), ops.maximum(last, 0))
+        return tuple(_take(x, index[:, None])[:, 0] for x in (log_probs, ids))
+
+    number = top_k or 10**9
+    return _walk(step, state, first_ids, rules, sentences, max_length, choose, number, n_best, keep)
 
 
 def beam_search(
-    step, state, first_ids, *,
-    beam_size=4, alpha=0.6, max_lengths, max_length, eos_id, pad_id,
-    n_best=1, forbidden_ids=(),
+    step, state, first_ids, rules, *,
+    beam_size=4, n_best=1, stop="exact",
+    max_lengths, max_length, prefix_ids=None, reorder=None, keep=None,
 ):  # fmt: skip
     """Keeps the `beam_size` most probable hypotheses at every position.
 
-    At each position the best `beam_size` continuations of all alive hypotheses
-    are taken. Those that end in eos leave the beam for the list of the best
-    `beam_size` finished ones, ranked by score; the places they leave are filled
-    again at the next position, from the continuations of the others. A sentence is done
-    when nothing is alive, at its limit, or when the `n_best`-th finished score is
-    at least the best that any alive hypothesis can still reach: log-probabilities
-    only fall and the penalty only grows, so that is the best alive
-    log-probability over the penalty of the sentence's limit. Stopping there loses
-    no better hypothesis.
+    As in Tensor2Tensor, with which the paper was made: at each position the best
+    `2 * beam_size` continuations of all alive hypotheses are looked at. Those that end in
+    eos enter the list of the best `beam_size` finished ones, ranked by score; the best
+    `beam_size` of the others stay alive. (A beam of one looks at one, and is greedy
+    search.) A sentence is done when nothing is alive, at its
+    limit, or when the `n_best`-th finished score is at least the best that any alive
+    hypothesis can still reach: log-probabilities only fall and the penalty never does, so
+    that is the best alive log-probability over the penalty of the sentence's limit. Stopping
+    there loses no better hypothesis.
 
     Among equal scores the earlier one comes first, then the better beam, then the
     lower token id.
 
     Args:
-        step: `step(ids, position, state) -> Step`, see the top of this module.
-        state: nested tensors, shape `(batch * beam_size, ...)`.
-        first_ids: int32, shape `(batch,)`, what the first step sees (bos).
+        state: nested tensors, for `batch * beam_size` rows.
         beam_size: int, hypotheses kept alive per sentence. It may exceed the
             vocabulary.
-        alpha: float, see `length_penalty`.
-        max_lengths: int32, shape `(batch,)`, as in `greedy_search`.
-        max_length: int or int32 scalar, as in `greedy_search`.
-        eos_id: int, ends a hypothesis.
-        pad_id: int, fills the places after the end.
         n_best: int, hypotheses returned per sentence, at most `beam_size`.
-        forbidden_ids: ints, as in `greedy_search`.
+        stop: `"exact"`, as above, or `"first"`: a sentence is done as soon as it has
+            `n_best` finished hypotheses, which is faster and may lose better ones.
+        reorder: see the top of this module.
+        first_ids, rules, max_lengths, max_length, prefix_ids, keep: as in `greedy_search`.
 
     Returns:
         `Hypotheses`.
     """
-    _check(alpha, max_length, eos_id, forbidden_ids)
     if not isinstance(beam_size, numbers.Integral) or beam_size < 1:
         raise ValueError(f"`beam_size` must be a positive integer. Received: beam_size={beam_size}")
     if not isinstance(n_best, numbers.Integral) or not 1 <= n_best <= beam_size:
@@ -173,59 +276,81 @@ def beam_search(
             "`n_best` must be an integer from 1 to `beam_size`. "
             f"Received: n_best={n_best}, beam_size={beam_size}"
         )
-    first_ids = ops.convert_to_tensor(first_ids, "int32")
-    limits = ops.minimum(ops.convert_to_tensor(max_lengths, "int32"), max_length)
-    batch = ops.shape(first_ids)[0]
+    if stop not in ("exact", "first"):
+        raise ValueError(f"`stop` must be 'exact' or 'first'. Received: {stop!r}")
+    sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules)
+    reorder = _gather_rows if reorder is None else reorder
+    looked_at = 2 * beam_size if beam_size > 1 else 1
 
-    def advance(position, beams, state):
-        logits, state = step(ops.reshape(beams.last_ids, (-1,)), position, state)
-        vocab_size = ops.shape(logits)[-1]
-        log_probs = _extend(ops.reshape(beams.log_probs, (-1,)), logits, forbidden_ids)
-        log_probs = ops.reshape(log_probs, (batch, beam_size * vocab_size))
-        log_probs, best = ops.top_k(log_probs, beam_size)
-        parents = ops.cast(best // vocab_size, "int32")
-        last_ids = ops.cast(best % vocab_size, "int32")
-        ids = _write(_take(beams.ids, parents), last_ids, position)
-        rows = ops.reshape(_rows(parents, beam_size), (-1,))
-        state = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+    def advance(position, sentences, beams, state):
+        taken = step(ops.reshape(beams.last_ids, (-1,)), position, state)
+        forced_ids = ops.repeat(_forced(sentences, position), beam_size)
+        ids = _flat(beams.ids)
+        added, next_ids = rules.continuations(taken, ids, position, forced_ids, looked_at)
+        total = ops.reshape(beams.log_probs, (-1, 1)) + added
+        width = added.shape[-1]
+        batch = ops.shape(beams.log_probs)[0]
+        # A continuation of an empty place is one of -inf.
+        total, best = ops.top_k(
+            ops.reshape(total, (batch, beam_size * width)), min(looked_at, beam_size * width)
+        )
+        best = ops.cast(best, "int32")
+        parents = best // width
+        next_ids = _take(ops.reshape(next_ids, (batch, beam_size * width)), best)
+        ids = _write(_take(beams.ids, parents), next_ids, position)
 
-        ends = last_ids == eos_id
-        ended_log_probs = ops.where(ends, log_probs, NEVER)
-        ended_lengths = ops.zeros_like(last_ids) + position + 1
+        ends = next_ids == rules.eos_id
+        ended_log_probs = ops.where(ends, total, NEVER)
         finished = _best_finished(
             beams.finished,
-            _Finished(ids, _score(ended_log_probs, position + 1, alpha), ended_lengths),
+            _Finished(
+                ids,
+                rules.score(ended_log_probs, position + 1),
+                ended_log_probs,
+                ops.zeros_like(next_ids) + position + 1,
+            ),
         )
-        log_probs = ops.where(ends, NEVER, log_probs)
-        bound = _score(ops.max(log_probs, axis=-1), limits, alpha)
-        done = (finished.scores[:, n_best - 1] >= bound) | (position + 1 >= limits)
-        return _Beams(last_ids, ids, log_probs, finished), done, state
+        log_probs, alive = ops.top_k(ops.where(ends, NEVER, total), beam_size)
+        alive = ops.cast(alive, "int32")
+        state = reorder(taken.state, _take(parents, alive))
 
-    pads = ops.full((batch, beam_size, max_length), pad_id, dtype="int32")
+        limits = sentences.limits
+        enough = finished.scores[:, n_best - 1]
+        bound = rules.score(log_probs[:, 0], limits)
+        done = (enough >= bound) | (position + 1 >= limits)
+        if stop == "first":
+            done |= enough > NEVER
+        beams = _Beams(_take(next_ids, alive), _take(ids, alive), log_probs, finished)
+        return beams, done, state
+
+    batch = ops.shape(first_ids)[0]
+    pads = ops.full((batch, beam_size, max_length), rules.pad_id, dtype="int32")
     nothing = ops.full((batch, beam_size), NEVER, dtype="float32")
     beams = _Beams(
-        last_ids=ops.tile(first_ids[:, None], (1, beam_size)),
+        last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, beam_size)),
         ids=pads,
         # One hypothesis to begin with: equal ones would fill the beam with copies.
         log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, nothing),
-        finished=_Finished(pads, nothing, ops.zeros((batch, beam_size), dtype="int32")),
+        finished=_Finished(pads, nothing, nothing, ops.zeros((batch, beam_size), dtype="int32")),
     )
-    beams = _run(advance, beams, limits < 1, state)
-    return _n_best(beams, limits, n_best, alpha, pad_id)
+    beams = _run(advance, beams, sentences, state, beam_size, keep)
+    return _n_best(beams, sentences.limits, n_best, rules)
 
 
 class _Path(NamedTuple):
-    """Greedy search: the one hypothesis of every sentence."""
+    """Greedy search and sampling: n hypotheses that have nothing to do with each other."""
 
-    last_ids: object  # int32, (batch,)
-    ids: object  # int32, (batch, max_length)
-    log_probs: object  # float32, (batch,)
-    lengths: object  # int32, (batch,)
+    last_ids: object  # int32, (batch, n)
+    ids: object  # int32, (batch, n, max_length)
+    log_probs: object  # float32, (batch, n)
+    lengths: object  # int32, (batch, n)
+    done: object  # bool, (batch, n)
 
 
 class _Finished(NamedTuple):
     ids: object  # int32, (batch, beam_size, max_length)
     scores: object  # float32, (batch, beam_size), best first; NEVER: empty place
+    log_probs: object  # float32, (batch, beam_size)
     lengths: object  # int32, (batch, beam_size)
 
 
@@ -234,72 +359,162 @@ class _Beams(NamedTuple):
 
     last_ids: object  # int32, (batch, beam_size)
     ids: object  # int32, (batch, beam_size, max_length)
-    log_probs: object  # float32, (batch, beam_size); NEVER: empty place
+    log_probs: object  # float32, (batch, beam_size), best first; NEVER: empty place
     finished: _Finished
 
 
 class _Loop(NamedTuple):
+    """The sentences that are left in the batch, and what was found for all of them."""
+
     position: object  # int32, scalar
-    done: object  # bool, (batch,)
-    found: object  # _Path or _Beams
-    state: object  # nested tensors, (rows, ...)
+    numbers: object  # int32, (left,): which sentences are left
+    done: object  # bool, (left,)
+    sentences: Sentences
+    found: object  # _Path or _Beams, of those that are left
+    state: object  # nested tensors
+    results: object  # _Path or _Beams, of all; written when sentences leave
 
 
-def _run(advance, found, done, state):
+def _walk(step, state, first_ids, rules, sentences, max_length, choose, number, n, keep):
+    """One token after another for `n` hypotheses a sentence, each by `choose`.
+
+    Args:
+        choose: takes `(log_probs, ids)`, both `(rows, m)`, of the `number` best tokens that
+            are allowed, the position and the `Sentences`; returns both of one, `(rows,)`.
+    """
+
+    def advance(position, sentences, path, state):
+        taken = step(ops.reshape(path.last_ids, (-1,)), position, state)
+        forced_ids = ops.repeat(_forced(sentences, position), n)
+        allowed = rules.continuations(taken, _flat(path.ids), position, forced_ids, number)
+        log_probs, ids = (ops.reshape(x, (-1, n)) for x in choose(*allowed, position, sentences))
+        new = _Path(
+            last_ids=ids,
+            ids=_write(path.ids, ids, position),
+            log_probs=path.log_probs + log_probs,
+            lengths=path.lengths + 1,
+            done=(ids == rules.eos_id) | (log_probs == NEVER),
+        )
+        path = _frozen(path.done, path, new)
+        return path, ops.all(path.done, axis=1) | (position + 1 >= sentences.limits), taken.state
+
+    batch = ops.shape(first_ids)[0]
+    path = _Path(
+        last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, n)),
+        ids=ops.full((batch, n, max_length), rules.pad_id, dtype="int32"),
+        log_probs=ops.zeros((batch, n), dtype="float32"),
+        lengths=ops.zeros((batch, n), dtype="int32"),
+        done=ops.zeros((batch, n), dtype="bool"),
+    )
+    path = _run(advance, path, sentences, state, n, keep)
+    return _blank_empty_places(
+        ids=path.ids,
+        scores=rules.score(path.log_probs, path.lengths),
+        log_probs=path.log_probs,
+        lengths=path.lengths,
+        finished=(path.last_ids == rules.eos_id) & (path.lengths > 0),
+        pad_id=rules.pad_id,
+    )
+
+
+def _run(advance, found, sentences, state, n, keep):
     """Calls `advance` until every sentence is done; a done one no longer changes."""
+    batch = sentences.limits.shape[0]
+    keep = _keep_rows(n) if keep is None else keep
+    # Where the graph is made for one size of batch it has to stay; so does JAX.
+    shrinks = batch is None
 
     def body(loop):
-        found, done, state = advance(loop.position, loop.found, loop.state)
-        found = keras.tree.map_structure(
-            lambda old, new: ops.where(_columns(loop.done, old), old, new),
-            loop.found,
-            found,
-        )
-        new = _Loop(loop.position + 1, loop.done | done, found, state)
+        found, done, state = advance(loop.position, loop.sentences, loop.found, loop.state)
+        found = _frozen(loop.done, loop.found, found)
+        new = loop._replace(position=loop.position + 1, done=loop.done | done, found=found, state=state)
+        if shrinks:
+            size = ops.shape(new.done)[0]
+            num_done = ops.sum(ops.cast(new.done, "int32"))
+            share = ops.cast(num_done, "float32") / ops.cast(size, "float32")
+            worth_it = (share >= DONE_BEFORE_SHRINKING) & (num_done < size)
+            new = ops.cond(worth_it, lambda: _shrunk(new, keep), lambda: new)
         return (keras.tree.map_structure(_with_shape_of, loop, new),)
 
-    loop = _Loop(ops.zeros((), dtype="int32"), done, found, state)
+    numbers_ = ops.arange(ops.shape(sentences.limits)[0], dtype="int32")
+    loop = _Loop(ops.zeros((), dtype="int32"), numbers_, sentences.limits < 1, sentences, found, state, found)
     loop = keras.tree.map_structure(ops.convert_to_tensor, loop)
     (loop,) = ops.while_loop(lambda loop: ops.logical_not(ops.all(loop.done)), body, (loop,))
-    return loop.found
+    return _with_results(loop).results
+
+
+def _shrunk(loop, keep):
+    """Leaves the sentences that are done out of the batch."""
+    loop = _with_results(loop)
+    left = ops.cast(ops.nonzero(ops.logical_not(loop.done))[0], "int32")
+
+    def take(x):
+        return ops.take(x, left, axis=0)
+
+    return _Loop(
+        loop.position,
+        take(loop.numbers),
+        take(loop.done),
+        keras.tree.map_structure(take, loop.sentences),
+        keras.tree.map_structure(take, loop.found),
+        keep(loop.state, left),
+        loop.results,
+    )
+
+
+def _with_results(loop):
+    def write(results, found):
+        return ops.scatter_update(results, loop.numbers[:, None], found)
+
+    return loop._replace(results=keras.tree.map_structure(write, loop.results, loop.found))
 
 
 def _with_shape_of(old, new):
     # TensorFlow's loop refuses a variable that loses a statically known size.
-    return ops.reshape(new, ops.shape(old))
+    if None not in new.shape or new.shape == old.shape:
+        return new
+    sizes = zip(old.shape, new.shape, ops.shape(new), strict=True)
+    return ops.reshape(
+        new, [before if before is not None and after is None else size for before, after, size in sizes]
+    )
+
+
+def _frozen(done, old, new):
+    """Takes `old` where done, else `new`."""
+    return keras.tree.map_structure(lambda a, b: ops.where(_columns(done, a), a, b), old, new)
 
 
 def _columns(flags, values):
-    """Gives flags, shape `(batch,)`, as many axes as `values` has."""
-    return ops.reshape(flags, (-1,) + (1,) * (len(values.shape) - 1))
+    """Gives flags as many axes as `values` has, by adding some at the end."""
+    return ops.reshape(flags, (*ops.shape(flags), *[1] * (len(values.shape) - len(flags.shape))))
 
 
-def _extend(log_probs, logits, forbidden_ids):
-    """Log-probability of every hypothesis with every token appended.
-
-    Args:
-        log_probs: float32, shape `(rows,)`.
-        logits: float, shape `(rows, vocab_size)`. Where they allow no token, all
-            -inf or not a number, the hypothesis has no continuation.
-        forbidden_ids: ints.
-
-    Returns:
-        float32, shape `(rows, vocab_size)`.
-    """
-    next_log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-    total = log_probs[:, None] + next_log_probs
-    # NaN > NEVER is false, so this also removes what is not a number.
-    possible = (next_log_probs > NEVER) & (log_probs[:, None] > NEVER)
-    if forbidden_ids:
-        token = ops.arange(ops.shape(logits)[-1], dtype="int32")[:, None]
-        possible &= ops.all(token != ops.array(forbidden_ids, dtype="int32"), axis=-1)
-    return ops.where(possible, total, NEVER)
+def _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms=None):
+    rules.check()
+    if isinstance(max_length, numbers.Integral) and max_length < 1:
+        raise ValueError(f"`max_length` must be at least 1. Received: max_length={max_length}")
+    first_ids = ops.convert_to_tensor(first_ids, "int32")
+    limits = ops.minimum(ops.convert_to_tensor(max_lengths, "int32"), max_length)
+    # After its last column nothing is forced.
+    nothing = ops.full((ops.shape(limits)[0], 1), rules.pad_id, dtype="int32")
+    if prefix_ids is None:
+        prefix_ids = nothing
+    else:
+        prefix_ids = ops.concatenate([ops.convert_to_tensor(prefix_ids, "int32"), nothing], axis=1)
+    if uniforms is None:
+        uniforms = ops.zeros((ops.shape(limits)[0], 0, 0), dtype="float32")
+    return Sentences(limits, prefix_ids, uniforms)
 
 
-def _score(log_probs, lengths, alpha):
-    # The penalty may overflow at an extreme alpha, and -inf / inf is NaN.
-    score = log_probs / length_penalty(lengths, alpha)
-    return ops.where(log_probs > NEVER, score, NEVER)
+def _forced(sentences, position):
+    """The next token of each prefix, or padding: int32, `(batch,)`."""
+    last = ops.shape(sentences.prefix_ids)[1] - 1
+    return ops.take(sentences.prefix_ids, ops.minimum(position, last), axis=1)
+
+
+def _flat(ids):
+    """`(batch, n, max_length)` -> `(rows, max_length)`."""
+    return ops.reshape(ids, (-1, ops.shape(ids)[2]))
 
 
 def _write(ids, new_ids, position):
@@ -312,6 +527,22 @@ def _rows(index, width):
     """Row numbers, in `(batch * width, ...)`, of indices `(batch, n)` below `width`."""
     first = ops.arange(ops.shape(index)[0], dtype="int32") * width
     return first[:, None] + index
+
+
+def _gather_rows(state, parents):
+    """`reorder` for a state whose tensors all have `rows` rows."""
+    rows = ops.reshape(_rows(parents, ops.shape(parents)[1]), (-1,))
+    return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+
+
+def _keep_rows(n):
+    """`keep` for a state whose tensors all have `rows` rows."""
+
+    def keep(state, sentences):
+        rows = ops.reshape(sentences[:, None] * n + ops.arange(n, dtype="int32")[None], (-1,))
+        return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+
+    return keep
 
 
 def _take(values, index):
@@ -330,24 +561,24 @@ def _take(values, index):
 
 
 def _best_finished(old, new):
-    """Merges two lists of `beam_size` finished hypotheses into one."""
+    """Merges two lists of finished hypotheses into one, as long as the first."""
     both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
     scores, best = ops.top_k(both.scores, old.scores.shape[1])
     best = ops.cast(best, "int32")
-    return _Finished(_take(both.ids, best), scores, _take(both.lengths, best))
+    return _Finished(_take(both.ids, best), scores, _take(both.log_probs, best), _take(both.lengths, best))
 
 
-def _n_best(beams, limits, n_best, alpha, pad_id):
+def _n_best(beams, limits, n_best, rules):
     """Takes finished hypotheses first, then those that the limit cut off.
 
     A sentence that stopped below its limit has `n_best` finished ones or nothing
     alive, so what is alive here and wanted was cut off at the limit.
     """
     beam_size = beams.log_probs.shape[1]
-    log_probs, best = ops.top_k(beams.log_probs, beam_size)
     cut_off = _Finished(
-        ids=_take(beams.ids, ops.cast(best, "int32")),
-        scores=_score(log_probs, limits[:, None], alpha),
+        ids=beams.ids,
+        scores=rules.score(beams.log_probs, limits[:, None]),
+        log_probs=beams.log_probs,
         lengths=ops.zeros_like(beams.last_ids) + limits[:, None],
     )
     # Chosen by counting, for one rank of both would need offsets on the scores.
@@ -355,29 +586,18 @@ def _n_best(beams, limits, n_best, alpha, pad_id):
     num_finished = ops.sum(ops.cast(beams.finished.scores > NEVER, "int32"), axis=1, keepdims=True)
     finished = place < num_finished
     index = ops.where(finished, place, beam_size + place - num_finished)
-    ids, scores, lengths = (
+    ids, scores, log_probs, lengths = (
         _take(ops.concatenate(pair, axis=1), index) for pair in zip(beams.finished, cut_off, strict=True)
     )
-    return _blank_empty_places(ids, scores, lengths, finished, pad_id)
+    return _blank_empty_places(ids, scores, log_probs, lengths, finished, rules.pad_id)
 
 
-def _blank_empty_places(ids, scores, lengths, finished, pad_id):
+def _blank_empty_places(ids, scores, log_probs, lengths, finished, pad_id):
     exists = scores > NEVER
     return Hypotheses(
         ids=ops.where(exists[..., None], ids, pad_id),
         scores=scores,
+        log_probs=log_probs,
         lengths=ops.where(exists, lengths, 0),
         finished=finished & exists,
     )
-
-
-def _check(alpha, max_length, eos_id, forbidden_ids):
-    if not (math.isfinite(alpha) and alpha >= 0):
-        raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={alpha}")
-    if isinstance(max_length, numbers.Integral) and max_length < 1:
-        raise ValueError(f"`max_length` must be at least 1. Received: max_length={max_length}")
-    if eos_id in forbidden_ids:
-        raise ValueError(
-            "`forbidden_ids` must not contain `eos_id`, or nothing would end. "
-            f"Received: forbidden_ids={forbidden_ids}, eos_id={eos_id}"
-        )

@@ -241,12 +241,11 @@ class Translator:
         if key not in self._compiled:
             specs = {
                 "prefix_ids": tf.TensorSpec((None, None), tf.int32),
-                "uniforms": tf.TensorSpec((None, None, None), tf.float32),
+                "uniforms": tf.TensorSpec((None, config.n_best, None), tf.float32),
             }
 
             def search(source_ids, **arguments):
-                found = search_ids(self.models[0], source_ids, config)  # FALLBACK
-                return found.ids, found.scores, found.scores, found.lengths, found.finished
+                return tuple(search_ids(self.models, source_ids, config, **arguments))
 
             # The loop is `ops.while_loop`: nothing is left to AutoGraph.
             compiled = tf.function(search, autograph=False)
@@ -316,6 +315,7 @@ def _uniforms(parts, config):
     """
     longest = max(len(part.row) + 1 for part in parts)
     length = min(int(longest * config.length_factor) + config.extra_length + 1, config.max_length)
+    length = max(length, *(len(part.prefix) + 1 for part in parts))
     uniforms = np.empty((len(parts), config.n_best, length), np.float32)
     for i, part in enumerate(parts):
         for k in range(config.n_best):

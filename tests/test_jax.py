@@ -106,7 +106,7 @@ for smoothing, formula in ((0.0, "t2t"), (0.1, "t2t"), (0.1, "uniform")):
 
 def test_search_takes_the_steps_of_full_forward_passes():
     run("""
-from keras_transformer.search import Step
+from keras_transformer.search import Rules, Step
 
 model = make_model(residual_dropout=0.0, embedding_dropout=0.0)
 for weight in model.trainable_weights:
@@ -116,16 +116,15 @@ encoded = model.encode(source)
 def search(beam_size):
     start = model.start(encoded, max_length=4, hypotheses=beam_size)
 
-    def step(ids, position, caches):
-        logits, state = model.step(ids, position, start._replace(self_attention=caches))
-        return Step(logits, state.self_attention)
+    def step(ids, position, state):
+        return Step(*model.step(ids, position, state))
 
-    settings = dict(max_lengths=np.full(6, 4, "int32"), max_length=4, eos_id=2, pad_id=0,
-                    alpha=0.0, forbidden_ids=(0, 1, 3))
+    settings = dict(max_lengths=np.full(6, 4, "int32"), max_length=4, reorder=model.reorder)
+    rules = Rules(eos_id=2, pad_id=0, forbidden_ids=(0, 1, 3), alpha=0.0)
     first = np.ones(6, "int32")
     if beam_size == 1:
-        return kt.greedy_search(step, start.self_attention, first, **settings)
-    return kt.beam_search(step, start.self_attention, first, beam_size=beam_size, **settings)
+        return kt.greedy_search(step, start, first, rules, **settings)
+    return kt.beam_search(step, start, first, rules, beam_size=beam_size, **settings)
 
 def log_probs_of(prefixes):
     logits = np.asarray(model((source, prefixes)), "float64")

@@ -188,12 +188,12 @@ def test_cached_steps_equal_the_whole_decoder(kind):
         np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
 
 
-def test_what_is_cached_of_the_encoder_has_one_row_a_sentence():
+def test_what_is_cached_has_one_row_a_sentence():
     model = model_with()
     state = model.start(model.encode(SOURCE), max_length=4, hypotheses=5)
     assert state.cross_attention[1].key.shape == (3, 3, 7, 5)
     assert state.cross_attention[1].value.shape == (3, 3, 7, 7)
-    assert state.self_attention[1].key.shape == (15, 3, 4, 5)
+    assert state.self_attention[1].key.shape == (3, 3, 4 * 5, 5)
     assert len(state.self_attention) == len(state.cross_attention) == 2
 
 

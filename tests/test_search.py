@@ -11,11 +11,12 @@ from keras import ops
 
 from keras_transformer.search import (
     Hypotheses,
+    Rules,
     Step,
     beam_search,
     greedy_search,
-    length_penalty,
 )
+from keras_transformer.search_rules import length_penalty
 
 PAD, BOS, EOS = 0, 1, 2
 WEIGHTS = np.array([3, 17, 5, 29, 11, 2, 23, 19, 7, 13, 31, 37], "int32")
@@ -58,9 +59,10 @@ class Toy:
         logits = self.table[index % SIZE].astype("float64")
         return logits - np.log(np.sum(np.exp(logits)))
 
-    def score(self, sentence, tokens, alpha):
+    def score(self, sentence, tokens, alpha, penalty="gnmt"):
         total = sum(self.log_probs(sentence, tokens[:i])[tokens[i]] for i in range(len(tokens)))
-        return total / ((5 + len(tokens)) / 6) ** alpha
+        n = len(tokens)
+        return total / {"gnmt": ((5 + n) / 6) ** alpha, "average": n**alpha, "none": 1.0}[penalty]
 
 
 class Listed(NamedTuple):
@@ -71,58 +73,84 @@ class Listed(NamedTuple):
     tokens: tuple
 
 
+class Allowed(NamedTuple):
+    """The rules in an oracle: which token may come next."""
+
+    forbidden: tuple = ()
+    prefix: tuple = ()
+    min_length: int = 0
+    no_repeat: int = 0
+
+    def __call__(self, tokens, token):
+        n, size = len(tokens), self.no_repeat
+        if n < len(self.prefix):
+            return token == self.prefix[n]
+        if token in self.forbidden or (token == EOS and n < self.min_length):
+            return False
+        longer = (*tokens, token)
+        grams = [longer[i : i + size] for i in range(len(longer) - size + 1)]
+        return not size or grams[-1:] == [] or grams[-1] not in grams[:-1]
+
+
 def ranked(hypotheses):
     """Finished ones first, then by score."""
     return sorted(hypotheses, key=lambda h: (not h.finished, -h.score))
 
 
-def enumerate_all(toy, sentence, limit, alpha, forbidden=()):
+def enumerate_all(toy, sentence, limit, alpha, forbidden=(), penalty="gnmt", **rules):
     """Every hypothesis there is."""
-    words = [t for t in range(toy.vocab_size) if t != EOS and t not in forbidden]
+    allowed = Allowed(forbidden, **rules)
+    words = [t for t in range(toy.vocab_size) if t != EOS]
     ended = [(*head, EOS) for n in range(limit) for head in itertools.product(words, repeat=n)]
     cut_off = list(itertools.product(words, repeat=limit))
     return ranked(
-        Listed(tokens[-1] == EOS, toy.score(sentence, tokens, alpha), tokens) for tokens in ended + cut_off
+        Listed(tokens[-1] == EOS, toy.score(sentence, tokens, alpha, penalty), tokens)
+        for tokens in ended + cut_off
+        if all(allowed(tokens[:i], tokens[i]) for i in range(len(tokens)))
     )
 
 
-def list_beam_search(toy, sentence, limit, alpha, beam_size, forbidden=()):
+def list_beam_search(toy, sentence, limit, alpha, beam_size, forbidden=(), penalty="gnmt", **rules):
     """Beam search with Python lists, which never stops before the limit."""
+    allowed = Allowed(forbidden, **rules)
     alive, finished = [(0.0, ())], []
-    for n in range(1, limit + 1):
+    for _ in range(limit):
         candidates = [
             (total + log_prob, (*tokens, token))
             for total, tokens in alive
             for token, log_prob in enumerate(toy.log_probs(sentence, tokens))
-            if token not in forbidden
+            if allowed(tokens, token)
         ]
-        candidates.sort(key=lambda candidate: -candidate[0])
-        alive = []
-        for total, tokens in candidates[:beam_size]:
-            if tokens[-1] == EOS:
-                score = total / ((5 + n) / 6) ** alpha
-                finished.append(Listed(True, score, tokens))
-            else:
-                alive.append((total, tokens))
-    cut_off = [Listed(False, total / ((5 + limit) / 6) ** alpha, tokens) for total, tokens in alive]
+        candidates = sorted(candidates, key=lambda candidate: -candidate[0])
+        candidates = candidates[: 2 * beam_size if beam_size > 1 else 1]
+        finished += [
+            Listed(True, toy.score(sentence, tokens, alpha, penalty), tokens)
+            for _, tokens in candidates
+            if tokens[-1] == EOS
+        ]
+        alive = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam_size]
+    cut_off = [Listed(False, toy.score(sentence, t, alpha, penalty), t) for _, t in alive]
     return ranked(finished)[:beam_size] + ranked(cut_off)
+
+
+RULES = set(Rules._fields)
 
 
 def search(toy, sentences, limits, *, beam_size=None, max_length=None, **settings):
     """Runs greedy search, or beam search where there is a beam size."""
+    rules = {name: settings.pop(name) for name in RULES & settings.keys()}
+    rules = Rules(EOS, PAD, **rules)
     settings = {
         "max_lengths": ops.array(limits, dtype="int32"),
         "max_length": max(limits) if max_length is None else max_length,
-        "eos_id": EOS,
-        "pad_id": PAD,
         **settings,
     }
     first_ids = ops.full((len(sentences),), BOS, dtype="int32")
     if beam_size is None:
-        found = greedy_search(toy.step, toy.state(sentences), first_ids, **settings)
+        found = greedy_search(toy.step, toy.state(sentences), first_ids, rules, **settings)
     else:
         state = toy.state(sentences, beam_size)
-        found = beam_search(toy.step, state, first_ids, beam_size=beam_size, **settings)
+        found = beam_search(toy.step, state, first_ids, rules, beam_size=beam_size, **settings)
     return to_numpy(found)
 
 
@@ -172,6 +200,106 @@ def test_length_penalty_is_that_of_wu_et_al(length, alpha, expected):
     ours = ops.convert_to_numpy(length_penalty(length, alpha))
     assert ours.dtype == "float32"
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("formula", "length", "alpha", "expected"),
+    [
+        ("average", 1, 0.7, 1.0),
+        ("average", 7, 1.0, 7.0),
+        ("average", 9, 0.5, 3.0),
+        ("average", 0, 0.5, 1.0),  # an empty hypothesis has no score to divide
+        ("average", 31, 0.0, 1.0),
+        ("none", 31, 0.7, 1.0),
+    ],
+)
+def test_other_length_penalties_by_hand(formula, length, alpha, expected):
+    ours = ops.convert_to_numpy(length_penalty(length, alpha, formula))
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+EVERY_RULE = [
+    {},
+    {"min_length": 2},
+    {"no_repeat": 1},
+    {"no_repeat": 2},
+    {"prefix": (3, 1)},
+    {"prefix": (3, 3), "no_repeat": 1, "forbidden": (3,)},
+    {"prefix": (1,), "min_length": 3, "no_repeat": 2, "forbidden": (PAD,)},
+]
+
+
+def as_settings(rules, sentences, penalty, alpha):
+    """The words of the oracle in those of `search`."""
+    settings = {"penalty": penalty, "alpha": alpha, "forbidden_ids": rules.get("forbidden", ())}
+    settings["min_length"] = rules.get("min_length", 0)
+    settings["no_repeat_ngram"] = rules.get("no_repeat", 0)
+    if "prefix" in rules:
+        settings["prefix_ids"] = [rules["prefix"]] * len(sentences)
+    return settings
+
+
+@pytest.mark.parametrize("rules", EVERY_RULE, ids=str)
+@pytest.mark.parametrize(("penalty", "alpha"), [("gnmt", 0.6), ("average", 1.0), ("none", 0.0)])
+def test_wide_beam_lists_every_hypothesis_that_the_rules_allow(penalty, alpha, rules):
+    toy = Toy(2, 4)
+    width, sentences = 4**4, [0, 5]
+    settings = as_settings(rules, sentences, penalty, alpha)
+    found = search(toy, sentences, [4, 3], beam_size=width, n_best=width, **settings)
+    for row, limit in enumerate([4, 3]):
+        expected = enumerate_all(toy, sentences[row], limit, alpha, penalty=penalty, **rules)
+        assert 1 < len(expected) <= width
+        check_same(found, row, expected)
+
+
+@pytest.mark.parametrize("rules", EVERY_RULE, ids=str)
+@pytest.mark.parametrize(("penalty", "alpha"), [("gnmt", 0.6), ("average", 1.0), ("none", 0.0)])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_stopping_early_loses_nothing_under_any_rule(beam_size, penalty, alpha, rules):
+    # "average" gives long hypotheses a better bound than gnmt: the stop must know.
+    toy = Toy(5, 7)
+    sentences, limits = list(range(8)), [11, 3, 4, 7, 11, 5, 9, 11]
+    settings = as_settings(rules, sentences, penalty, alpha)
+    for n_best in {1, beam_size}:
+        found = search(toy, sentences, limits, beam_size=beam_size, n_best=n_best, **settings)
+        for row, limit in enumerate(limits):
+            expected = list_beam_search(toy, row, limit, alpha, beam_size, penalty=penalty, **rules)
+            check_same(found, row, expected)
+    if beam_size == 1:
+        check_equal(search(toy, sentences, limits, **settings), found)
+
+
+def test_prefixes_of_different_lengths_share_a_batch():
+    toy = Toy(2, 4)
+    prefixes = [(3, 1, 3), (1, PAD, PAD), (PAD, PAD, PAD)]
+    found = search(toy, [4, 5, 6], [5, 5, 5], beam_size=4**5, prefix_ids=prefixes)
+    for row, prefix in enumerate([(3, 1, 3), (1,), ()]):
+        check_same(found, row, enumerate_all(toy, 4 + row, 5, 0.6, prefix=prefix))
+
+
+def test_the_first_finished_rule_stops_where_the_first_ends():
+    # By hand: eos has 0.3 at first and 0.9 after a 3, which has 0.6 at first.
+    def step(ids, position, state):
+        first = np.log(np.array([0.05, 0.05, 0.3, 0.6], "float32"))
+        later = np.log(np.array([0.04, 0.03, 0.9, 0.03], "float32"))
+        return Step(ops.tile(ops.where(position == 0, first, later)[None], (ops.shape(ids)[0], 1)), state)
+
+    settings = {"beam_size": 2, "max_lengths": [9], "max_length": 9}
+    rules = Rules(EOS, PAD, penalty="none")
+    exact = to_numpy(beam_search(step, (), [BOS], rules, **settings))
+    first = to_numpy(beam_search(step, (), [BOS], rules, stop="first", **settings))
+    assert exact.ids[0, 0].tolist() == [3, EOS, *[PAD] * 7]
+    assert first.ids[0, 0].tolist() == [EOS, *[PAD] * 8]
+    np.testing.assert_allclose([exact.scores[0, 0], first.scores[0, 0]], np.log([0.54, 0.3]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("beam_size", [None, 3])
+def test_the_log_probability_is_the_score_without_its_penalty(beam_size):
+    toy = Toy(4, 6)
+    found = search(toy, [1, 2, 3], [4, 7, 2], beam_size=beam_size, alpha=0.9)
+    for row, sentence in enumerate([1, 2, 3]):
+        tokens = tuple(found.ids[row, 0, : found.lengths[row, 0]])
+        np.testing.assert_allclose(found.log_probs[row, 0], toy.score(sentence, tokens, 0.0), rtol=2e-6)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
@@ -281,6 +409,7 @@ def test_longer_array_adds_only_padding(beam_size):
 def test_only_padding_follows_the_end_and_forbidden_ids_never_appear(beam_size):
     toy = Toy(9, 6, sharpness=0.5)
     toy.table[:, [PAD, BOS]] += 3.0  # what the model likes best is forbidden
+    toy.table[:, EOS] -= 0.0 if beam_size is None else 2.0  # a beam finds an end more often
     limits = [9, 2, 7, 5, 9, 9, 8]
     settings = {} if beam_size is None else {"n_best": beam_size}
     found = search(
@@ -321,21 +450,17 @@ def test_loop_ends_as_soon_as_nothing_better_can_come():
         positions.append(int(position))
         return Step(ops.tile(ops.array(logits)[None], (ops.shape(ids)[0], 1)), state)
 
-    settings = {
-        "max_lengths": [50, 50],
-        "max_length": 50,
-        "eos_id": EOS,
-        "pad_id": PAD,
-    }
+    settings = {"max_lengths": [50, 50], "max_length": 50}
+    rules = Rules(EOS, PAD)
     if keras.backend.backend() != "tensorflow":
         pytest.skip("other backends trace the loop, so calls cannot be counted")
     for run, calls in [
-        (lambda: greedy_search(step, (), [BOS, BOS], **settings), 1),
+        (lambda: greedy_search(step, (), [BOS, BOS], rules, **settings), 1),
         # log(0.047) / penalty(50) = -0.78 is below log(0.953) = -0.05.
-        (lambda: beam_search(step, (), [BOS, BOS], **settings), 1),
+        (lambda: beam_search(step, (), [BOS, BOS], rules, **settings), 1),
         # The second best, "3 eos", scores -3.10 / penalty(2) = -2.82 at the second
         # call; n times log(0.047) / penalty(50) is below that from n = 4 on.
-        (lambda: beam_search(step, (), [BOS, BOS], n_best=2, **settings), 4),
+        (lambda: beam_search(step, (), [BOS, BOS], rules, n_best=2, **settings), 4),
     ]:
         positions = []
         found = to_numpy(run())
@@ -362,7 +487,7 @@ def test_sentence_without_any_continuation_has_no_hypothesis(beam_size, nothing)
     toy = Toy(3, 5)
 
     def step(ids, position, state):
-        logits, state = Toy.step(toy, ids, position, state)
+        logits, state, _ = Toy.step(toy, ids, position, state)
         dead = ops.arange(ops.shape(ids)[0]) < (beam_size or 1)  # the first sentence
         return Step(ops.where(dead[:, None], nothing, logits), state)
 
@@ -381,7 +506,7 @@ def test_hypothesis_without_continuation_leaves_the_others_alone(nothing):
     toy = Toy(3, 5)
 
     def step(ids, position, state):
-        logits, state = Toy.step(toy, ids, position, state)
+        logits, state, _ = Toy.step(toy, ids, position, state)
         return Step(ops.where(ids[:, None] == 3, nothing, logits), state)
 
     expected = enumerate_all(toy, 7, 3, 0.6)
@@ -392,13 +517,11 @@ def test_hypothesis_without_continuation_leaves_the_others_alone(nothing):
 
 def test_lower_token_comes_first_among_equal_scores():
     def step(ids, position, state):
-        logits = np.array([-9.0, -9.0, 0.0, 1.0, 1.0], "float32")
+        logits = np.array([-9.0, -9.0, -9.0, 1.0, 1.0], "float32")
         return Step(ops.tile(ops.array(logits)[None], (ops.shape(ids)[0], 1)), state)
 
-    found = beam_search(
-        step, (), [BOS], beam_size=2, n_best=2, max_lengths=[1], max_length=1,
-        eos_id=EOS, pad_id=PAD,
-    )  # fmt: skip
+    rules = Rules(EOS, PAD)
+    found = beam_search(step, (), [BOS], rules, beam_size=2, n_best=2, max_lengths=[1], max_length=1)
     assert ops.convert_to_numpy(found.ids).tolist() == [[[3], [4]]]
 
 
@@ -409,7 +532,7 @@ def test_half_logits_give_float32_scores(beam_size):
     whole = search(toy, [3, 4], [5, 5], beam_size=beam_size)
 
     def step(ids, position, state):
-        logits, state = Toy.step(toy, ids, position, state)
+        logits, state, _ = Toy.step(toy, ids, position, state)
         return Step(ops.cast(logits, "bfloat16"), state)
 
     toy.step = step
@@ -430,7 +553,7 @@ def test_graph_gives_what_eager_gives(beam_size, known_batch, known_length):
     batch = 5 if known_batch else None
 
     def step(ids, position, state):
-        logits, state = toy.step(ids, position, state)
+        logits, state, _ = toy.step(ids, position, state)
         history = state["more"][0][:, : 12 + 0 * position]  # size no longer known
         return Step(logits, {**state, "more": [history]})
 
@@ -445,17 +568,13 @@ def test_graph_gives_what_eager_gives(beam_size, known_batch, known_length):
         repeated = ops.repeat(sentences, beam_size or 1)
         zeros = ops.zeros((ops.shape(repeated)[0], len(WEIGHTS)), dtype="int32")
         state = {"hash": repeated, "more": [zeros]}
-        settings = {
-            "max_lengths": limits,
-            "max_length": 12 if known_length else max_length,
-            "eos_id": EOS,
-            "pad_id": PAD,
-        }
+        settings = {"max_lengths": limits, "max_length": 12 if known_length else max_length}
         first_ids = ops.full_like(sentences, BOS)
+        rules = Rules(EOS, PAD)
         if beam_size is None:
-            return greedy_search(step, state, first_ids, **settings)
+            return greedy_search(step, state, first_ids, rules, **settings)
         settings |= {"beam_size": beam_size, "n_best": beam_size}
-        return beam_search(step, state, first_ids, **settings)
+        return beam_search(step, state, first_ids, rules, **settings)
 
     for size in sizes:
         sentences, limits = [13, 1, 8, 6, 21][:size], [12, 3, 1, 7, 9][:size]
@@ -476,20 +595,21 @@ def test_graph_gives_what_eager_gives(beam_size, known_batch, known_length):
         ({"alpha": math.nan}, "`alpha`.*alpha=nan"),
         ({"alpha": math.inf}, "`alpha`.*alpha=inf"),
         ({"max_length": 0}, "`max_length`.*max_length=0"),
+        ({"min_length": -1}, "`min_length`.*min_length=-1"),
+        ({"no_repeat_ngram": 0.5}, r"`no_repeat_ngram`.*no_repeat_ngram=0\.5"),
+        ({"penalty": "gmnt"}, "`formula` must be one of .*'gmnt'"),
+        ({"stop": "never"}, "`stop` must be 'exact' or 'first'. Received: 'never'"),
         ({"forbidden_ids": (PAD, EOS)}, r"`forbidden_ids`.*\(0, 2\), eos_id=2"),
     ],
 )
 def test_refuses_bad_settings(settings, message):
     toy = Toy(3, 5)
-    arguments = {
-        "max_lengths": [5],
-        "max_length": 5,
-        "eos_id": EOS,
-        "pad_id": PAD,
-        **settings,
-    }
+    rules = {name: settings[name] for name in RULES & settings.keys()}
+    rules = Rules(EOS, PAD, **rules)
+    arguments = {name: value for name, value in settings.items() if name not in RULES}
+    arguments = {"max_lengths": [5], "max_length": 5, **arguments}
     with pytest.raises(ValueError, match=message):
-        beam_search(toy.step, toy.state([3], 4), [BOS], **arguments)
-    if not settings.keys() & {"beam_size", "n_best"}:
+        beam_search(toy.step, toy.state([3], 4), [BOS], rules, **arguments)
+    if not settings.keys() & {"beam_size", "n_best", "stop"}:
         with pytest.raises(ValueError, match=message):
-            greedy_search(toy.step, toy.state([3]), [BOS], **arguments)
+            greedy_search(toy.step, toy.state([3]), [BOS], rules, **arguments)

@@ -42,7 +42,7 @@ class CachedAttention(NamedTuple):
     """What one cached step returns.
 
     Attributes:
-        output: float, shape `(batch, 1, d_model)`.
+        output: float, shape `(batch, n, d_model)`.
         cache: `KeyValue` with this position filled in.
     """
 
@@ -202,37 +202,47 @@ class MultiHeadAttention(keras.layers.Layer):
         output = self.output_projection(self._join_heads(heads.output))
         return Attention(output, heads.weights if return_weights else None)
 
-    def empty_cache(self, batch_size, max_length):
-        """Makes room for the keys and values of `max_length` positions.
+    def empty_cache(self, batch_size, max_slots):
+        """Makes room for keys and values that are computed one position after another.
+
+        A slot is one position of one hypothesis of a sentence.
+
+        Args:
+            batch_size: int or scalar tensor, number of sentences.
+            max_slots: how many slots of each sentence there is room for; 0 for a cache that
+                grows, which needs a backend whose loops allow that (TensorFlow).
 
         Returns:
-            `KeyValue` of zeros, `max_length` positions long.
+            `KeyValue` of zeros, `max_slots` long.
         """
-        shape = (batch_size, self.num_heads, max_length)
+        shape = (batch_size, self.num_heads, max_slots)
         return KeyValue(
             ops.zeros((*shape, self.key_dim), dtype=self.compute_dtype),
             ops.zeros((*shape, self.value_dim), dtype=self.compute_dtype),
         )
 
-    def step(self, query, position, cache):
-        """Self-attention of one new position over itself and those before it.
+    def step(self, query, cache, mask=None, *, first_slot=None):
+        """Self-attention of one new position of every hypothesis.
+
+        The hypotheses of a sentence share one cache, in which nothing ever moves: which of
+        its slots a hypothesis goes back to is in the mask.
 
         Args:
-            query: float, shape `(batch, 1, d_model)`.
-            position: int, scalar; 0 for the first.
+            query: float, shape `(batch, n, d_model)`, for n hypotheses of each sentence.
             cache: `KeyValue` from `empty_cache` or from the step before.
+            mask: bool, shape `(batch, n, slots)`, with the n new slots; `None` shows all.
+            first_slot: int, scalar, where the new slots are written; `None` appends them.
 
         Returns:
-            `CachedAttention`.
+            `CachedAttention`, its output of the shape of `query`.
         """
         new = self.project(query)
-        start = (0, 0, position, 0)
-        cache = KeyValue(
-            ops.slice_update(cache.key, start, new.key),
-            ops.slice_update(cache.value, start, new.value),
-        )
-        seen = ops.arange(ops.shape(cache.key)[2]) <= position
-        return CachedAttention(self.attend(query, cache, seen[None, None]).output, cache)
+        if first_slot is None:
+            cache = KeyValue(*(ops.concatenate(pair, axis=2) for pair in zip(cache, new, strict=True)))
+        else:
+            start = (0, 0, first_slot, 0)
+            cache = KeyValue(*(ops.slice_update(old, start, x) for old, x in zip(cache, new, strict=True)))
+        return CachedAttention(self.attend(query, cache, mask).output, cache)
 
     def compute_output_spec(
         self,

@@ -170,33 +170,32 @@ class DecoderLayer(keras.layers.Layer):
         output = self.feed_forward_residual.leave(x, y, training=training)
         return DecoderAttention(output, to_target.weights, to_source.weights)
 
-    def step(self, inputs, position, cache, encoder_key_value, cross_attention_mask=None):
-        """Computes one position from the caches; no dropout.
+    def step(
+        self, inputs, cache, encoder_key_value, mask=None, cross_attention_mask=None, *, first_slot=None
+    ):
+        """Computes one position of n hypotheses of each sentence from the caches; no dropout.
 
-        Several rows may share one source sentence (the hypotheses of a beam): rows
-        `i * n` to `(i + 1) * n - 1` belong to sentence i, and the encoder's keys and
-        values are neither copied nor reordered for them.
+        The encoder's keys and values are neither copied nor reordered for them.
 
         Args:
-            inputs: float, shape `(batch * n, 1, d_model)`.
-            position: int, scalar; 0 for the first.
-            cache: `KeyValue` of this layer's self-attention, `batch * n` rows.
-            encoder_key_value: `KeyValue`, `batch` rows, from `cross_attention.project`.
+            inputs: float, shape `(batch, n, d_model)`.
+            cache: `KeyValue` of this layer's self-attention.
+            encoder_key_value: `KeyValue`, from `cross_attention.project`.
+            mask: bool, shape `(batch, n, slots)`, as `MultiHeadAttention.step` takes it.
             cross_attention_mask: bool, broadcastable to `(batch, 1, source_len)`.
+            first_slot: as `MultiHeadAttention.step` takes it.
 
         Returns:
             `DecoderStep`.
         """
         x = inputs
-        rows, _, d_model = ops.shape(x)
-        attended = self.self_attention.step(self.self_attention_residual.enter(x), position, cache)
+        y = self.self_attention_residual.enter(x)
+        attended = self.self_attention.step(y, cache, mask, first_slot=first_slot)
         x = self.self_attention_residual.leave(x, attended.output)
 
-        # The hypotheses of a sentence are the queries of one attention to it.
-        batch = ops.shape(encoder_key_value.key)[0]
-        y = ops.reshape(self.cross_attention_residual.enter(x), (batch, -1, d_model))
+        y = self.cross_attention_residual.enter(x)
         y = self.cross_attention.attend(y, encoder_key_value, cross_attention_mask).output
-        x = self.cross_attention_residual.leave(x, ops.reshape(y, (rows, 1, d_model)))
+        x = self.cross_attention_residual.leave(x, y)
 
         y = self.feed_forward(self.feed_forward_residual.enter(x))
         return DecoderStep(self.feed_forward_residual.leave(x, y), attended.cache)

@@ -261,9 +261,15 @@ def test_cached_steps_equal_causal_attention(use_bias):
     layer, x = self_attention(use_bias=use_bias)
     expected = layer(x, x, attention_mask=causal_mask(TARGET)).output
     cache = layer.empty_cache(BATCH, TARGET + 2)  # room left over must not be seen
+    grown = layer.empty_cache(BATCH, 0)
     for position in range(TARGET):
-        output, cache = layer.step(x[:, position : position + 1], position, cache)
+        query = x[:, position : position + 1]
+        seen = (np.arange(TARGET + 2) <= position)[None, None]
+        output, cache = layer.step(query, cache, seen, first_slot=position)
         np.testing.assert_allclose(output[:, 0], expected[:, position], atol=1e-6)
+        output, grown = layer.step(query, grown)
+        np.testing.assert_allclose(output[:, 0], expected[:, position], atol=1e-6)
+        assert grown.key.shape[2] == position + 1
 
 
 def test_an_empty_cache_has_room_for_keys_and_values_of_their_own_widths():
@@ -353,7 +359,8 @@ def test_a_step_may_run_in_a_loop_of_the_graph():
         outputs = tf.TensorArray(tf.float32, size=tf.shape(x)[1])
         cache = layer.empty_cache(tf.shape(x)[0], tf.shape(x)[1])
         for position in tf.range(tf.shape(x)[1]):
-            output, cache = layer.step(x[:, position, None], position, cache)
+            seen = (tf.range(tf.shape(x)[1]) <= position)[None, None]
+            output, cache = layer.step(x[:, position, None], cache, seen, first_slot=position)
             outputs = outputs.write(position, output[:, 0])
         return tf.transpose(outputs.stack(), (1, 0, 2))
 
