@@ -12,6 +12,7 @@ __version__ = VERSION
 
 _MODULES = {
     "alignment": ("hard_alignment", "soft_alignment"),
+    "comparison": ("compare",),
     "config": (
         "CleaningConfig",
         "Config",

@@ -16,7 +16,7 @@ SPACE = "\u2581"
 # 2019), or the next one, which reads it (Chen et al., 2020, "SHIFT-ATT").
 CONVENTIONS = ("output", "input")
 UNITS = ("pieces", "words")
-MIN_ANCHORS = 50
+MIN_LINKS = 50
 
 
 class AlignmentChoice(NamedTuple):
@@ -31,17 +31,17 @@ class AlignmentChoice(NamedTuple):
     convention: str
 
 
-class AnchorCounts(NamedTuple):
-    """How often the attention of each layer points from an anchor to its twin.
+class LinkCounts(NamedTuple):
+    """How many links that are known otherwise the attention of each layer has, too.
 
     Attributes:
-        num_anchors: int.
-        correct: int NumPy array, shape `(num_layers, 2)`, one column for each of
+        num_links: int.
+        hits: int NumPy array, shape `(num_layers, 2)`, one column for each of
             `CONVENTIONS`.
     """
 
-    num_anchors: int
-    correct: np.ndarray
+    num_links: int
+    hits: np.ndarray
 
 
 def soft_alignment(attention, source_pieces, target_pieces, *, convention, unit="words"):
@@ -148,38 +148,27 @@ def format_soft(weights):
     return " ".join(",".join(f"{weight:.4f}" for weight in row) for row in weights)
 
 
-def anchors(source_pieces, target_pieces):
-    """Finds pieces that translate each other for certain, or nearly so: the twins.
-
-    Twins are whole words, numbers or marks that are written alike on both sides, but for
-    case, and occur once on each. A piece within a word is none, alike by chance; nor is
-    the last piece of a sentence, as any attention along the diagonal finds it.
-
-    Returns:
-        list of `(source, target)`, numbers of pieces.
-    """
-    sides = [_whole_pieces(pieces[:-1]) for pieces in (source_pieces, target_pieces)]
-    return sorted((sides[0][text], sides[1][text]) for text in sides[0].keys() & sides[1].keys())
-
-
-def count_anchors(attention, source_pieces, target_pieces):
-    """Returns the `AnchorCounts` of one pair.
+def count_hits(attention, source_pieces, target_pieces, links):
+    """Counts how many of some links of pieces the hard alignment of each layer has, too.
 
     Args:
         attention: float NumPy array, shape `(num_layers, target_len, source_len)`, of
             all layers, rows and columns as in `soft_alignment`.
         source_pieces: list of str, without the end of sentence.
         target_pieces: list of str, without the end of sentence.
+        links: set of `(source, target)`.
+
+    Returns:
+        `LinkCounts` of one pair.
     """
-    twins = anchors(source_pieces, target_pieces)
-    correct = np.zeros((len(attention), len(CONVENTIONS)), int)
-    for layer, of_layer in enumerate(attention if twins else ()):
+    hits = np.zeros((len(attention), len(CONVENTIONS)), int)
+    for layer, of_layer in enumerate(attention):
         for column, convention in enumerate(CONVENTIONS):
-            links = hard_alignment(
+            found = hard_alignment(
                 of_layer, source_pieces, target_pieces, convention=convention, unit="pieces"
             )
-            correct[layer, column] = len(set(links) & set(twins))
-    return AnchorCounts(len(twins), correct)
+            hits[layer, column] = len(links & set(found))
+    return LinkCounts(len(links), hits)
 
 
 def fallback_choice(num_layers):
@@ -191,25 +180,24 @@ def fallback_choice(num_layers):
 
 
 def best_choice(counts):
-    """Returns the `AlignmentChoice` by which most anchors point to their twins.
+    """Returns the `AlignmentChoice` that has most of the known links.
 
-    Among equals, the lower layer and `"output"` come first. With under `MIN_ANCHORS`
-    anchors it is `fallback_choice`.
+    Among equals, the lower layer and `"output"` come first. With under `MIN_LINKS` links
+    it is `fallback_choice`.
 
     Args:
-        counts: `AnchorCounts`, the sums over many pairs.
+        counts: `LinkCounts`, the sums over many pairs.
     """
-    if counts.num_anchors < MIN_ANCHORS:
-        return fallback_choice(len(counts.correct))
-    layer, column = np.unravel_index(counts.correct.argmax(), counts.correct.shape)
+    if counts.num_links < MIN_LINKS:
+        return fallback_choice(len(counts.hits))
+    layer, column = np.unravel_index(counts.hits.argmax(), counts.hits.shape)
     return AlignmentChoice(int(layer), CONVENTIONS[column])
 
 
 def choice_to_json(counts):
-    """Returns the choice that `AnchorCounts` lead to, and the counts, as JSON text."""
-    choice = best_choice(counts)
-    columns = dict(zip(CONVENTIONS, counts.correct.T.tolist(), strict=True))
-    record = {**choice._asdict(), "anchors": counts.num_anchors, "correct": columns}
+    """Returns the choice that `LinkCounts` lead to, and the counts, as JSON text."""
+    hits = dict(zip(CONVENTIONS, counts.hits.T.tolist(), strict=True))
+    record = {**best_choice(counts)._asdict(), "links": counts.num_links, "hits": hits}
     return json.dumps(record, indent=2) + "\n"
 
 
@@ -252,19 +240,6 @@ def _membership(pieces):
         if number is not None:
             member[number, column] = 1
     return member
-
-
-def _whole_pieces(pieces):
-    """Text of a piece -> its number, of those that are whole words or marks and occur once."""
-    found = {}
-    for number, piece in enumerate(pieces):
-        text = piece.strip(SPACE).casefold()
-        begins = not number or piece.startswith(SPACE) or pieces[number - 1] == SPACE
-        following = pieces[number + 1] if number + 1 < len(pieces) else SPACE
-        ends = following.startswith(SPACE) or not following[:1].isalnum()
-        if text and (not any(map(str.isalnum, text)) or (begins and ends)):
-            found.setdefault(text, []).append(number)
-    return {text: numbers[0] for text, numbers in found.items() if len(numbers) == 1}
 
 
 def _check_choice(name, value, choices):

@@ -64,7 +64,10 @@ class ForcedPass:
         """
         layers, heads = tuple(layers), tuple(heads)
         self._check(source_rows, target_rows, layers, heads)
-        found = [None] * len(target_rows)
+        found = [
+            Forced(np.zeros(0, np.float32), np.zeros((len(layers), 0, len(row)), np.float32))
+            for row in source_rows
+        ]
         for numbers in _batches(source_rows, target_rows, self.batch_tokens):
             log_probs, attention = self._compile(layers, heads)(
                 self._padded([source_rows[number] for number in numbers]),
@@ -93,8 +96,7 @@ class ForcedPass:
     def _forced(self, source_ids, labels, layers, heads):
         special = self.model.special
         first = tf.fill((tf.shape(labels)[0], 1), special.bos)
-        # A row may have no ids at all, and then there is no last one to leave out.
-        target_ids = tf.concat([first, labels], axis=1)[:, : tf.shape(labels)[1]]
+        target_ids = tf.concat([first, labels[:, :-1]], axis=1)
         attended = self.model.attend((source_ids, target_ids), cross=layers)
         # The sums that validation makes, in float32 whatever the model computes in.
         statistics = token_statistics(labels, attended.logits, pad_id=special.pad)

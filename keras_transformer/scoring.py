@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer import alignment
-from keras_transformer.alignment import AnchorCounts
+from keras_transformer.alignment import LinkCounts
 from keras_transformer.data.vocabulary import as_tokenizers, check_vocabularies
 from keras_transformer.forced import ForcedPass
+from keras_transformer.ibm1 import sure_links
 from keras_transformer.training.run_folder import RunFolder
 
 
@@ -139,30 +140,40 @@ class Scorer:
         """
         return self._forced(source_rows, target_rows, layers=layers, heads=heads)
 
-    def count_anchors(self, sources, targets, *, max_pairs=500):
-        """Measures how well every layer aligns, without alignments made by hand.
+    def count_hits(self, sources, targets, *, more=None, max_pairs=500):
+        """Measures how well the attention of every layer aligns, with nothing aligned by hand.
+
+        The links that are counted are those on which IBM model 1 agrees in both directions.
 
         Args:
             sources: list of str.
             targets: list of str, their translations.
+            more: `IdPairs` for IBM model 1 to learn from, too, such as the training pairs.
             max_pairs: of the first so many, those that are not too long are measured.
 
         Returns:
-            `AnchorCounts`, see `alignment.anchors` for what is counted and
-            `alignment.best_choice` for what follows.
+            `LinkCounts`; `alignment.best_choice` says what follows.
         """
         rows = self._encode(sources[:max_pairs], targets[:max_pairs])
         fit = [max(map(len, pair)) <= self.max_length for pair in zip(*rows, strict=True)]
-        kept = [list(itertools.compress(texts, fit)) for texts in (sources, targets)]
+        texts = [list(itertools.compress(side, fit)) for side in (sources, targets)]
+        rows = [[row[:-1] for row in itertools.compress(side, fit)] for side in rows]
+        if more is not None:
+            # Evenly from all over a corpus of several parts; `sure_links` takes no more.
+            numbers = range(0, more.num_pairs, -(-more.num_pairs // 100_000) or 1)
+            rows = [
+                itertools.chain(side, _without_ends(sequences, numbers))
+                for side, sequences in zip(rows, more, strict=True)
+            ]
         layers = range(self.model.config.num_decoder_layers)
-        found = [
-            alignment.count_anchors(each.attention, each.source_pieces, each.target_pieces)
-            for each in self.score(*kept, layers=layers)
-        ]
-        return AnchorCounts(
-            sum(each.num_anchors for each in found),
-            sum((each.correct for each in found), np.zeros((len(layers), len(alignment.CONVENTIONS)), int)),
-        )
+        total = LinkCounts(0, np.zeros((len(layers), len(alignment.CONVENTIONS)), int))
+        links = sure_links(*rows, len(texts[0]))
+        for scored, of_pair in zip(self.score(*texts, layers=layers), links, strict=True):
+            found = alignment.count_hits(
+                scored.attention, scored.source_pieces, scored.target_pieces, of_pair
+            )
+            total = LinkCounts(*map(sum, zip(total, found, strict=True)))
+        return total
 
     def _encode(self, sources, targets):
         """Returns two lists of rows of ids, each row with its end of sentence."""
@@ -170,6 +181,11 @@ class Scorer:
             [[*row, tokenizer.special.eos] for row in tokenizer.encode(texts)]
             for tokenizer, texts in zip(self.tokenizers, (sources, targets), strict=True)
         ]
+
+
+def _without_ends(sequences, numbers):
+    for number in numbers:
+        yield sequences[number][:-1]
 
 
 def perplexity(scored):

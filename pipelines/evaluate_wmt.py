@@ -1,100 +1,143 @@
-"""Translates a split of a corpus with a trained model and scores the translations.
+"""Scores translations: of a split or a standard test set by a trained model, or of files.
 
     python pipelines/evaluate_wmt.py RUN
     python pipelines/evaluate_wmt.py RUN --dataset DIR --split test --output hypotheses.de
+    python pipelines/evaluate_wmt.py RUN --test-set wmt14/full
+    python pipelines/evaluate_wmt.py --hypothesis A.de --hypothesis B.de --reference test.de
 
-Prints sacreBLEU with its signature, chrF, BLEU on Moses tokens as multi-bleu.perl
-computes it (cased and lower-cased), and exact match. The figures are not comparable with
-each other.
+Prints sacreBLEU with its signature, chrF, TER, and BLEU on tokens as multi-bleu.perl
+computes it, the paper's own with split compounds among them, cased and lower-cased. The
+figures are not comparable with each other. Only what a search has written is scored, never
+what a model predicts while it is shown the reference.
 """
 
-import argparse
 import json
 import os
+import re
 import sys
 import time
 
+from evaluation_arguments import check, parse_args
 from startup import import_quietly
 
 
-def parse_args(argv=None):
-    """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Translates and scores a split of a corpus.")
-    parser.add_argument("run", metavar="RUN", help="run folder of a training run")
-    parser.add_argument(
-        "--dataset",
-        action="append",
-        help="corpus, folder, archive or name of TensorFlow Datasets (default: that of the run); "
-        "of several, the first that has the split",
-    )
-    parser.add_argument("--data-dir", help="prepared sets of TensorFlow Datasets, and unpacked archives")
-    parser.add_argument("--manual-dir", help="files downloaded by hand, for TensorFlow Datasets")
-    parser.add_argument(
-        "--split",
-        default="test",
-        help="test, validation, or a file's name before its ending (default: test)",
-    )
-    parser.add_argument(
-        "--weights",
-        default="averaged",
-        metavar="NAME",
-        help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
-        "average_checkpoints.py), or step-N (default: averaged)",
-    )
-    parser.add_argument("--beam-size", type=int, help="hypotheses kept; 1 is greedy (run: 4)")
-    parser.add_argument("--alpha", type=float, help="length penalty exponent (run: 0.6)")
-    parser.add_argument("--output", metavar="FILE", help="also writes the translations")
-    parser.add_argument("--json", action="store_true", help="prints the scores as JSON")
-    return parser.parse_args(argv)
+def translated(args):
+    """Translates with a run; returns systems, references, standard set and language."""
+    import_quietly()
+    from keras_transformer.comparison import NamedLines
+    from keras_transformer.config import replace
+    from keras_transformer.data.corpus import open_split
+    from keras_transformer.files import write_text
+    from keras_transformer.standard_sets import load_standard_set
+    from keras_transformer.training.run_folder import RunFolder
+    from keras_transformer.translator import Translator
 
-
-def main(argv=None):
-    """Runs the program; returns its exit code."""
-    args = parse_args(argv)
+    if args.output and not os.path.isdir(os.path.dirname(args.output) or "."):
+        raise ValueError(f"{args.output}: its folder does not exist")
     search = {"beam_size": args.beam_size, "alpha": args.alpha}
     search = {name: value for name, value in search.items() if value is not None}
-    import_quietly()
-    try:
-        from keras_transformer.config import replace
-        from keras_transformer.data.corpus import open_split
-        from keras_transformer.evaluation import corpus_scores
-        from keras_transformer.files import write_text
-        from keras_transformer.training.run_folder import RunFolder
-        from keras_transformer.translator import Translator
-
-        if args.output and not os.path.isdir(os.path.dirname(args.output) or "."):
-            raise ValueError(f"{args.output}: its folder does not exist")
-        data = RunFolder(args.run).config.data
+    data = RunFolder(args.run).config.data
+    standard = None
+    if args.test_set:
+        standard = load_standard_set(args.test_set, data.source, data.target)
+        name, source, targets = str(standard), standard.source, standard.references
+    else:
         found = open_split(
             ",".join(args.dataset or [data.dataset]),
-            args.split,
+            args.split or "test",
             data.source,
             data.target,
             data_dir=args.data_dir or data.data_dir,
             manual_dir=args.manual_dir or data.manual_dir,
         )
-        pairs = found.load(on_bad_utf8=data.on_bad_utf8)
-        translator = Translator.load(args.run, weights=args.weights)
-        used = replace(translator.search, **search)
-        print(
-            f"translating {len(pairs.source):,} lines of {found.dataset.name} {found.name} with the "
-            f"{args.weights} weights of {args.run} (beam {used.beam_size}, alpha {used.alpha:g})",
-            file=sys.stderr,
+        source, target = found.load(on_bad_utf8=data.on_bad_utf8)
+        name, targets = f"{found.dataset.name} {found.name}", [target]
+    weights = args.weights or "averaged"
+    translator = Translator.load(args.run, weights=weights)
+    used = replace(translator.search, **search)
+    print(
+        f"translating {len(source):,} lines of {name} with the "
+        f"{weights} weights of {args.run} (beam {used.beam_size}, alpha {used.alpha:g})",
+        file=sys.stderr,
+    )
+    begin = time.monotonic()
+    translations = translator.translate(source, **search)
+    print(f"{len(source) / (time.monotonic() - begin):.1f} sentences/s", file=sys.stderr)
+    if args.output:
+        write_text(args.output, "".join(f"{text}\n" for text in translations))
+    references = [NamedLines(name, lines) for lines in targets]
+    return [NamedLines(args.run, translations)], references, standard, data.target
+
+
+def read(args):
+    """Reads files; returns systems, references, standard set and language."""
+    from keras_transformer.comparison import NamedLines
+    from keras_transformer.data.text import read_lines
+    from keras_transformer.standard_sets import load_standard_set
+
+    systems = [NamedLines(path, read_lines(path)) for path in args.hypothesis]
+    if args.test_set:
+        if not (args.source and args.target):
+            raise ValueError("--test-set needs --source and --target, such as --source en --target de")
+        standard = load_standard_set(args.test_set, args.source, args.target)
+        return systems, [NamedLines(str(standard), x) for x in standard.references], standard, args.target
+    references = [NamedLines(path, read_lines(path)) for path in args.reference]
+    return systems, references, None, args.target or language_of(args.reference)
+
+
+def language_of(paths):
+    """The language that all names end with, as corpora are named (`test.de`, `test.de.gz`), or `None`."""
+    from babel import localedata
+
+    endings = {re.sub(r"\.(gz|xz|bz2)$", "", path).rpartition(".")[2] for path in paths}
+    ending = endings.pop() if len(endings) == 1 else ""
+    return ending if re.fullmatch("[a-z]{2}", ending) and localedata.exists(ending) else None
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    try:
+        check(args)
+        from keras_transformer.comparison import compare
+
+        systems, references, standard, language = (translated if args.run else read)(args)
+        if args.detokenize:
+            systems, references = detokenized(args.detokenize, systems, references, language)
+        found = compare(
+            systems,
+            references,
+            target_language=language,
+            tokens=args.tokens,
+            ter=not args.no_ter,
+            confidence=args.confidence,
+            significance=args.significance,
+            draws=args.draws,
+            standard_set=standard,
         )
-        begin = time.monotonic()
-        translations = translator.translate(pairs.source, **search)
-        seconds = time.monotonic() - begin
-        print(f"{len(pairs.source) / seconds:.1f} sentences/s", file=sys.stderr)
-        if args.output:
-            write_text(args.output, "".join(f"{text}\n" for text in translations))
-        scores = corpus_scores(translations, pairs.target, target_language=data.target)
     except (ValueError, OSError) as error:
         print(f"evaluate_wmt.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(scores.to_dict(), indent=2) if args.json else scores)
+    print(json.dumps(found.to_dict(), indent=2) if args.json else found)
     return 0
+
+
+def detokenized(which, systems, references, language):
+    """Returns systems and references with the tokens of one side or both joined."""
+    from keras_transformer.moses_text import detokenize
+
+    if not language:
+        raise ValueError("--detokenize needs --target, such as --target de: Moses' rules are a language's")
+
+    def join(texts):
+        return [text._replace(lines=detokenize(text.lines, language)) for text in texts]
+
+    return (
+        systems if which == "reference" else join(systems),
+        references if which == "hypothesis" else join(references),
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@ import json
 import math
 import pathlib
 
+import evaluate_wmt
 import pytest
+import sacrebleu
+import sacremoses
 
 from keras_transformer import evaluation
 from keras_transformer.evaluation import corpus_scores, multi_bleu
@@ -96,11 +99,44 @@ def test_multi_bleu_of_a_published_system():
     assert found.hypothesis_length == 72_031
 
 
-@pytest.mark.slow
-def test_sacrebleu_of_a_published_system_is_what_its_log_says():
-    # The log of the system shows sacreBLEU (13a) of the tokenised, escaped text.
-    found = corpus_scores(reference_lines("hyp.tok.en"), reference_lines("ref.tok.en"), target_language="en")
-    assert found.bleu == pytest.approx(39.69, abs=0.01)
+def evaluated(capsys, *arguments):
+    """Runs the program; returns the figures of the first system, and what it printed."""
+    assert evaluate_wmt.main([*map(str, arguments), "--no-ter", "--json"]) == 0
+    captured = capsys.readouterr()
+    return json.loads(captured.out)["systems"][0]["scores"], captured
+
+
+@pytest.mark.parametrize("target", [[], pytest.param(["--target", "en"], marks=pytest.mark.slow)])
+def test_a_published_system_scores_what_its_log_says(capsys, caplog, target):
+    # The log shows sacreBLEU (13a) of the tokenised, escaped text.
+    reference_lines("hyp.tok.en")
+    files = ["--hypothesis", REFERENCE / "hyp.tok.en", "--reference", REFERENCE / "ref.tok.en"]
+    scores, _ = evaluated(capsys, *files, *target)
+    assert scores["bleu"]["score"] == pytest.approx(39.69, abs=0.005)
+    assert [round(one, 1) for one in scores["bleu"]["precisions"]] == [69.4, 46.3, 33.3, 24.6]
+    assert "tok:13a" in scores["bleu"]["how"]
+    # What multi-bleu.perl itself printed for these files, as they are, with -lc, and split.
+    assert scores["tokenized_bleu"]["score"] == pytest.approx(39.13, abs=0.005)
+    assert [round(one, 1) for one in scores["tokenized_bleu"]["precisions"]] == [69.7, 45.7, 32.2, 23.3]
+    assert scores["tokenized_bleu"]["how"] == "multi-bleu of tokens as given, cased"
+    assert scores["tokenized_bleu_lowercase"]["score"] == pytest.approx(40.19, abs=0.005)
+    assert scores["paper_bleu"]["score"] == pytest.approx(39.57, abs=0.005)
+    assert [round(one, 1) for one in scores["paper_bleu"]["precisions"]] == [69.7, 46.1, 32.8, 24.0]
+    assert "hyp.tok.en: 2835 of 3003 lines look tokenised" in caplog.text
+    assert "ref.tok.en: 1026 of 3003 lines look escaped ('&apos;', first on line 5)" in caplog.text
+
+
+def test_detokenised_translations_are_scored_against_tokenised_references(capsys, caplog):
+    reference_lines("hyp.detok.en")
+    files = ["--hypothesis", REFERENCE / "hyp.detok.en", "--reference", REFERENCE / "ref.tok.en"]
+    scores, _ = evaluated(capsys, *files, "--detokenize", "reference")
+    assert caplog.records == []
+    moses = sacremoses.MosesDetokenizer("en")
+    references = [moses.detokenize(line.split()) for line in reference_lines("ref.tok.en")]
+    expected = sacrebleu.corpus_bleu(reference_lines("hyp.detok.en"), [references])
+    assert scores["bleu"]["score"] == pytest.approx(expected.score)
+    assert scores["bleu"]["score"] == pytest.approx(38.64, abs=0.005)
+    assert scores["tokenized_bleu"]["how"] == "multi-bleu of Moses tokens (en), cased"
 
 
 def test_equal_text_scores_100():
@@ -146,6 +182,15 @@ def test_exact_match_is_the_share_of_equal_lines():
     assert found.num_lines == 3
 
 
+def test_one_of_several_references_is_enough():
+    hypotheses, references = ["a b c d", "e f g h", "x"], [["a b c d", "u", "y"], ["v", "e f g h", "z"]]
+    found = corpus_scores(hypotheses, references, target_language="en")
+    assert found.bleu == pytest.approx(sacrebleu.corpus_bleu(hypotheses, references).score)
+    assert "nrefs:2" in found.bleu_signature
+    assert found.exact_match == pytest.approx(200 / 3)
+    assert found.tokenized_bleu.precisions[0] == pytest.approx(800 / 9)
+
+
 def test_empty_translations_count():
     full = corpus_scores(["a b c d"] * 2, ["a b c d"] * 2, target_language="en")
     half = corpus_scores(["a b c d", ""], ["a b c d"] * 2, target_language="en")
@@ -185,7 +230,9 @@ def corpus(hypotheses, references):
         (None, ["a"], TypeError, "`hypotheses.*Received: NoneType"),
         (["a"], None, TypeError, "`references.*Received: NoneType"),
         (["a", None], ["a", "b"], TypeError, "`hypotheses.*Received: NoneType on line 2"),
-        (["a"], [["a"]], TypeError, "`references.*Received: list on line 1"),
+        (["a"], [["a"], ["a", "b"]], ValueError, r"`references.*\[1\]`.*Received: 1 and 2"),
+        (["a"], [["a"], "a"], TypeError, r"`references.*\[1\]` must be a list of str. Received: str"),
+        (["a"], ["a", ["a"]], TypeError, "`references.*Received: list on line 2"),
     ],
 )
 def test_refuses(score, hypotheses, references, error, message):

@@ -146,3 +146,16 @@ log_probs = log_probs_of(np.concatenate([np.ones((6, 1)), ids[:, :-1]], axis=1).
 scores = (np.take_along_axis(log_probs, ids[..., None], -1)[..., 0] * (ids != 0)).sum(-1)
 np.testing.assert_allclose(np.asarray(found.scores)[:, 0], scores, rtol=1e-4)
 """)
+
+
+def test_attention_of_layers_is_given_out_in_a_compiled_function():
+    run("""
+model = make_model()
+attend = jax.jit(lambda *inputs: model.attend(inputs, cross=(0,), decoder=(0,), encoder=(0,)))
+attended = attend(source, target)
+logits = jax.jit(lambda *inputs: model(inputs, training=False))(source, target)
+np.testing.assert_allclose(attended.logits, logits, atol=1e-6)
+for weights in (attended.cross[0], attended.decoder[0], attended.encoder[0]):
+    np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, atol=1e-5)
+assert np.all(np.asarray(attended.cross[0])[0, ..., 3:] == 0)
+""")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.plotting import training_curves
+from keras_transformer.plotting import attention_map, training_curves
 
 HISTORY = [
     {"kind": "train", "step": 100, "minutes": 2.0, "perplexity": 50.0},
@@ -63,3 +63,21 @@ def test_gradient_norms_and_skipped_steps_are_drawn_below():
     assert below.get_ylabel() == "gradient norm"
     figure.draw_without_rendering()
     assert training_curves(history[:1]).get_axes()[2].get_legend() is None
+
+
+def test_an_attention_map_names_every_piece_and_shows_every_weight():
+    weights = np.array([[0.9, 0.1, 0.0], [0.2, 0.3, 0.5]])
+    figure = attention_map(weights, ["▁A", "▁$", "$"], ["▁Ein", "."], title="layer 2")
+    axes = figure.get_axes()[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["▁A", r"▁\$", r"\$"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["▁Ein", "."]
+    np.testing.assert_array_equal(axes.get_images()[0].get_array(), weights)
+    assert axes.get_images()[0].get_clim() == (0, 1)
+    top, bottom = (axes.transData.transform((0, row))[1] for row in (0, 1))
+    assert top > bottom  # the first target piece stands above the second
+    figure.draw_without_rendering()
+
+
+def test_an_attention_map_of_other_pieces_is_refused():
+    with pytest.raises(ValueError, match=r"\(1, 2\). Received: shape \(2, 1\)"):
+        attention_map(np.ones((2, 1)), ["a", "b"], ["c"])

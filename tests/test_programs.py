@@ -14,6 +14,7 @@ import zipfile
 
 import pytest
 import sacrebleu
+from sacrebleu.dataset import DATASETS
 
 from keras_transformer.presets import PRESETS
 from keras_transformer.translator import Translator
@@ -177,7 +178,7 @@ def test_evaluation_writes_the_translations_and_scores_them(run, corpus, tmp_pat
     translations = Translator.load(run).translate(sources, beam_size=1)
     assert output.read_text(encoding="utf-8") == "".join(f"{text}\n" for text in translations)
     bleu = sacrebleu.BLEU(trg_lang="de").corpus_score(translations, [references]).score
-    assert scores["bleu"] == pytest.approx(bleu, abs=1e-9)
+    assert scores["systems"][0]["scores"]["bleu"]["score"] == pytest.approx(bleu, abs=1e-9)
     assert scores["num_lines"] == 6
 
 
@@ -197,11 +198,33 @@ def test_evaluation_names_the_set_that_it_found_and_counts_its_lines(run, corpus
     assert f"translating 6 lines of {corpus} val with" in capsys.readouterr().err
 
 
+def test_a_run_translates_and_scores_a_standard_test_set(run, tmp_path, monkeypatch, capsys):
+    data = DATASETS["multi30k/2016"]
+    monkeypatch.setattr(data, "_outdir", str(tmp_path))
+    sources, references = map(list, zip(*SENTENCES[:4], strict=True))
+    for field, lines in (("src", sources), ("ref", references)):
+        path = tmp_path / f"multi30k_2016.en-de.{field}"
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    output = tmp_path / "hypotheses.de"
+    arguments = ["--test-set", "multi30k/2016", "--weights", "last", "--beam-size", "1", "--confidence"]
+    assert evaluate_wmt.main([str(run), *arguments, "--output", str(output)]) == 0
+    captured = capsys.readouterr()
+    assert "translating 4 lines of multi30k/2016 en-de with the last weights" in captured.err
+    assert captured.out.startswith("4 lines against multi30k/2016 en-de\n")
+    translations = output.read_text(encoding="utf-8").split("\n")[:-1]
+    assert translations == Translator.load(run, weights="last").translate(sources, beam_size=1)
+    bleu = sacrebleu.corpus_bleu(translations, [references]).score
+    assert f"BLEU                 {bleu:6.2f} ± " in captured.out
+    assert "|test:multi30k/2016|lang:en-de|" in captured.out
+
+
 def test_evaluation_prints_figures_with_their_signatures(run, capsys):
     assert evaluate_wmt.main([str(run), "--split", "validation", "--beam-size", "1"]) == 0
     captured = capsys.readouterr()
-    assert [line.split()[0] for line in captured.out.splitlines()] == [
-        "BLEU", "chrF", "tokenized", "lower", "exact",
+    labels = [line[:21].strip() for line in captured.out.split("\n\n")[1].splitlines()]
+    assert labels == [
+        "BLEU", "lower case", "chrF2", "lower case", "TER (low is good)", "lower case",
+        "tokenised BLEU", "lower case", "compounds split", "exact match",
     ]  # fmt: skip
     assert f"version:{sacrebleu.__version__}" in captured.out
     assert "translating 6 lines" in captured.err

@@ -327,9 +327,7 @@ def test_translations_do_not_depend_on_the_batch(request, name, beam_size, disti
     by_length = sorted(range(64), key=lambda i: len(texts[i]))
     for order in (range(64), by_length, by_length[::-1]):
         for batch_tokens in (2048, 300):
-            found = translator.n_best(
-                [texts[i] for i in order], batch_tokens=batch_tokens, **search
-            )
+            found = translator.n_best([texts[i] for i in order], batch_tokens=batch_tokens, **search)
             for i, one in zip(order, found, strict=True):
                 assert one.best.text == alone[i].text
                 assert one.best.ids == alone[i].ids

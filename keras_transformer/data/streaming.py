@@ -7,7 +7,14 @@ import itertools
 import pathlib
 
 from keras_transformer.data.parallel import FilePair
-from keras_transformer.data.text import DataError, LineReader, Pairs, decode_lines, iterate_lines
+from keras_transformer.data.text import (
+    DataError,
+    LineReader,
+    Pairs,
+    decode_lines,
+    iterate_lines,
+    warn_of_replaced,
+)
 
 
 def stream_files(source_path, target_path, num_pairs):
@@ -28,15 +35,17 @@ def stream_files(source_path, target_path, num_pairs):
     files = FilePair(pathlib.Path(source_path), pathlib.Path(target_path))
     if all(path.is_file() for path in files.paths):
         _check_line_counts(files)
-    first_line = 1
+    first_line, num_replaced = 1, [0, 0]
     for lines in files.chunks(num_pairs):
-        yield Pairs(
-            *(
-                decode_lines(side, name=str(path), first_line=first_line, on_bad_utf8="replace")[0]
-                for side, path in zip(lines, files.paths, strict=True)
-            )
-        )
+        pairs = Pairs([], [])
+        for number, (side, path) in enumerate(zip(lines, files.paths, strict=True)):
+            texts, replaced = decode_lines(side, name=str(path), first_line=first_line, on_bad_utf8="replace")
+            pairs[number].extend(texts)
+            num_replaced[number] += replaced
+        yield pairs
         first_line += len(lines[0])
+    for path, number in zip(files.paths, num_replaced, strict=True):
+        warn_of_replaced(path, number)
 
 
 def stream_columns(stream, name, num_pairs):

@@ -19,8 +19,6 @@ from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.training.signals import Signals
 from keras_transformer.translator import Translator
 
-_ALIGNED_PAIRS = 500  # a second or so; they hold some hundreds of anchors
-
 
 class Result(NamedTuple):
     """What a run ends with.
@@ -138,8 +136,8 @@ def _translate_unseen(session, step):
         flush=True,
     )
     translator = Translator.load(run.path)
-    scorer = Scorer(translator.model, translator.tokenizers, batch_tokens=search.batch_tokens)
-    run.save_alignment(scorer.count_anchors(*corpus.validation, max_pairs=_ALIGNED_PAIRS))
+    scorer = Scorer(translator.models[0], translator.tokenizers, batch_tokens=search.batch_tokens)
+    run.save_alignment(scorer.count_hits(*corpus.validation, more=corpus.train))
     translations = translator.translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
     write_text(path, "\n".join(translations) + "\n")

@@ -265,7 +265,7 @@ class RunFolder:
             raise ValueError(f"{path}: damaged: {error}. Remove it, or put it back from a copy") from error
 
     def save_alignment(self, counts):
-        """Writes what `AnchorCounts` say, and the choice that follows from them."""
+        """Writes what `LinkCounts` say, and the choice that follows from them."""
         if self.writes:
             write_text(self.path / _ALIGNMENT, choice_to_json(counts))
 

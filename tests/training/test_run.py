@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_transformer import config as configs
 from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
 from keras_transformer.data.portions import Portions
+from keras_transformer.scoring import Scorer
 from keras_transformer.training import clock, fitting
 from keras_transformer.training.errors import OutOfMemoryError
 from keras_transformer.training.run import report, train
@@ -80,6 +81,16 @@ def whole(corpus, tmp_path_factory):
     return train(make_config(corpus), tmp_path_factory.mktemp("runs") / "whole")
 
 
+def test_a_finished_run_knows_which_attention_aligns_best(whole):
+    written = json.loads((whole.run.path / "alignment.json").read_text(encoding="utf-8"))
+    # Nine sentences of seven words, one model layer; nouns, verbs and numbers have one translation.
+    assert 9 * 3 < written["links"] <= 9 * 12
+    assert all(len(written["hits"][name]) == 1 for name in ("output", "input"))
+    chosen = written["hits"][written["convention"]][written["layer"]]
+    assert chosen == max(max(hits) for hits in written["hits"].values())
+    assert Scorer.load(whole.run.path).choice == (written["layer"], written["convention"])
+
+
 @pytest.fixture(scope="module")
 def batch_starts():
     """At which batch each part of `resumed` began to read."""
@@ -128,6 +139,7 @@ def of_kind(run, kind):
 
 def test_the_run_folder_holds_everything(whole):
     assert {path.name for path in whole.run.path.iterdir()} == {
+        "alignment.json",
         "config.json",
         "corpus.sha256",
         "tokenizer.model",
