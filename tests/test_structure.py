@@ -16,6 +16,7 @@ FLOORS = [
     {
         "config",
         "files",
+        "translation",
         "version",
     },
     {
@@ -35,6 +36,7 @@ FLOORS = [
         "losses",
         "masks",
         "moses_text",
+        "output_formats",
         "plotting",
         "presets",
         "processed_text",
@@ -50,6 +52,7 @@ FLOORS = [
         "training.rendezvous",
         "training.resuming",
         "training.updating",
+        "translation_progress",
     },
     {
         "data.archives",
@@ -64,6 +67,8 @@ FLOORS = [
         "forced",
         "layers.dropout",
         "layers.embedding",
+        "line_stream",
+        "long_lines",
         "metrics",
         "score_lines",
         "search",
@@ -94,6 +99,7 @@ FLOORS = [
         "training.preflight",
         "training.steering",
         "training.step",
+        "translation_details",
         "training.validation",
     },
     {
