@@ -2,6 +2,28 @@
 
 import pathlib
 
+_FLAGS = (
+    ("beam-size", int, "hypotheses kept; 1 is greedy (4)"),
+    ("alpha", float, "exponent of the length penalty (0.6)"),
+    ("length-penalty", str, "gnmt, ((5 + n) / 6)^alpha; average, n^alpha; or none (gnmt)"),
+    ("stop", str, "exact: when nothing better can follow; first: at n-best ended ones (exact)"),
+    ("extra-length", int, "tokens that a translation may have more than its source, ... (50)"),
+    ("length-factor", float, "... times this ... (1)"),
+    ("max-length", int, "... and never more than these (1024)"),
+    ("min-length", int, "fewest tokens of a translation (0)"),
+    ("no-repeat-ngram", int, "no so many tokens in a row occur twice; 0 for no such rule (0)"),
+    ("n-best", int, "translations of each line (1)"),
+    ("temperature", float, "of --sampling (1)"),
+    ("top-k", int, "--sampling draws from so many tokens; 0 for all (0)"),
+    ("top-p", float, "--sampling draws from tokens that together have this probability (1)"),
+    ("seed", int, "of --sampling (1)"),
+    ("max-source-length", int, "longest source in tokens, end included (1024)"),
+    ("long-lines", str, "longer ones: split at ends of sentences, or cut (split)"),
+    ("batch-tokens", int, "source tokens of a batch, padding included (2048)"),
+)
+# Names of the fields of `SearchConfig`.
+SETTINGS = (*(name.replace("-", "_") for name, _, _ in _FLAGS), "sampling")
+
 
 def add_search_flags(parser):
     """Adds a flag for every setting of search to an `argparse.ArgumentParser`.
@@ -9,25 +31,7 @@ def add_search_flags(parser):
     A flag that is not given leaves the setting as the run has it.
     """
     group = parser.add_argument_group("search", "what is not given is as the run has it")
-    for name, kind, text in (
-        ("beam-size", int, "hypotheses kept; 1 is greedy (4)"),
-        ("alpha", float, "exponent of the length penalty (0.6)"),
-        ("length-penalty", str, "gnmt, ((5 + n) / 6)^alpha; average, n^alpha; or none (gnmt)"),
-        ("stop", str, "exact: when nothing better can follow; first: at n-best ended ones (exact)"),
-        ("extra-length", int, "tokens that a translation may have more than its source, ... (50)"),
-        ("length-factor", float, "... times this ... (1)"),
-        ("max-length", int, "... and never more than these (1024)"),
-        ("min-length", int, "fewest tokens of a translation (0)"),
-        ("no-repeat-ngram", int, "no so many tokens in a row occur twice; 0 for no such rule (0)"),
-        ("n-best", int, "translations of each line (1)"),
-        ("temperature", float, "of --sampling (1)"),
-        ("top-k", int, "--sampling draws from so many tokens; 0 for all (0)"),
-        ("top-p", float, "--sampling draws from tokens that together have this probability (1)"),
-        ("seed", int, "of --sampling (1)"),
-        ("max-source-length", int, "longest source in tokens, end included (1024)"),
-        ("long-lines", str, "longer ones: split at ends of sentences, or cut (split)"),
-        ("batch-tokens", int, "source tokens of a batch, padding included (2048)"),
-    ):
+    for name, kind, text in _FLAGS:
         group.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
     group.add_argument(
         "--sampling", action="store_true", default=None, help="draws tokens at random in place of a search"
@@ -50,10 +54,9 @@ def search_settings(args, run):
     Raises:
         ValueError: a value is refused; the message has the range.
     """
-    from keras_transformer.config import SearchConfig, from_json, replace
+    from keras_transformer.config import from_json, replace
 
-    names = SearchConfig.__dataclass_fields__
-    settings = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
     try:
         text = (pathlib.Path(run) / "config.json").read_text(encoding="utf-8")
         search = from_json(text).search
@@ -61,3 +64,14 @@ def search_settings(args, run):
         return settings  # no run: whoever opens it says so
     replace(search, **settings)
     return settings
+
+
+def describe(search):
+    """Returns a few words on a `SearchConfig`, such as `"beam 4, gnmt length penalty, alpha 0.6"`."""
+    if search.sampling:
+        return f"sampling, temperature {search.temperature:g}"
+    if search.beam_size == 1:
+        return "greedy"
+    if search.length_penalty == "none" or search.alpha == 0:
+        return f"beam {search.beam_size}, no length penalty"
+    return f"beam {search.beam_size}, {search.length_penalty} length penalty, alpha {search.alpha:g}"

@@ -16,7 +16,6 @@ FLOORS = [
     {
         "config",
         "files",
-        "translation",
         "version",
     },
     {
@@ -52,6 +51,7 @@ FLOORS = [
         "training.rendezvous",
         "training.resuming",
         "training.updating",
+        "translation",
         "translation_progress",
     },
     {
@@ -99,8 +99,8 @@ FLOORS = [
         "training.preflight",
         "training.steering",
         "training.step",
-        "translation_details",
         "training.validation",
+        "translation_details",
     },
     {
         "comparison",
