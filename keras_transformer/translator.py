@@ -158,7 +158,11 @@ class Translator:
         if details:
             found = self._with_details(parts, found)
         found = iter(found)
-        return [self._joined([next(found) for _ in one.rows], one) for one in encoded]
+        blank = BLANK._replace(token_log_probs=[], alignment=[]) if details else BLANK
+        return [
+            self._joined([next(found) for _ in one.rows], one) if one.rows else NBest([blank], [], 0, False)
+            for one in encoded
+        ]
 
     def _config(self, search):
         return replace(self.search, **search) if search else self.search
@@ -222,8 +226,6 @@ class Translator:
     def _joined(self, parts, encoded):
         """The `NBest` of one text, of the translations of its parts."""
         source_pieces = [self._pieces(self.tokenizers.source, row) for row in encoded.rows]
-        if not parts:
-            return NBest([BLANK], [], 0, False)
         if len(parts) == 1:
             return NBest(parts[0], source_pieces[0], 1, encoded.is_cut)
         whole = joined([translations[0] for translations in parts], source_pieces, self._joint)
