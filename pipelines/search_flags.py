@@ -17,7 +17,7 @@ _FLAGS = (
     ("top-k", int, "--sampling draws from so many tokens; 0 for all (0)"),
     ("top-p", float, "--sampling draws from tokens that together have this probability (1)"),
     ("seed", int, "of --sampling (1)"),
-    ("max-source-length", int, "longest source in tokens, end included (1024)"),
+    ("max-source-length", int, "longest source in tokens, end included (256)"),
     ("long-lines", str, "longer ones: split at ends of sentences, or cut (split)"),
     ("batch-tokens", int, "source tokens of a batch, padding included (2048)"),
 )
