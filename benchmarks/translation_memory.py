@@ -41,7 +41,9 @@ def main(argv=None):
         with tempfile.TemporaryDirectory() as folder:
             source, target = (pathlib.Path(folder) / name for name in ("source", "target"))
             with source.open("w", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in itertools.islice(itertools.cycle(pairs.source), number))
+                file.writelines(
+                    f"{line}\n" for line in itertools.islice(itertools.cycle(pairs.source), number)
+                )
             command = [sys.executable, PROGRAM, args.run, "--beam-size", str(args.beam_size)]
             begin = time.monotonic()
             process = subprocess.Popen([*command, "--input", source, "--output", target])
@@ -49,8 +51,8 @@ def main(argv=None):
             if status:
                 return 1
             with target.open("rb") as file:
-                lines = sum(1 for _ in file)
-            assert lines == number, f"{lines} lines out"
+                written = sum(1 for _ in file)
+            assert written == number, f"{written} lines out"
             speed = number / (time.monotonic() - begin)
             print(f"| {number:,} | {usage.ru_maxrss / 1024:,.0f} | {speed:.0f} |", flush=True)
     return 0

@@ -475,3 +475,21 @@ def test_samples_depend_on_seed_and_number_of_the_text_only(translator):
     first = translator.n_best(TEXTS, sampling=True, n_best=1, seed=7)
     assert {each.best.text for each in first} <= {text for each in texts for text in each}
     assert translator.translate(TEXTS, sampling=True, seed=8) != [each[0] for each in texts]
+
+
+@pytest.mark.parametrize("settings", [{}, {"sampling": True, "n_best": 3}], ids=str)
+def test_batches_that_are_searched_at_the_same_time_change_nothing(model, tokenizer, settings):
+    search = SearchConfig(beam_size=3, extra_length=EXTRA)
+    one, three = (Translator(model, tokenizer, search, threads=threads) for threads in (1, 3))
+    texts = [*TEXTS, "", *TEXTS[::-1]]
+    wanted, found = (x.n_best(texts, batch_tokens=29, **settings) for x in (one, three))
+    for a, b in zip(wanted, found, strict=True):
+        assert [x.text for x in a.translations] == [x.text for x in b.translations]
+        np.testing.assert_allclose(
+            [x.score for x in a.translations], [x.score for x in b.translations], rtol=1e-4
+        )
+
+
+def test_less_than_one_thread_is_refused(model, tokenizer):
+    with pytest.raises(ValueError, match="`threads` must be at least 1. Received: 0"):
+        Translator(model, tokenizer, threads=0)
