@@ -330,8 +330,9 @@ def _batches(parts, batch_tokens, numbers_of_a_row, threads):
     The budget of memory is for all batches that are searched at the same time. Few parts
     are shared out evenly among them.
     """
-    total = sum(len(part.row) + 1 for part in parts)
-    batch_tokens = min(batch_tokens, -(-total // threads))
+    lengths = [len(part.row) + 1 for part in parts]
+    longest = max(lengths, default=1)
+    batch_tokens = min(batch_tokens, -(-sum(lengths) // (threads * longest)) * longest)
     batches = []
     for number in sorted(range(len(parts)), key=lambda i: len(parts[i].row)):
         length = len(parts[number].row) + 1
