@@ -53,6 +53,22 @@ def written_atomically(path):
         raise
 
 
+def check_output(path, *inputs):
+    """Refuses an output file that cannot be written, or that is one of the inputs.
+
+    Raises:
+        ValueError: its folder does not exist, it is a folder, or it is one of `inputs`.
+    """
+    path = pathlib.Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: its folder does not exist. Make it first")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder. Name a file in it")
+    for other in inputs:
+        if path.is_file() and os.path.exists(other) and os.path.samefile(path, other):
+            raise ValueError(f"{path} is also read from. Write to another file")
+
+
 def write_text(path, text):
     """Writes UTF-8 text as `write_atomically` writes bytes.
 

@@ -65,6 +65,7 @@ class TranslationProgress:
 
     def finish(self):
         """Prints what befell lines, each kind once, and the final speed where progress is shown."""
+        self._total_bytes = self._bytes  # marks and carriage returns were not counted
         if self._shown or (self._shows and time.monotonic() - self._begin >= _SECONDS_BETWEEN_LINES[False]):
             self._print(self.status(), in_place=False)
         for flag, said in _SAID.items():

@@ -12,13 +12,13 @@ what a model predicts while it is shown the reference.
 """
 
 import json
-import os
 import re
 import sys
 import time
 
 from evaluation_arguments import check, parse_args
 from search_flags import describe, number_of_threads, search_settings
+from startup import report_os_error
 
 
 def translated(args):
@@ -27,13 +27,13 @@ def translated(args):
     from keras_transformer.comparison import NamedLines
     from keras_transformer.config import replace
     from keras_transformer.data.corpus import open_split
-    from keras_transformer.files import write_text
+    from keras_transformer.files import check_output, write_text
     from keras_transformer.standard_sets import load_standard_set
     from keras_transformer.training.run_folder import RunFolder
     from keras_transformer.translator import Translator
 
-    if args.output and not os.path.isdir(os.path.dirname(args.output) or "."):
-        raise ValueError(f"{args.output}: its folder does not exist")
+    if args.output:
+        check_output(args.output)
     search = search_settings(args, args.runs[0])
     data = RunFolder(args.runs[0]).config.data
     standard = None
@@ -115,7 +115,9 @@ def main(argv=None):
             draws=args.draws,
             standard_set=standard,
         )
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        return report_os_error("evaluate_wmt.py", error, args.output)
+    except ValueError as error:
         print(f"evaluate_wmt.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

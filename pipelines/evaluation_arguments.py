@@ -10,7 +10,9 @@ ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "output", "
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Scores translations: of a run, or of files.")
+    parser = argparse.ArgumentParser(
+        description="Scores translations: of a run, or of files.", allow_abbrev=False
+    )
     parser.add_argument(
         "runs", metavar="RUN", nargs="*", help="run folder, which translates; several are an ensemble"
     )
@@ -91,6 +93,8 @@ def check(args):
         raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
     if args.draws is not None and not args.confidence and len(args.hypothesis or ()) < 2:
         raise ValueError("--draws needs --confidence, or a second --hypothesis to test")
+    if args.n_best is not None:
+        raise ValueError("--n-best: only the best translation is scored. Leave it out")
     useless = ONLY_FILES if args.runs else ONLY_RUN
     if args.runs and args.test_set:
         useless += ("dataset", "split")

@@ -16,12 +16,14 @@ import os
 import sys
 import time
 
-from startup import import_quietly
+from startup import end_on_sigterm, import_quietly, report_os_error
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Log-probabilities of given translations.")
+    parser = argparse.ArgumentParser(
+        description="Log-probabilities of given translations.", allow_abbrev=False
+    )
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
     parser.add_argument("--source", metavar="FILE", help="one sentence a line, plain or compressed")
     parser.add_argument("--target", metavar="FILE", help="their translations, line for line")
@@ -54,6 +56,9 @@ def parse_args(argv=None):
     args = parser.parse_args(argv)
     if args.chunk_lines < 1:
         parser.error(f"--chunk-lines must be at least 1, not {args.chunk_lines}")
+    for name in ("layer", "head", "step"):
+        if getattr(args, f"alignment_{name}") is not None and not args.alignment:
+            parser.error(f"--alignment-{name} is for --alignment")
     if (args.source is None) != (args.target is None):
         parser.error("--source and --target go together; without them, pairs come from standard input")
     return args
@@ -67,11 +72,12 @@ def main(argv=None, stdin=None, stdout=None):
     import_quietly()
     try:
         from keras_transformer.data.streaming import stream_columns, stream_files
-        from keras_transformer.files import written_atomically
+        from keras_transformer.files import check_output, written_atomically
         from keras_transformer.scoring import Scorer
 
-        if args.output and not os.path.isdir(os.path.dirname(args.output) or "."):
-            raise ValueError(f"{args.output}: its folder does not exist")
+        end_on_sigterm()
+        if args.output:
+            check_output(args.output, *(name for name in (args.source, args.target) if name))
         limits = {"max_length": args.max_length, "batch_tokens": args.batch_tokens}
         limits = {name: value for name, value in limits.items() if value is not None}
         scorer = Scorer.load(args.run, weights=args.weights, **limits)
@@ -86,7 +92,9 @@ def main(argv=None, stdin=None, stdout=None):
     except BrokenPipeError:
         # Whoever read the scores has had enough; Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        return report_os_error("score.py", error, args.output or "standard output")
+    except ValueError as error:
         print(f"score.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -24,6 +24,7 @@ _FLAGS = (
     ("long-lines", str, "longer ones: split at ends of sentences, or cut (split)"),
     ("batch-tokens", int, "source tokens of a batch, padding included (2048)"),
 )
+_OF_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 # Names of the fields of `SearchConfig`.
 SETTINGS = (*(name.replace("-", "_") for name, _, _ in _FLAGS), "sampling")
 
@@ -71,7 +72,10 @@ def search_settings(args, run):
         search = from_json(text).search
     except (OSError, ValueError):
         return settings  # no run: whoever opens it says so
-    replace(search, **settings)
+    changed = replace(search, **settings)
+    drawn = [name for name in _OF_SAMPLING if name in settings and not changed.sampling]
+    if drawn:
+        raise ValueError(f"--{drawn[0].replace('_', '-')} is for --sampling. Add that, or leave it out")
     return settings
 
 

@@ -1,6 +1,7 @@
 """What every program does before TensorFlow is imported."""
 
 import contextlib
+import errno
 import importlib
 import os
 import signal
@@ -28,7 +29,8 @@ def import_quietly(module="keras_transformer.model", *, batches_at_once=False):
         import tensorflow as tf
 
         if batches_at_once:
-            tf.config.threading.set_intra_op_parallelism_threads(1)
+            with contextlib.suppress(RuntimeError):  # TensorFlow works already, as the caller has set it up
+                tf.config.threading.set_intra_op_parallelism_threads(1)
         importlib.import_module(module)
         tf.config.list_physical_devices()  # where there is no GPU, CUDA says so here
 
@@ -84,3 +86,24 @@ def _no_stderr():
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
+
+
+def end_on_sigterm():
+    """Lets SIGTERM end the program as Ctrl-C does, unfinished files removed, with code 143."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def report_os_error(program, error, output):
+    """Prints an `OSError` as one line; returns the exit code: 3 where the disk is full, else 2.
+
+    Args:
+        program: name that the line begins with.
+        error: the `OSError`.
+        output: what was written to, which errors of writing do not name.
+    """
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = f"{error.filename or output}: {(error.strerror or str(error)).lower()}"
+    remedy = ". Make room, and run it again" if full else ""
+    print(f"{program}: {reason}{remedy}", file=sys.stderr)
+    return 3 if full else 2

@@ -17,7 +17,7 @@ import os
 import sys
 
 from search_flags import add_search_flags, number_of_threads, search_settings
-from startup import open_closed_streams
+from startup import end_on_sigterm, open_closed_streams, report_os_error
 
 READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SIGPIPE
 
@@ -25,7 +25,8 @@ READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SI
 def parse_args(argv=None):
     """Parses the command line."""
     parser = argparse.ArgumentParser(
-        description="Translates standard input to standard output, one line for every line."
+        description="Translates standard input to standard output, one line for every line.",
+        allow_abbrev=False,
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folder; several are an ensemble")
     parser.add_argument(
@@ -73,12 +74,19 @@ def main(argv=None, stdin=None, stdout=None):
     try:
         search = search_settings(args, args.runs[0])
         with contextlib.ExitStack() as stack:
-            translate(args, search, *open_files(args, stdin, stdout, stack))
+            source, prefixes = open_inputs(args, stdin, stack)
+            threads = number_of_threads(args)
+            end_on_sigterm()
+            # After the imports, during which a signal ends the program on the spot.
+            output = open_output(args, stdout, stack)
+            translate(args, search, threads, source, prefixes, output)
     except BrokenPipeError:
         # Whoever read the translations has had enough; Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_LEFT
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        return report_os_error("translate.py", error, args.output or "standard output")
+    except ValueError as error:
         print(f"translate.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -86,29 +94,35 @@ def main(argv=None, stdin=None, stdout=None):
     return 0
 
 
-def open_files(args, stdin, stdout, stack):
-    """Returns the input, its lines of prefixes or `None`, and the output, opened or refused."""
+def open_inputs(args, stdin, stack):
+    """Returns the input and its lines of prefixes or `None`, opened or refused."""
     from keras_transformer.data.text import LineReader
-    from keras_transformer.files import written_atomically
+    from keras_transformer.files import check_output
     from keras_transformer.line_stream import Input
 
+    if args.output:
+        check_output(args.output, *(name for name in (args.input, args.prefix_file) if name))
     prefixes = None
     if args.prefix_file:
         prefixes = Input.of_reader(stack.enter_context(LineReader(args.prefix_file)))
     if args.input:
-        source = Input.of_reader(stack.enter_context(LineReader(args.input)))
-    else:
-        # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
-        stream = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
-        source = Input.of_stream(stream, "standard input")
+        return Input.of_reader(stack.enter_context(LineReader(args.input))), prefixes
+    # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
+    stream = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
+    return Input.of_stream(stream, "standard input"), prefixes
+
+
+def open_output(args, stdout, stack):
+    """Returns the binary file that translations are written to."""
+    from keras_transformer.files import written_atomically
+
     if args.output:
-        return source, prefixes, stack.enter_context(written_atomically(args.output))
-    return source, prefixes, sys.stdout.buffer if stdout is None else stdout
+        return stack.enter_context(written_atomically(args.output))
+    return sys.stdout.buffer if stdout is None else stdout
 
 
-def translate(args, search, source, prefixes, output):
+def translate(args, search, threads, source, prefixes, output):
     """Translates all lines, chunk by chunk."""
-    threads = number_of_threads(args)
     from keras_transformer.line_stream import LineChunks, is_regular_file
     from keras_transformer.output_formats import json_line, moses_lines, text_lines
     from keras_transformer.translation_progress import TranslationProgress

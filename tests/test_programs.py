@@ -521,3 +521,45 @@ def test_every_setting_of_search_has_a_flag():
 )
 def test_what_is_said_of_a_search(settings, words):
     assert load("search_flags").describe(SearchConfig(**settings)) == words
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "message"),
+    [
+        ("translate", ["{run}", "--top-k", "5"], "--top-k is for --sampling"),
+        ("translate", ["{run}", "--threads", "0"], "`--threads` must be at least 1. Received: 0"),
+        ("translate", ["{run}", "--output", "{folder}"], "is a folder. Name a file in it"),
+        ("translate", ["{run}", "--output", "{folder}/no/x"], "its folder does not exist"),
+        ("translate", ["{run}", "--input", "{file}", "--output", "{file}"], "is also read from"),
+        (
+            "score",
+            ["{run}", "--source", "{file}", "--target", "{file}", "--output", "{file}"],
+            "is also read",
+        ),
+        ("evaluate_wmt", ["{run}", "--n-best", "2"], "only the best translation is scored"),
+        ("evaluate_wmt", ["{run}", "--output", "{folder}"], "is a folder. Name a file in it"),
+    ],
+)
+def test_what_would_be_ignored_or_lost_is_refused(run, tmp_path, capsys, program, arguments, message):
+    file = tmp_path / "text"
+    file.write_text("the dog\n")
+    names = {"run": run, "folder": tmp_path, "file": file}
+    assert load(program).main([argument.format(**names) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"{program}.py: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert file.read_text() == "the dog\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("program", ["translate", "score"])
+def test_a_full_disk_is_named_and_ends_with_3(run, tmp_path, program):
+    file = tmp_path / "text"
+    file.write_text("the dog\n")
+    files = ["--input", file] if program == "translate" else ["--source", file, "--target", file]
+    command = [sys.executable, ROOT / "pipelines" / f"{program}.py", run, *files, "--output", "/dev/full"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 3
+    assert f"{program}.py: /dev/full: no space left on device. Make room" in ended.stderr

@@ -160,7 +160,7 @@ def _decode_line(line, name, number, on_bad_utf8):
             raise DataError(
                 f"{name}: line {number}: byte {error.start + 1} "
                 f"(0x{line[error.start]:02x}) is not valid UTF-8. "
-                "Convert the file to UTF-8, or replace such bytes with --set data.on_bad_utf8=replace"
+                "Convert the file to UTF-8, or, in a corpus, replace them: --set data.on_bad_utf8=replace"
             ) from error
         return line.decode("utf-8", errors="replace").translate(_TO_SPACE), True
 
