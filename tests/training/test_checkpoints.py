@@ -238,7 +238,7 @@ def test_states_are_tried_in_turn(run, capfd):
     training = Training(run)
     capfd.readouterr()
     assert training.checkpoints.restore() == 6
-    said = [line for line in capfd.readouterr().err.splitlines() if line]
+    said = [line for line in capfd.readouterr().err.splitlines() if "continuing from" in line]
     assert len(said) == 2
     assert all(line.endswith("; continuing from step-6") for line in said)
 
