@@ -25,17 +25,22 @@ def parse_args(argv=None):
     parser.add_argument("--weights", nargs="+", default=["averaged", "last"], metavar="NAME")
     parser.add_argument("--beam-sizes", nargs="+", type=int, default=[1, 4, 10], metavar="N")
     parser.add_argument("--alphas", nargs="+", type=float, default=[0.0, 0.6, 1.0], metavar="ALPHA")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="as of translate.py")
     return parser.parse_args(argv)
 
 
 def main(argv=None):
     """Runs the benchmark; returns its exit code."""
     args = parse_args(argv)
+    import tensorflow as tf
+
     from keras_transformer.data.corpus import open_split
     from keras_transformer.evaluation import bleu_scorer
     from keras_transformer.training.run_folder import RunFolder
     from keras_transformer.translator import Translator
 
+    if args.threads > 1:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
     data = RunFolder(args.run).config.data
     split = open_split(data.dataset, args.split, data.source, data.target)
     pairs = split.load(on_bad_utf8=data.on_bad_utf8)
@@ -43,14 +48,14 @@ def main(argv=None):
     print("| weights | beam | alpha | BLEU | length ratio | cut off | sentences/s |")
     print("|---|---|---|---|---|---|---|")
     for weights in args.weights:
-        translator = Translator.load(args.run, weights=weights)
+        translator = Translator.load(args.run, weights=weights, threads=args.threads)
         for beam_size in args.beam_sizes:
             # The penalty chooses between hypotheses; greedy search has one.
             for alpha in args.alphas if beam_size > 1 else [translator.search.alpha]:
                 settings = {"beam_size": beam_size, "alpha": alpha}
                 translator.n_best(pairs.source[:8], **settings)
                 begin = time.perf_counter()
-                found = [best for best, *_ in translator.n_best(pairs.source, **settings)]
+                found = [one.best for one in translator.n_best(pairs.source, **settings)]
                 seconds = time.perf_counter() - begin
                 bleu = scorer.corpus_score([one.text for one in found], [pairs.target])
                 cut_off = sum(not one.finished for one in found) / len(found)
