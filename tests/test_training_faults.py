@@ -586,6 +586,7 @@ def test_f31_one_step_that_is_not_finite_is_skipped_and_counted(place):
     assert any(np.any(value != state(3)[name]) for name, value in state(4).items())
 
 
+@pytest.mark.slow
 def test_f32_one_replica_that_is_not_finite(place):
     spoil(place.monkeypatch, 3, replica=1)
     after = {}
@@ -754,6 +755,7 @@ def test_f34_another_budget_is_refused_and_continues_at_the_pair_where_it_was(pl
     assert len(read) > STEPS
 
 
+@pytest.mark.slow
 def test_f35_another_number_of_replicas(place):
     place.begin()
     ended = place.call(f"{TWO} --resume-from 2")

@@ -203,6 +203,7 @@ def losses(run):
     return [record["loss"] for record in run.read_history() if record["kind"] == "train"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_served_has_the_losses_of_one_that_is_not(corpus, address, tmp_path):
     expected = losses(train(make_config(corpus, ""), tmp_path / "without").run)
     assert len(set(expected)) == 6

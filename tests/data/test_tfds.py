@@ -164,6 +164,7 @@ SETTINGS = (
 )
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_on_a_set_and_scored_in_fresh_processes(prepared, tmp_path):
     names = ["--dataset", "wmt14_translate/de-en", "--data-dir", prepared]
     settings = [part for setting in SETTINGS.split() for part in ("--set", setting)]

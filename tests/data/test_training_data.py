@@ -354,6 +354,7 @@ def check_translations(run):
     return translator
 
 
+@pytest.mark.slow
 def test_separate_vocabularies_train_and_translate(corpora, tmp_path, capsys):
     run = tmp_path / "run"
     settings = {"data__separate_vocabularies": "true", "data__vocab_size": 305}
@@ -372,6 +373,7 @@ def test_separate_vocabularies_train_and_translate(corpora, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("model_type", "vocab_size"), [("unigram", 312), ("wordpiece", 60)])
+@pytest.mark.slow
 def test_every_kind_of_vocabulary_trains_and_translates(corpora, tmp_path, model_type, vocab_size):
     run = tmp_path / "run"
     settings = {"data__model_type": model_type, "data__vocab_size": vocab_size}
@@ -384,6 +386,7 @@ def test_every_kind_of_vocabulary_trains_and_translates(corpora, tmp_path, model
         assert model.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM
 
 
+@pytest.mark.slow
 def test_a_run_on_a_prepared_corpus_keeps_to_its_vocabulary(prepared, corpora, tmp_path, capsys):
     run = tmp_path / "run"
     assert train_wmt.main(arguments_of(prepared, run)) == 0

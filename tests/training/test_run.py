@@ -183,6 +183,7 @@ def test_training_changed_the_weights(whole):
     assert len(changed) == sum(name.startswith("weights/") for name in before)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_weights(whole, corpus, tmp_path):
     other = train(make_config(corpus, seed=2, validation_sentences=0), tmp_path / "run")
     expected, found = (checkpoint_values(run, STEPS) for run in (whole.run, other.run))
@@ -380,6 +381,7 @@ def test_time_of_earlier_parts_counts(timed, capsys):
     assert "trained at step 1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_a_test_set_the_validation_set_is_translated(corpus, tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -427,6 +429,7 @@ def test_a_clock_counts_earlier_parts(monkeypatch):
     assert counted.seconds == 37.5
 
 
+@pytest.mark.slow
 def test_digits_are_apart_where_the_settings_say_so(tmp_path):
     folder = tmp_path / "numbers"
     folder.mkdir()
@@ -441,6 +444,7 @@ def test_digits_are_apart_where_the_settings_say_so(tmp_path):
         assert max(len(piece.lstrip("\u2581")) for piece in pieces) == longest
 
 
+@pytest.mark.slow
 def test_the_settings_of_a_longer_run_are_written(corpus, tmp_path):
     train(make_config(corpus, max_steps=1), tmp_path / "run")
     train(make_config(corpus, max_steps=2), tmp_path / "run")

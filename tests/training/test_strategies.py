@@ -242,6 +242,7 @@ def test_every_step_shows_the_mean_so_far_of_all_replicas():
     assert [step["steps"] for step in shown[1]] == pytest.approx([1, 2, 3, 4])
 
 
+@pytest.mark.slow
 def test_inf_on_one_replica_changes_nothing_anywhere():
     model = make_model(two_devices(), lambda: keras.optimizers.Adam(0.1), ema_decay=0.5)
     embedding = model.source_embedding.embeddings
@@ -312,6 +313,7 @@ def test_the_moving_average_follows_the_weights(strategy):
 
 
 @pytest.mark.parametrize(("strategy", "micro_batches"), [slow(one_device, 2), (two_devices, 0)])
+@pytest.mark.slow
 def test_xla_gives_the_same_steps(strategy, micro_batches):
     optimizer = OPTIMIZERS["sgd"][0]
     same_shape = [rows(seed, (7, 3, 6, 1)) for seed in range(3)]
@@ -322,6 +324,7 @@ def test_xla_gives_the_same_steps(strategy, micro_batches):
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.slow
 def test_half_precision_trains_on_one_device(precision):
     model = make_model(one_device(), lambda: keras.optimizers.Adam(0.01), dtype=precision)
     plain = make_model(one_device(), lambda: keras.optimizers.Adam(0.01))
@@ -336,6 +339,7 @@ def test_half_precision_trains_on_one_device(precision):
     assert all(weight.dtype == "float32" for weight in model.trainable_variables)
 
 
+@pytest.mark.slow
 def test_an_overflow_of_float16_is_skipped_counted_and_lowers_the_scale():
     model = make_model(one_device(), lambda: keras.optimizers.Adam(0.01), dtype="mixed_float16")
     model.optimizer.dynamic_scale.assign(2.0**100)

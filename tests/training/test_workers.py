@@ -92,6 +92,7 @@ def survivor_of(workers, victim, step):
     return survivor
 
 
+@pytest.mark.slow
 def test_a_worker_whose_fellow_was_killed_ends_and_both_go_on(start):
     settings = {"training.validation_sentences": 0}
     survivor = survivor_of(start("killed", settings), 1, 15)
