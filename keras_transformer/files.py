@@ -25,6 +25,8 @@ def write_atomically(path, data):
 def written_atomically(path):
     """Opens a binary file that gets its name when all of it is written, piece by piece.
 
+    What is no plain file, such as `/dev/null` or a named pipe, is written to as it is.
+
     Args:
         path: the final name; its folder exists.
 
@@ -33,6 +35,10 @@ def written_atomically(path):
             behind.
     """
     path = pathlib.Path(path)
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:

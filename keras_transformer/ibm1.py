@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 
 ITERATIONS = 8
-MAX_CELLS = 2_000_000  # of all tables of source by target pieces: some 150 MB, a few seconds
+MAX_CELLS = 2_000_000  # of all tables of source by target pieces: some 300 MB, a few seconds
 
 
 def sure_links(source_rows, target_rows, num_wanted):

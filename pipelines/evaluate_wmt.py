@@ -18,6 +18,7 @@ import sys
 import time
 
 from evaluation_arguments import check, parse_args
+from search_flags import describe, search_settings
 from startup import import_quietly
 
 
@@ -34,9 +35,8 @@ def translated(args):
 
     if args.output and not os.path.isdir(os.path.dirname(args.output) or "."):
         raise ValueError(f"{args.output}: its folder does not exist")
-    search = {"beam_size": args.beam_size, "alpha": args.alpha}
-    search = {name: value for name, value in search.items() if value is not None}
-    data = RunFolder(args.run).config.data
+    search = search_settings(args, args.runs[0])
+    data = RunFolder(args.runs[0]).config.data
     standard = None
     if args.test_set:
         standard = load_standard_set(args.test_set, data.source, data.target)
@@ -53,11 +53,12 @@ def translated(args):
         source, target = found.load(on_bad_utf8=data.on_bad_utf8)
         name, targets = f"{found.dataset.name} {found.name}", [target]
     weights = args.weights or "averaged"
-    translator = Translator.load(args.run, weights=weights)
+    translator = Translator.load(args.runs, weights=weights)
     used = replace(translator.search, **search)
+    runs = " and ".join(args.runs)
     print(
         f"translating {len(source):,} lines of {name} with the "
-        f"{weights} weights of {args.run} (beam {used.beam_size}, alpha {used.alpha:g})",
+        f"{weights} weights of {runs} ({describe(used)})",
         file=sys.stderr,
     )
     begin = time.monotonic()
@@ -66,7 +67,7 @@ def translated(args):
     if args.output:
         write_text(args.output, "".join(f"{text}\n" for text in translations))
     references = [NamedLines(name, lines) for lines in targets]
-    return [NamedLines(args.run, translations)], references, standard, data.target
+    return [NamedLines(runs, translations)], references, standard, data.target
 
 
 def read(args):
@@ -101,7 +102,7 @@ def main(argv=None):
         check(args)
         from keras_transformer.comparison import compare
 
-        systems, references, standard, language = (translated if args.run else read)(args)
+        systems, references, standard, language = (translated if args.runs else read)(args)
         if args.detokenize:
             systems, references = detokenized(args.detokenize, systems, references, language)
         found = compare(

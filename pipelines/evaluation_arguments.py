@@ -2,14 +2,18 @@
 
 import argparse
 
+from search_flags import SETTINGS, add_search_flags
+
 ONLY_FILES = ("reference", "source", "target")
-ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "beam_size", "alpha", "output")
+ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "output", *SETTINGS)
 
 
 def parse_args(argv=None):
     """Parses the command line."""
     parser = argparse.ArgumentParser(description="Scores translations: of a run, or of files.")
-    parser.add_argument("run", metavar="RUN", nargs="?", help="run folder of a training run; it translates")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="*", help="run folder, which translates; several are an ensemble"
+    )
     parser.add_argument(
         "--hypothesis",
         action="append",
@@ -70,9 +74,8 @@ def parse_args(argv=None):
         help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
         "average_checkpoints.py), or step-N (default: averaged)",
     )
-    run.add_argument("--beam-size", type=int, help="hypotheses kept; 1 is greedy (run: 4)")
-    run.add_argument("--alpha", type=float, help="length penalty exponent (run: 0.6)")
     run.add_argument("--output", metavar="FILE", help="also writes the translations")
+    add_search_flags(parser)
     return parser.parse_args(argv)
 
 
@@ -82,18 +85,18 @@ def check(args):
     Raises:
         ValueError: the message names them.
     """
-    if bool(args.run) == bool(args.hypothesis):
+    if bool(args.runs) == bool(args.hypothesis):
         raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both and not neither")
     if args.hypothesis and bool(args.reference) == bool(args.test_set):
         raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
     if args.draws is not None and not args.confidence and len(args.hypothesis or ()) < 2:
         raise ValueError("--draws needs --confidence, or a second --hypothesis to test")
-    useless = ONLY_FILES if args.run else ONLY_RUN
-    if args.run and args.test_set:
+    useless = ONLY_FILES if args.runs else ONLY_RUN
+    if args.runs and args.test_set:
         useless += ("dataset", "split")
     # 0 is a value too.
     wrong = [f"--{name.replace('_', '-')}" for name in useless if getattr(args, name) is not None]
     if wrong:
-        mode = "a RUN" if args.run else "--hypothesis"
+        mode = "a RUN" if args.runs else "--hypothesis"
         also = " and --test-set" if args.test_set else ""
         raise ValueError(f"{', '.join(wrong)}: of no use with {mode}{also}. Leave it out")

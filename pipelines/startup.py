@@ -29,6 +29,31 @@ def import_quietly(module="keras_transformer.model"):
         tf.config.list_physical_devices()  # where there is no GPU, CUDA says so here
 
 
+def open_closed_streams():
+    """Opens `/dev/null` for each standard stream that is closed.
+
+    Otherwise the next file that is opened would get its number, and be written to by
+    whatever prints.
+
+    Returns:
+        Whether standard output was closed.
+    """
+    closed = [number for number in range(3) if not _is_open(number)]
+    for number in closed:  # the lowest first: that is the one that `open` returns
+        os.open(os.devnull, os.O_RDWR)
+        mode, name = ("r", "stdin") if number == 0 else ("w", ("stdout", "stderr")[number - 1])
+        setattr(sys, name, os.fdopen(number, mode))
+    return 1 in closed
+
+
+def _is_open(number):
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def _ending_at_once():
     """Ctrl-C ends the process without a traceback: seconds pass in which nothing has begun."""

@@ -2,16 +2,24 @@
 
     python pipelines/translate.py RUN < text > translations
     echo 'A man is riding a horse.' | python pipelines/translate.py runs/m30k
+    tail -f log | python pipelines/translate.py runs/m30k --beam-size 1
+    python pipelines/translate.py runs/a runs/b --input test.en.gz --output test.de
+    python pipelines/translate.py runs/m30k --n-best 4 --format moses < text > n_best
 
-Blank lines stay blank. Invalid UTF-8 is replaced by U+FFFD.
+Several runs translate together, by the mean of their log-probabilities. Blank lines stay
+blank. Invalid UTF-8 is replaced by U+FFFD.
 """
 
 import argparse
-import itertools
+import contextlib
+import functools
 import os
 import sys
 
-from startup import import_quietly
+from search_flags import add_search_flags, search_settings
+from startup import import_quietly, open_closed_streams
+
+READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SIGPIPE
 
 
 def parse_args(argv=None):
@@ -19,7 +27,7 @@ def parse_args(argv=None):
     parser = argparse.ArgumentParser(
         description="Translates standard input to standard output, one line for every line."
     )
-    parser.add_argument("run", metavar="RUN", help="run folder of a training run")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folder; several are an ensemble")
     parser.add_argument(
         "--weights",
         default="averaged",
@@ -27,51 +35,104 @@ def parse_args(argv=None):
         help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
         "average_checkpoints.py), or step-N (default: averaged)",
     )
-    parser.add_argument("--beam-size", type=int, help="hypotheses kept; 1 is greedy (run: 4)")
-    parser.add_argument("--alpha", type=float, help="length penalty exponent (run: 0.6)")
+    parser.add_argument("--input", metavar="FILE", help="in place of standard input; also .gz, .xz, .bz2")
+    parser.add_argument("--output", metavar="FILE", help="in place of standard output; complete or absent")
+    parser.add_argument(
+        "--prefix-file", metavar="FILE", help="line i is what the translation of line i begins with"
+    )
+    parser.add_argument(
+        "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
+    )
+    parser.add_argument(
+        "--alignment", action="store_true", help="moses: links of pieces as well; jsonl has them always"
+    )
+    parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
     parser.add_argument(
         "--chunk-lines",
         type=int,
         default=1024,
         metavar="N",
-        help="lines read, sorted by length and translated together (default: 1024; 1 on a terminal)",
+        help="most lines that are read, sorted by length and translated together (default: 1024)",
     )
+    add_search_flags(parser)
     args = parser.parse_args(argv)
     if args.chunk_lines < 1:
         parser.error(f"--chunk-lines must be at least 1, not {args.chunk_lines}")
+    if args.scores and args.format != "text":
+        parser.error(f"--scores is for --format text; {args.format} has them always")
+    if args.alignment and args.format == "text":
+        parser.error("--alignment is for --format moses and jsonl")
     return args
 
 
 def main(argv=None, stdin=None, stdout=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
-    stdin = sys.stdin.buffer if stdin is None else stdin
-    stdout = sys.stdout.buffer if stdout is None else stdout
-    search = {"beam_size": args.beam_size, "alpha": args.alpha}
-    search = {name: value for name, value in search.items() if value is not None}
-    import_quietly()
+    if open_closed_streams() and stdout is None and not args.output:
+        return READER_LEFT
     try:
-        from keras_transformer.config import replace
-        from keras_transformer.data.text import iterate_lines
-        from keras_transformer.translator import Translator
-
-        translator = Translator.load(args.run, weights=args.weights)
-        replace(translator.search, **search)  # refuse a bad value before the first line
-        lines = iterate_lines(stdin, "standard input", on_bad_utf8="replace")
-        size = 1 if stdin.isatty() else args.chunk_lines
-        while chunk := list(itertools.islice(lines, size)):
-            for text in translator.translate(chunk, **search):
-                stdout.write(text.encode() + b"\n")
-            stdout.flush()
-    except ValueError as error:
+        search = search_settings(args, args.runs[0])
+        with contextlib.ExitStack() as stack:
+            translate(args, search, *open_files(args, stdin, stdout, stack))
+    except BrokenPipeError:
+        # Whoever read the translations has had enough; Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_LEFT
+    except (ValueError, OSError) as error:
         print(f"translate.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # Whoever read the translations has had enough; Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def open_files(args, stdin, stdout, stack):
+    """Returns the input, its lines of prefixes or `None`, and the output, opened or refused."""
+    from keras_transformer.data.text import LineReader
+    from keras_transformer.files import written_atomically
+    from keras_transformer.line_stream import Input
+
+    prefixes = None
+    if args.prefix_file:
+        prefixes = Input.of_reader(stack.enter_context(LineReader(args.prefix_file)))
+    if args.input:
+        source = Input.of_reader(stack.enter_context(LineReader(args.input)))
+    else:
+        # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
+        stream = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
+        source = Input.of_stream(stream, "standard input")
+    if args.output:
+        return source, prefixes, stack.enter_context(written_atomically(args.output))
+    return source, prefixes, sys.stdout.buffer if stdout is None else stdout
+
+
+def translate(args, search, source, prefixes, output):
+    """Translates all lines, chunk by chunk."""
+    import_quietly("keras_transformer.translator")
+    from keras_transformer.line_stream import LineChunks, is_regular_file
+    from keras_transformer.output_formats import json_line, moses_lines, text_lines
+    from keras_transformer.translation_progress import TranslationProgress
+    from keras_transformer.translator import Translator
+
+    translator = Translator.load(args.runs, weights=args.weights)
+    write = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
+    write = functools.partial(
+        write.get(args.format, moses_lines), n_best=search.get("n_best", translator.search.n_best)
+    )
+    progress = TranslationProgress(
+        source.num_bytes, shows=bool(args.output or args.input) or is_regular_file(output)
+    )
+    details = args.alignment or args.format == "jsonl"
+    for texts in LineChunks(source, args.chunk_lines, waits=source.is_regular):
+        begun = None if prefixes is None else prefixes.take(len(texts))
+        found = translator.n_best(texts, begun, first_number=progress.lines, details=details, **search)
+        for number, one in enumerate(found, start=progress.lines):
+            output.write(write(number, one).encode())
+        output.flush()
+        progress.add(texts, found)
+    if prefixes is not None:
+        prefixes.expect_end()
+    progress.finish()
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ FLOORS = [
         "losses",
         "masks",
         "moses_text",
+        "output_formats",
         "plotting",
         "presets",
         "processed_text",
@@ -50,6 +51,8 @@ FLOORS = [
         "training.rendezvous",
         "training.resuming",
         "training.updating",
+        "translation",
+        "translation_progress",
     },
     {
         "data.archives",
@@ -64,6 +67,8 @@ FLOORS = [
         "forced",
         "layers.dropout",
         "layers.embedding",
+        "line_stream",
+        "long_lines",
         "metrics",
         "score_lines",
         "search",
@@ -95,6 +100,7 @@ FLOORS = [
         "training.steering",
         "training.step",
         "training.validation",
+        "translation_details",
     },
     {
         "comparison",

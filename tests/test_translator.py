@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import translator as translator_module
 from keras_transformer.config import Config, ModelConfig, SearchConfig
 from keras_transformer.data.tokenizer import SubwordTokenizer
 from keras_transformer.data.vocabulary import Tokenizers
@@ -88,9 +89,9 @@ def log_probabilities(model, source_ids, prefix):
     return logits - largest - np.log(np.exp(logits - largest).sum(-1, keepdims=True))
 
 
-def greedy_by_hand(model, source_ids, limit):
+def greedy_by_hand(model, source_ids, limit, begun=()):
     special = model.special
-    prefix = [special.bos]
+    prefix = [special.bos, *begun]
     while len(prefix) <= limit:
         last = log_probabilities(model, source_ids, prefix)[-1]
         last[[special.pad, special.bos, special.unk]] = -np.inf
@@ -109,7 +110,7 @@ def all_greedy_by_hand(translator):
     for text in TEXTS:
         source_ids = with_eos(translator.tokenizers.source, text)
         limit = len(source_ids) + EXTRA
-        expected.append(greedy_by_hand(translator.model, source_ids, limit))
+        expected.append(greedy_by_hand(translator.models[0], source_ids, limit))
     return expected
 
 
@@ -235,7 +236,7 @@ def test_a_model_that_ends_at_once_gives_blank_translations(tokenizer):
 def test_learned_positions_limit_source_and_translation(tokenizer, caplog):
     model = make_model(tokenizer, positions="learned", max_positions=9)
     bias_of_eos(model, -1e4)
-    translator = Translator(model, tokenizer, SearchConfig(beam_size=1, extra_length=40))
+    translator = Translator(model, tokenizer, SearchConfig(beam_size=1, extra_length=40, long_lines="cut"))
     with caplog.at_level(logging.WARNING):
         translated = translator.translate([TEXTS[5]])[0]
     assert "cut 1 sentences at 8 tokens" in caplog.text
@@ -248,7 +249,7 @@ def test_a_text_that_is_too_long_is_cut_with_a_warning(translator, tokenizer, ca
     cut = tokenizer.decode([ids[:6]])[0]
     assert tokenizer.encode([cut])[0] == ids[:6]
     with caplog.at_level(logging.WARNING):
-        found = translator.translate([TEXTS[5], "a"], max_source_length=7)
+        found = translator.translate([TEXTS[5], "a"], max_source_length=7, long_lines="cut")
     assert "cut 1 sentences at 6 tokens" in caplog.text
     assert found == translator.translate([cut, "a"])
 
@@ -305,3 +306,172 @@ def test_a_run_with_separate_vocabularies_is_loaded(tokenizer, tmp_path):
     loaded = Translator.load(run.path, weights="last")
     tokenizers = Tokenizers(tokenizer, target)
     assert loaded.translate(TEXTS, beam_size=1) == Translator(model, tokenizers).translate(TEXTS, beam_size=1)
+
+
+def mixed_texts():
+    """64 texts of 1 to some 100 tokens, in no order of length."""
+    rng = np.random.default_rng(3)
+    words = " ".join(TEXTS).split()
+    return [" ".join(rng.choice(words, size=size)) for size in rng.integers(1, 30, 64)]
+
+
+@pytest.mark.parametrize(
+    ("name", "beam_size", "distinct"), [("translator", 3, 60), ("translator_that_ends", 1, 6)]
+)
+def test_translations_do_not_depend_on_the_batch(request, name, beam_size, distinct):
+    translator = request.getfixturevalue(name)
+    texts = mixed_texts()
+    search = {"beam_size": beam_size, "extra_length": 3}
+    alone = [translator.n_best([text], **search)[0].best for text in texts]
+    assert len({one.text for one in alone}) >= distinct
+    by_length = sorted(range(64), key=lambda i: len(texts[i]))
+    for order in (range(64), by_length, by_length[::-1]):
+        for batch_tokens in (2048, 300):
+            found = translator.n_best([texts[i] for i in order], batch_tokens=batch_tokens, **search)
+            for i, one in zip(order, found, strict=True):
+                assert one.best.text == alone[i].text
+                assert one.best.ids == alone[i].ids
+                assert one.best.finished == alone[i].finished
+                assert one.best.score == pytest.approx(alone[i].score, abs=1e-4)
+                assert one.best.log_prob == pytest.approx(alone[i].log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_scores_and_log_probabilities_are_those_of_full_forward_passes(translator_that_ends, beam_size):
+    model = translator_that_ends.models[0]
+    found = translator_that_ends.n_best(TEXTS, details=True, beam_size=beam_size, alpha=0.9)
+    for text, one in zip(TEXTS, found, strict=True):
+        source_ids = with_eos(translator_that_ends.tokenizers.source, text)
+        ids = one.best.ids
+        by_hand = log_probabilities(model, source_ids, [model.special.bos, *ids[:-1]])
+        by_hand = [by_hand[i, token] for i, token in enumerate(ids)]
+        np.testing.assert_allclose(one.best.token_log_probs, by_hand, rtol=1e-4, atol=1e-5)
+        assert one.best.log_prob == pytest.approx(sum(by_hand), abs=1e-4)
+        assert one.best.score == pytest.approx(sum(by_hand) / ((5 + len(ids)) / 6) ** 0.9, abs=1e-4)
+        assert one.best.finished == (ids[-1] == model.special.eos)
+        assert one.flags == ([] if one.best.finished else ["unfinished"])
+
+
+def test_n_best_lists_are_sorted_and_distinct(translator_that_ends):
+    found = translator_that_ends.n_best([*TEXTS, ""], beam_size=4, n_best=4)
+    assert [len(one.translations) for one in found] == [4] * len(TEXTS) + [1]
+    for one in found[:-1]:
+        assert len({tuple(each.ids) for each in one.translations}) == 4
+        keys = [(not each.finished, -each.score) for each in one.translations]
+        assert keys == sorted(keys)
+    best = translator_that_ends.n_best(TEXTS, beam_size=4)
+    assert [one.best.text for one in found[:-1]] == [one.best.text for one in best]
+
+
+def test_pieces_spell_the_text(translator, tokenizer):
+    (found,) = translator.n_best([TEXTS[0]])
+    ids = found.best.ids if not found.best.finished else found.best.ids[:-1]
+    assert found.source_pieces == tokenizer.pieces([TEXTS[0]])[0]
+    assert found.best.pieces == [tokenizer.entries[one][1] for one in ids]
+    assert found.best.text == tokenizer.decode([ids])[0]
+
+
+def test_a_long_text_is_translated_in_parts(translator, tokenizer):
+    first, second = "The dog reads the text, and the dog.", "Hund und Text und Hund und Text."
+    limit = 1 + max(len(row) for row in tokenizer.encode([first, second]))
+    search = {"max_source_length": limit, "details": True}
+    one, two = (each.best for each in translator.n_best([first, second], **search))
+    (whole,) = translator.n_best([f"{first} {second}"], n_best=3, **search)
+    assert (whole.num_parts, len(whole.translations), whole.is_cut) == (2, 1, False)
+    assert whole.best.text == f"{one.text} {two.text}"
+    assert whole.best.ids == one.ids + two.ids
+    assert whole.best.pieces == one.pieces + two.pieces
+    assert whole.source_pieces == sum(tokenizer.pieces([first, second]), [])
+    assert whole.best.log_prob == pytest.approx(one.log_prob + two.log_prob, abs=1e-4)
+    assert whole.best.score == pytest.approx(one.score + two.score, abs=1e-4)
+    np.testing.assert_allclose(
+        whole.best.token_log_probs, one.token_log_probs + two.token_log_probs, atol=1e-4
+    )
+    begin = len(tokenizer.encode([first])[0]), len(one.pieces)
+    moved = [(source + begin[0], target + begin[1]) for source, target in two.alignment]
+    assert whole.best.alignment == one.alignment + moved
+
+
+def test_nothing_is_put_between_the_parts_of_a_chinese_translation(model, tokenizer):
+    first, second = "The dog reads the text, and the dog.", "Hund und Text und Hund und Text."
+    search = SearchConfig(beam_size=1, max_source_length=1 + max(map(len, tokenizer.encode([first, second]))))
+    chinese = Translator(model, tokenizer, search, target_language="zh")
+    assert chinese.translate([f"{first} {second}"]) == ["".join(chinese.translate([first, second]))]
+
+
+@pytest.mark.parametrize("limit", [2, 7, 30])
+def test_no_batch_exceeds_its_budgets(monkeypatch, limit):
+    parts = [
+        translator_module._Part([5] * length, prefix=[], number=0, index=0)
+        for length in np.random.default_rng(0).integers(1, 30, 200)
+    ]
+    monkeypatch.setattr(translator_module, "_MAX_NUMBERS", 1000)
+    batches = translator_module._batches(parts, 40 * limit, lambda length: 1000 / limit)
+    assert sorted(sum(batches, [])) == list(range(200))
+    assert max(map(len, batches)) == min(limit, max(map(len, batches)))
+    for batch in batches:
+        assert len(batch) * max(len(parts[i].row) + 1 for i in batch) <= 40 * limit or len(batch) == 1
+
+
+def test_prefixes_must_be_as_many_as_texts(translator):
+    with pytest.raises(ValueError, match="Received: 1 prefixes, 2 texts"):
+        translator.translate(TEXTS[:2], ["Der"])
+    with pytest.raises(TypeError, match="`prefixes` must be a list of str"):
+        translator.translate(TEXTS[:2], "Der")
+
+
+def test_translations_begin_with_their_prefix_and_go_on_as_the_model_says(translator_that_ends, tokenizer):
+    model = translator_that_ends.models[0]
+    prefixes = ["Der Hund", "", "and the", "", "Text", "reads"]
+    found = translator_that_ends.n_best(TEXTS, prefixes, beam_size=1)
+    for text, prefix, one in zip(TEXTS, prefixes, found, strict=True):
+        begun = tokenizer.encode([prefix])[0]
+        assert one.best.ids[: len(begun)] == begun
+        source_ids = with_eos(tokenizer, text)
+        expected = greedy_by_hand(model, source_ids, len(source_ids) + EXTRA, begun)
+        assert one.best.ids == expected
+
+
+def test_an_ensemble_of_one_model_twice_is_the_model(model, translator, tokenizer):
+    twice = Translator([model, model], tokenizer, translator.search)
+    for one, two in zip(
+        translator.n_best(TEXTS, details=True), twice.n_best(TEXTS, details=True), strict=True
+    ):
+        assert one.best.text == two.best.text
+        assert one.best.score == pytest.approx(two.best.score, abs=1e-4)
+        np.testing.assert_allclose(one.best.token_log_probs, two.best.token_log_probs, atol=1e-4)
+        assert one.best.alignment == two.best.alignment
+
+
+def test_an_ensemble_takes_the_mean_of_log_probabilities(model, tokenizer):
+    models = [model, make_model(tokenizer, seed=5)]
+    both = Translator(models, tokenizer, SearchConfig(beam_size=1, extra_length=EXTRA))
+    for text in TEXTS[:3]:
+        source_ids = with_eos(tokenizer, text)
+        (found,) = both.n_best([text], details=True)
+        special, prefix = model.special, [model.special.bos]
+        means = []
+        for token in found.best.ids:
+            mean = np.mean([log_probabilities(each, source_ids, prefix)[-1] for each in models], axis=0)
+            allowed = np.delete(mean, [special.pad, special.bos, special.unk])
+            assert mean[token] == pytest.approx(allowed.max(), abs=1e-4)
+            means.append(mean[token])
+            prefix.append(token)
+        np.testing.assert_allclose(found.best.token_log_probs, means, atol=1e-4)
+        assert found.best.log_prob == pytest.approx(sum(means), abs=1e-3)
+
+
+def test_samples_depend_on_seed_and_number_of_the_text_only(translator):
+    search = {"sampling": True, "n_best": 2, "seed": 7}
+    found = translator.n_best(TEXTS, **search)
+    texts = [[one.text for one in each.translations] for each in found]
+    assert len({text for each in texts for text in each}) > len(TEXTS)
+    for number in (0, 3):
+        (alone,) = translator.n_best([TEXTS[number]], first_number=number, **search)
+        assert [one.text for one in alone.translations] == texts[number]
+    in_chunks = translator.n_best(TEXTS[:2], **search)
+    in_chunks += translator.n_best(TEXTS[2:], first_number=2, batch_tokens=1, **search)
+    assert [[one.text for one in each.translations] for each in in_chunks] == texts
+    first = translator.n_best(TEXTS, sampling=True, n_best=1, seed=7)
+    assert {each.best.text for each in first} <= {text for each in texts for text in each}
+    assert translator.translate(TEXTS, sampling=True, seed=8) != [each[0] for each in texts]

@@ -165,6 +165,11 @@ def _decode_line(line, name, number, on_bad_utf8):
         return line.decode("utf-8", errors="replace").translate(_TO_SPACE), True
 
 
+def one_line(text):
+    """Returns a text with a space for each character that some program takes for a line's end."""
+    return text.replace("\n", " ").translate(_TO_SPACE)
+
+
 def warn_of_replaced(name, num_replaced):
     """Logs on how many lines of a file invalid UTF-8 was replaced, if on any."""
     if num_replaced:
@@ -226,6 +231,11 @@ class LineReader:
             return []  # a byte-order mark and nothing more
         self.num_read += len(lines)
         return lines
+
+    @property
+    def is_compressed(self):
+        """Whether the lines are not the bytes of the file."""
+        return self._form is not None
 
     def count_rest(self):
         """Returns how many lines are left, and reads past them."""

@@ -136,7 +136,7 @@ def _translate_unseen(session, step):
         flush=True,
     )
     translator = Translator.load(run.path)
-    scorer = Scorer(translator.model, translator.tokenizers, batch_tokens=search.batch_tokens)
+    scorer = Scorer(translator.models[0], translator.tokenizers, batch_tokens=search.batch_tokens)
     run.save_alignment(scorer.count_hits(*corpus.validation, more=corpus.train))
     translations = translator.translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
