@@ -1,33 +1,37 @@
 """The weights of a run as a CTranslate2 model, for the fastest translation on CPUs.
 
-A folder holds what CTranslate2 reads (`model.bin`, `config.json`, vocabularies), the files of
-our vocabularies, and `manifest.json`; the run is not needed any more.
+The folder holds what CTranslate2 reads (`model.bin`, `config.json`, vocabularies), the files of
+our vocabularies, `keras_transformer.json` with what the model is, and a manifest. The run is not
+needed any more.
 """
 
-import dataclasses
 import pathlib
 
 import keras
 import numpy as np
 
-from keras_transformer.config import ModelConfig, SearchConfig
 from keras_transformer.data.vocabulary import save_tokenizers
-from keras_transformer.export.packages import written_package
+from keras_transformer.export.ctranslate2_translator import (
+    KIND,
+    SPECIAL_TOKENS,
+    import_ctranslate2,
+    vocabulary_tokens,
+)
+from keras_transformer.export.facts import write_facts
+from keras_transformer.export.manifest import write_manifest
+from keras_transformer.files import folder_written_atomically
 from keras_transformer.layers.embedding import sinusoids
 
 QUANTIZATIONS = ("float32", "int16", "int8")
-FORMAT = "ctranslate2"
 
-# What becomes of each setting of a model; one that is not here is refused by its name.
-_EXPRESSED = {
+# The settings of a model that `_specification` expresses; of another it knows nothing.
+_EXPRESSED = frozenset({
     "source_vocab_size", "target_vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff",
     "num_heads", "key_dim", "value_dim", "residual_dropout", "embedding_dropout", "attention_dropout",
     "relu_dropout", "norm_first", "layer_norm_epsilon", "positions", "max_positions", "sharing",
     "attention_bias", "output_bias",
-}  # fmt: skip
+})  # fmt: skip
 _POSITIONS = ("interleaved", "halves", "learned")
-# What is searched otherwise than `search_ids` does it, and what CTranslate2 calls it.
-_SPECIAL_TOKENS = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
 
 
 def export_ctranslate2(run, out, *, weights="averaged", quantization="float32"):
@@ -37,8 +41,9 @@ def export_ctranslate2(run, out, *, weights="averaged", quantization="float32"):
         run: `RunFolder`.
         out: a folder that does not exist or is empty.
         weights: as `RunFolder.load_weights` takes it.
-        quantization: how matrices are stored and multiplied: `"float32"`, `"int16"` or
-            `"int8"`, a scale for each row. Biases, norms and positions stay float32.
+        quantization: how matrices are stored and multiplied: `"float32"`; `"int16"`, with a
+            scale for each matrix; or `"int8"`, with a scale for each row. Biases, norms and
+            positions stay float32.
 
     Returns:
         `pathlib.Path` of the folder.
@@ -47,42 +52,59 @@ def export_ctranslate2(run, out, *, weights="averaged", quantization="float32"):
         ValueError: ctranslate2 is not installed; `out` is in use; the weights are missing; or
             the model has what CTranslate2 cannot hold.
     """
-    import_ctranslate2()
-    check_expressible(run.config.model)
+    ctranslate2 = import_ctranslate2()
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"`quantization` must be one of {list(QUANTIZATIONS)}. Received: {quantization!r}")
-    run.check_weights(weights)
+    check_expressible(run.config.model)
     tokenizers = run.load_tokenizers()
-    facts = {
-        "weights": weights,
-        "quantization": quantization,
-        "source": run.config.data.source,
-        "target": run.config.data.target,
-        "model": dataclasses.asdict(run.config.model),
-        "search": dataclasses.asdict(run.config.search),
-    }
-    with written_package(out, FORMAT, facts) as folder:
-        model = run.load_model(weights=weights)
-        save_model(folder, model, tokenizers, run.config.search, quantization=quantization)
+    model = run.load_model(weights=weights)
+    with folder_written_atomically(out) as folder:
+        save_model(
+            folder,
+            model,
+            tokenizers,
+            max_positions=max_positions(run.config),
+            quantization=quantization,
+        )
         save_tokenizers(folder, tokenizers)
+        write_facts(
+            folder,
+            KIND,
+            run.config,
+            weights=weights,
+            versions={"ctranslate2": ctranslate2.__version__},
+            quantization=quantization,
+            max_positions=max_positions(run.config),
+        )
+        write_manifest(folder)
     return pathlib.Path(out)
 
 
-def save_model(folder, model, tokenizers, search=None, *, quantization="float32"):
+def max_positions(config):
+    """Returns how long a sentence may be, in tokens: as long as search in the run allows.
+
+    Args:
+        config: `Config`.
+    """
+    if config.model.positions == "learned":
+        return config.model.max_positions
+    return max(config.search.max_source_length, config.search.max_length)
+
+
+def save_model(folder, model, tokenizers, *, max_positions, quantization="float32"):
     """Writes CTranslate2's own files.
 
     Args:
         folder: an existing folder.
         model: a `Transformer`.
         tokenizers: `Tokenizers`.
-        search: `SearchConfig`, whose longest sentences have positions.
+        max_positions: int, how many positions there are; that of a model that learned them.
         quantization: as `export_ctranslate2` takes it.
     """
-    spec = _specification(model, SearchConfig() if search is None else search)
-    special = {role: _SPECIAL_TOKENS[role] for role in ("bos", "eos", "unk")}
-    for role, token in special.items():
-        setattr(spec.config, f"{role}_token", token)
-    spec.config.decoder_start_token = special["bos"]
+    spec = _specification(model, max_positions)
+    for role in ("bos", "eos", "unk"):
+        setattr(spec.config, f"{role}_token", SPECIAL_TOKENS[role])
+    spec.config.decoder_start_token = SPECIAL_TOKENS["bos"]
     spec.config.add_source_bos = False
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = model.config.layer_norm_epsilon
@@ -111,40 +133,7 @@ def check_expressible(config):
         )
 
 
-def vocabulary_tokens(tokenizer):
-    """Returns the name of each id, a list of str without repetition.
-
-    It is the piece, where no other id has that name already: a text may hold a piece
-    that reads `<s>`.
-    """
-    names, taken = [None] * tokenizer.vocab_size, set()
-    order = sorted(range(tokenizer.vocab_size), key=lambda number: tokenizer.entries[number][0] != "special")
-    for number in order:
-        kind, text = tokenizer.entries[number]
-        name = _SPECIAL_TOKENS[text] if kind == "special" else text
-        while name in taken:
-            name += f"#{number}"
-        names[number] = name
-        taken.add(name)
-    return names
-
-
-def import_ctranslate2():
-    """Returns the module.
-
-    Raises:
-        ValueError: it is not installed.
-    """
-    try:
-        import ctranslate2
-    except ImportError as error:
-        raise ValueError(
-            "CTranslate2 is not installed. Install it: pip install 'keras-transformer[ctranslate2]'"
-        ) from error
-    return ctranslate2
-
-
-def _specification(model, search):
+def _specification(model, max_positions):
     """Returns a `TransformerSpec` with the weights of a model, float32."""
     from ctranslate2.specs import transformer_spec
 
@@ -152,12 +141,11 @@ def _specification(model, search):
     sizes = {"num_heads": config.num_heads, "pre_norm": config.norm_first, "head_dim": _head_width(config)}
     encoder = transformer_spec.TransformerEncoderSpec(config.num_encoder_layers, **sizes)
     decoder = transformer_spec.TransformerDecoderSpec(config.num_decoder_layers, **sizes)
-    length = max(search.max_source_length, search.max_length)
 
     encoder.embeddings[0].weight = _array(model.source_embedding.embeddings)
     decoder.embeddings.weight = _array(model.target_embedding.embeddings)
     for spec, embedding in ((encoder, model.source_embedding), (decoder, model.target_embedding)):
-        spec.position_encodings.encodings = _positions(embedding, length)
+        spec.position_encodings.encodings = _positions(embedding, max_positions)
     if config.norm_first:
         _set_norm(encoder.layer_norm, model.encoder_norm)
         _set_norm(decoder.layer_norm, model.decoder_norm)
@@ -182,14 +170,14 @@ def _array(variable):
     return np.array(keras.ops.convert_to_numpy(variable), np.float32)
 
 
-def _positions(embedding, length):
+def _positions(embedding, number):
     """What is added to the embeddings, float32, shape `(positions, d_model)`.
 
     CTranslate2 can make sinusoids itself: halves alone, and from position 1.
     """
     if embedding.positions == "learned":
         return _array(embedding.position_embeddings)
-    return _array(sinusoids(np.arange(length), embedding.d_model, embedding.positions))
+    return _array(sinusoids(np.arange(number), embedding.d_model, embedding.positions))
 
 
 def _head_width(config):
