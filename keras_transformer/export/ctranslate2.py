@@ -7,7 +7,6 @@ needed any more.
 
 import pathlib
 
-import keras
 import numpy as np
 
 from keras_transformer.data.vocabulary import save_tokenizers
@@ -167,7 +166,7 @@ def _specification(model, max_positions):
 
 
 def _array(variable):
-    return np.array(keras.ops.convert_to_numpy(variable), np.float32)
+    return variable.numpy().astype("float32", copy=True)
 
 
 def _positions(embedding, number):
