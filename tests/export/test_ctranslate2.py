@@ -28,7 +28,7 @@ from keras_transformer.export.ctranslate2 import (
 from keras_transformer.export.ctranslate2_translator import CTranslate2Translator, vocabulary_tokens
 from keras_transformer.forced import ForcedPass
 from keras_transformer.model import Transformer
-from keras_transformer.search import Rules, Step, beam_search, greedy_search
+from keras_transformer.search import Hypotheses, Rules, Step, beam_search, greedy_search
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator
 
@@ -38,8 +38,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 SIZES = {
     "source_vocab_size": 29,
     "target_vocab_size": 29,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 3,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
     "d_model": 12,
     "d_ff": 17,
     "num_heads": 3,
@@ -112,7 +112,7 @@ def test_given_translations_have_our_log_probabilities(kind, tmp_path):
         np.testing.assert_allclose(theirs.log_probs, expected.log_probs, atol=1e-4)
 
 
-def our_search(model, rows, *, beam_size, length):
+def our_search(model, rows, *, never, beam_size, length):
     """Hypotheses of our search, where tokens that are never produced lose their probability.
 
     CTranslate2 takes them out before the softmax, we after it: with a trained model, which
@@ -123,55 +123,77 @@ def our_search(model, rows, *, beam_size, length):
     for i, row in enumerate(rows):
         source_ids[i, : len(row) + 1] = [*row, 2]
     state = decoder.start(source_ids, max_length=length, hypotheses=beam_size)
-    never = np.isin(np.arange(model.config.target_vocab_size), [0, 1, 3])
+    blocked = np.isin(np.arange(model.config.target_vocab_size), never)
 
     def step(ids, position, state):
         taken = decoder.step(ids, position, state)
-        return Step(keras.ops.where(never, -1e9, taken.logits), taken.state)
+        return Step(keras.ops.where(blocked, -1e9, taken.logits), taken.state)
 
     settings = {"max_lengths": [length] * len(rows), "max_length": length, "reorder": decoder.reorder}
     rules = Rules(eos_id=2, pad_id=0, alpha=0.6, penalty="average")
     first = np.full(len(rows), 1, "int32")
     if beam_size == 1:
-        return greedy_search(step, state, first, rules, **settings)
-    return beam_search(step, state, first, rules, beam_size=beam_size, **settings)
+        found = greedy_search(step, state, first, rules, **settings)
+    else:
+        found = beam_search(step, state, first, rules, beam_size=beam_size, n_best=beam_size, **settings)
+    return Hypotheses(*(values.numpy() for values in found))
+
+
+SEARCH = {
+    "length_penalty": 0.6,
+    "disable_unk": True,
+    "suppress_sequences": [["<pad>"], ["<s>"]],
+    "return_scores": True,
+    "return_end_token": True,
+    "max_decoding_length": 10,
+}
+ROWS = [4, 7, 2, 9, 5, 6, 3, 8]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_search_gives_our_translations_and_scores(kind, beam_size, tmp_path):
+def test_beams_without_end_are_ours(kind, tmp_path):
     model = random_model(kind)
     translator, source_names, target_names = exported(model, tmp_path)
-    rows = random_rows([4, 7, 2, 9, 5, 6, 3, 8])
+    rows = random_rows(ROWS)
+    found = translator.translate_batch(
+        named(rows, source_names), beam_size=3, num_hypotheses=3, min_decoding_length=10, **SEARCH
+    )
+    ours = our_search(model, rows, never=[0, 1, 2, 3], beam_size=3, length=10)
+    for i, theirs in enumerate(found):
+        assert theirs.hypotheses == named(ours.ids[i], target_names)
+        np.testing.assert_allclose(theirs.scores, ours.scores[i], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["the paper's", "biases", "learned positions"])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_search_ends_where_ours_does(kind, beam_size, tmp_path):
+    model = random_model(kind)
+    translator, source_names, target_names = exported(model, tmp_path)
+    rows = random_rows(ROWS)
     found = translator.translate_batch(
         named(rows, source_names),
         beam_size=beam_size,
-        length_penalty=0.6,
         # It never stops for having enough, and keeps all that ended: ours comes before what the
         # limit cut off, whatever its score.
         patience=10,
         num_hypotheses=1 if beam_size == 1 else 10 * beam_size,
-        max_decoding_length=20,
         min_decoding_length=0,
-        disable_unk=True,
-        suppress_sequences=[["<pad>"], ["<s>"]],
-        return_scores=True,
-        return_end_token=True,
+        **SEARCH,
     )
-    ours = our_search(model, rows, beam_size=beam_size, length=20)
+    ours = our_search(model, rows, never=[0, 1, 3], beam_size=beam_size, length=10)
     same = 0
     for i, theirs in enumerate(found):
         ended = [number for number, one in enumerate(theirs.hypotheses) if one[-1] == "</s>"]
         best = ended[0] if ended else 0
-        length, score = int(ours.lengths[i, 0]), float(ours.scores[i, 0])
-        if theirs.hypotheses[best] == named([ours.ids.numpy()[i, 0, :length]], target_names)[0]:
+        if theirs.hypotheses[best] == named([ours.ids[i, 0, : ours.lengths[i, 0]]], target_names)[0]:
             same += 1
-            assert theirs.scores[best] == pytest.approx(score, abs=1e-4)
+            assert theirs.scores[best] == pytest.approx(ours.scores[i, 0], abs=1e-4)
         else:
             # Ours also takes ends that are among twice as many candidates.
             assert beam_size > 1
-            assert score > theirs.scores[best]
-    assert same >= len(rows) - 1
+            assert ours.finished[i, 0]
+            assert not ended or ours.scores[i, 0] > theirs.scores[best]
+    assert same >= len(rows) // 2
 
 
 @pytest.mark.parametrize("quantization", ["int16", "int8"])

@@ -32,6 +32,9 @@ from keras_transformer.export.manifest import MANIFEST, write_manifest
 from keras_transformer.model import Transformer
 from keras_transformer.training.run_folder import RunFolder
 
+# Keras copies variables in a way that NumPy 2 warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
 ROOT = pathlib.Path(__file__).parents[2]
 TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text."]
 SECRETS = {"AWS_SECRET_ACCESS_KEY": "verysecret1", "HF_TOKEN": "hf_verysecret2"}
@@ -40,7 +43,15 @@ SECRETS = {"AWS_SECRET_ACCESS_KEY": "verysecret1", "HF_TOKEN": "hf_verysecret2"}
 def make_run(folder, dataset="cldr/en-de"):
     tokenizer = SubwordTokenizer.train(TEXTS, vocab_size=290)
     config = Config(
-        model=ModelConfig(290, 290, 1, 2, d_model=8, d_ff=12, num_heads=2, norm_first=True),
+        model=ModelConfig(
+            source_vocab_size=290,
+            target_vocab_size=290,
+            num_encoder_layers=1,
+            num_decoder_layers=2,
+            d_model=8,
+            d_ff=12,
+            num_heads=2,
+        ),
         data=DataConfig(source="en", target="de", dataset=dataset),
         training=TrainingConfig(),
     )
