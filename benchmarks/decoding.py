@@ -3,7 +3,12 @@
     python benchmarks/decoding.py
     python benchmarks/decoding.py --systems ours --batches 1 32 --rounds 5
 
-Random weights in float32, `d_model` 512, 6 + 6 layers, a shared vocabulary; sources of
+`ours` and `ctranslate2-split` share the sentences out among the threads, as our programs do
+(CTranslate2: `inter_threads`); `ours-whole`, `hugging-face` and `ctranslate2` search them as one
+batch, each operation on all threads.
+
+The paper's base model with random weights in float32 (6 + 6 layers, `d_model` 512, a shared vocabulary
+of 37,000); sources of
 `--source-length` tokens, translations of exactly `--length` tokens (no end before it), beam
 search with `--beam-size` hypotheses. No tokenizer runs: only the search is timed. Each
 system has a process of its own; all are made ready and warmed up first, then they take turns,
@@ -26,8 +31,10 @@ import time
 
 PEERS = {
     "ours": (),
+    "ours-whole": (),
     "hugging-face": ("torch", "transformers"),
     "ctranslate2": ("ctranslate2",),
+    "ctranslate2-split": ("ctranslate2",),
 }
 SPECIAL = 4  # pad, bos, eos, unk
 
@@ -40,7 +47,7 @@ def parse_args(argv=None):
     parser.add_argument("--beam-size", type=int, default=4)
     parser.add_argument("--source-length", type=int, default=32, metavar="TOKENS")
     parser.add_argument("--length", type=int, default=32, metavar="TOKENS")
-    parser.add_argument("--vocab-size", type=int, default=32000)
+    parser.add_argument("--vocab-size", type=int, default=37000)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--worker", choices=PEERS, help=argparse.SUPPRESS)
@@ -58,6 +65,8 @@ def sources(args, batch):
 
 def make_ours(args):
     """Returns a function that searches translations of rows of ids."""
+    from concurrent.futures import ThreadPoolExecutor
+
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
@@ -66,7 +75,9 @@ def make_ours(args):
     from keras_transformer.decoding import search_ids
     from keras_transformer.model import Transformer
 
-    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+    parts = args.threads if args.worker == "ours" else 1
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads // parts)
+    tf.config.threading.set_inter_op_parallelism_threads(args.threads)
     model = Transformer(ModelConfig(source_vocab_size=args.vocab_size, target_vocab_size=args.vocab_size))
     config = SearchConfig(
         beam_size=args.beam_size,
@@ -80,7 +91,19 @@ def make_ours(args):
         input_signature=[tf.TensorSpec((None, None), tf.int32)],
         autograph=False,
     )
-    return lambda rows: search(rows).numpy()[:, 0].tolist()
+    pool = ThreadPoolExecutor(parts)
+
+    def translate(rows):
+        found = pool.map(lambda part: search(part).numpy()[:, 0].tolist(), shared_out(rows, parts))
+        return [length for part in found for length in part]
+
+    return translate
+
+
+def shared_out(rows, parts):
+    """Cuts rows into at most so many parts of about one size."""
+    size = -(-len(rows) // parts)
+    return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
 
 
 def make_hugging_face(args):
@@ -167,13 +190,19 @@ def make_ctranslate2(args):
         spec.validate()
         spec.optimize(quantization="float32")
         spec.save(folder)
+        parts = args.threads if args.worker == "ctranslate2-split" else 1
         translator = ctranslate2.Translator(
-            folder, device="cpu", inter_threads=1, intra_threads=args.threads, compute_type="float32"
+            folder,
+            device="cpu",
+            inter_threads=parts,
+            intra_threads=args.threads // parts,
+            compute_type="float32",
         )
 
     def translate(rows):
         found = translator.translate_batch(
             [[tokens[one] for one in row] for row in rows],
+            max_batch_size=-(-len(rows) // parts),
             beam_size=args.beam_size,
             length_penalty=0.6,
             min_decoding_length=args.length,
@@ -184,7 +213,13 @@ def make_ctranslate2(args):
     return translate
 
 
-MAKERS = {"ours": make_ours, "hugging-face": make_hugging_face, "ctranslate2": make_ctranslate2}
+MAKERS = {
+    "ours": make_ours,
+    "ours-whole": make_ours,
+    "hugging-face": make_hugging_face,
+    "ctranslate2": make_ctranslate2,
+    "ctranslate2-split": make_ctranslate2,
+}
 
 
 def work(args):
@@ -241,7 +276,7 @@ def report(args, batch, medians):
     for system, seconds in medians.items():
         ratio = f"   ours {seconds / medians['ours']:.2f} times as fast" if "ours" in medians else ""
         print(
-            f"batch {batch:3}  beam {args.beam_size}  {system:<13} {seconds:7.3f} s"
+            f"batch {batch:3}  beam {args.beam_size}  {system:<17} {seconds:7.3f} s"
             f" {batch * args.length / seconds:8.0f} target tokens/s{'' if system == 'ours' else ratio}",
             flush=True,
         )

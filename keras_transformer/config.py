@@ -402,7 +402,8 @@ class SearchConfig:
         top_p: only the fewest most probable tokens that together have this probability are
             drawn from; 1 for all.
         seed: of sampling.
-        max_source_length: the longest source, in tokens, end of sentence included.
+        max_source_length: the longest source, in tokens, end of sentence included. The default
+            is that of `data.max_length`: a model has not learned of positions beyond.
         long_lines: what becomes of longer ones: `"split"` at ends of sentences, or `"cut"`.
         batch_tokens: budget of one batch of source tokens, padding included.
     """
@@ -422,7 +423,7 @@ class SearchConfig:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 1
-    max_source_length: int = 1024
+    max_source_length: int = 256
     long_lines: str = "split"
     batch_tokens: int = 2048
 

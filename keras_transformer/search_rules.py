@@ -60,8 +60,7 @@ def best_continuations(log_probs, number, *, blocked_ids, eos_too_early, eos_id,
     """
     # So many more than are wanted, that enough are left: cheaper than masking all of them.
     number = min(number + len(blocked_ids) + 1, log_probs.shape[-1])
-    best, ids = ops.top_k(log_probs, number)
-    ids = ops.cast(ids, "int32")
+    best, ids = _largest(log_probs, number)
     allowed = best > NEVER  # not a number is not greater
     for one in blocked_ids:
         allowed &= ids != one
@@ -99,3 +98,25 @@ def without_repeated_ngrams(log_probs, ids, position, size):
     where = ops.reshape(ops.stack([row, ends], axis=-1), (-1, 2))
     hits = ops.scatter(where, ops.reshape(ops.cast(repeated, "int32"), (-1,)), ops.shape(log_probs))
     return ops.where(hits > 0, NEVER, log_probs)
+
+
+def _largest(values, number):
+    """`ops.top_k` of long rows, in two steps: first the blocks that can hold any of them.
+
+    Finding the largest of each block is one pass that vectorises; keeping a sorted list of
+    the best so far is not.
+    """
+    width = values.shape[-1]
+    block = next((size for size in range(64, 257) if width % size == 0), width)
+    if width // block <= number:
+        best, ids = ops.top_k(values, number)
+        return best, ops.cast(ids, "int32")
+    rows = ops.shape(values)[0]
+    blocks = ops.reshape(values, (rows, width // block, block))
+    _, chosen = ops.top_k(ops.max(blocks, axis=-1), number)
+    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)  # among equals, the lower id first
+    numbers = ops.arange(rows, dtype="int32")[:, None] * (width // block) + chosen
+    held = ops.take(ops.reshape(values, (-1, block)), numbers, axis=0)
+    best, places = ops.top_k(ops.reshape(held, (rows, number * block)), number)
+    places = ops.cast(places, "int32")
+    return best, ops.take_along_axis(chosen, places // block, axis=1) * block + places % block

@@ -31,7 +31,7 @@ class Translation(NamedTuple):
     alignment: list | None = None
 
 
-BLANK = Translation("", 0.0, 0.0, [], [], True, [], [])
+BLANK = Translation("", 0.0, 0.0, [], [], True)
 
 
 def joined(parts, source_pieces, joint):

@@ -1,9 +1,11 @@
 """Text in, text out: tokenizer, one model or several, and search together."""
 
+import concurrent.futures
 import dataclasses
 import itertools
 import logging
 import os
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -35,13 +37,16 @@ class Translator:
         target_language: its code; says what goes between the parts of a long line.
         choices: list of `AlignmentChoice`, one for each model; `None` for
             `alignment.fallback_choice`.
+        threads: number of batches that are searched at the same time. On CPUs it pays to
+            have as many as cores, each of which then works on a batch of its own, once
+            `tf.config.threading.set_intra_op_parallelism_threads(1)` was called.
 
     Raises:
         ValueError: the vocabularies are not as large as a model's, have other
             special ids, or are two where a model shares one matrix.
     """
 
-    def __init__(self, models, tokenizers, search=None, *, target_language="", choices=None):
+    def __init__(self, models, tokenizers, search=None, *, target_language="", choices=None, threads=1):
         self.models = list(models) if isinstance(models, (list, tuple)) else [models]
         if not self.models:
             raise ValueError("`models` must hold at least one model. Received: none")
@@ -51,16 +56,21 @@ class Translator:
         self.search = SearchConfig() if search is None else search
         self._joint = joint(target_language)
         self._details = DetailsPass(self.models, choices, batch_tokens=self.search.batch_tokens)
+        if threads < 1:
+            raise ValueError(f"`threads` must be at least 1. Received: {threads}")
+        self._threads = threads
         self._compiled = {}
+        self._compiling = threading.Lock()
 
     @classmethod
-    def load(cls, run_dirs, *, weights="averaged"):
+    def load(cls, run_dirs, *, weights="averaged", threads=1):
         """Loads the model of a run folder, or those of several.
 
         Args:
             run_dirs: folder that `train_wmt.py` wrote, or a list of such; their search
                 settings are those of the first.
             weights: name of weights, as `RunFolder.load_weights` takes it.
+            threads: as of `Translator`.
 
         Raises:
             ValueError: not a run folder, or it holds no such weights; or several have not
@@ -81,7 +91,14 @@ class Translator:
         models = [run.load_model(weights=weights) for run in runs]
         config = runs[0].config
         choices = [run.alignment() for run in runs]
-        return cls(models, tokenizers, config.search, target_language=config.data.target, choices=choices)
+        return cls(
+            models,
+            tokenizers,
+            config.search,
+            target_language=config.data.target,
+            choices=choices,
+            threads=threads,
+        )
 
     def translate(self, texts, prefixes=None, **search):
         """Translates sentences.
@@ -158,7 +175,11 @@ class Translator:
         if details:
             found = self._with_details(parts, found)
         found = iter(found)
-        return [self._joined([next(found) for _ in one.rows], one) for one in encoded]
+        blank = BLANK._replace(token_log_probs=[], alignment=[]) if details else BLANK
+        return [
+            self._joined([next(found) for _ in one.rows], one) if one.rows else NBest([blank], [], 0, False)
+            for one in encoded
+        ]
 
     def _config(self, search):
         return replace(self.search, **search) if search else self.search
@@ -166,11 +187,26 @@ class Translator:
     def _translate_parts(self, parts, config):
         """Returns for each part the list of its `Translation`s."""
         translations = [None] * len(parts)
-        for numbers in _batches(parts, config.batch_tokens, self._numbers_of_a_row(config)):
-            batch = [parts[number] for number in numbers]
-            for number, found in zip(numbers, self._translate_batch(batch, config), strict=True):
-                translations[number] = found
+        batches = _batches(parts, config.batch_tokens, self._numbers_of_a_row(config), self._threads)
+
+        def translate(numbers):
+            return self._translate_batch([parts[number] for number in numbers], config)
+
+        for numbers, found in zip(batches, self._map(translate, batches), strict=True):
+            for number, ones in zip(numbers, found, strict=True):
+                translations[number] = ones
         return translations
+
+    def _map(self, function, batches):
+        """`map(function, batches)`, of several batches at a time."""
+        if min(self._threads, len(batches)) < 2:
+            yield from map(function, batches)
+            return
+        pool = concurrent.futures.ThreadPoolExecutor(self._threads)
+        try:
+            yield from pool.map(function, batches)
+        finally:
+            pool.shutdown(cancel_futures=True)  # an interrupt waits for those begun, not for all
 
     def _translate_batch(self, parts, config):
         special = self.tokenizers.source.special
@@ -222,8 +258,6 @@ class Translator:
     def _joined(self, parts, encoded):
         """The `NBest` of one text, of the translations of its parts."""
         source_pieces = [self._pieces(self.tokenizers.source, row) for row in encoded.rows]
-        if not parts:
-            return NBest([BLANK], [], 0, False)
         if len(parts) == 1:
             return NBest(parts[0], source_pieces[0], 1, encoded.is_cut)
         whole = joined([translations[0] for translations in parts], source_pieces, self._joint)
@@ -238,22 +272,25 @@ class Translator:
         # What the graph does not depend on must not make another.
         config = replace(config, seed=1, long_lines="split", batch_tokens=1, max_source_length=2)
         key = (config, *arguments)
-        if key not in self._compiled:
-            specs = {
-                "prefix_ids": tf.TensorSpec((None, None), tf.int32),
-                "uniforms": tf.TensorSpec((None, config.n_best, None), tf.float32),
-            }
-
-            def search(source_ids, **arguments):
-                return tuple(search_ids(self.models, source_ids, config, **arguments))
-
-            # The loop is `ops.while_loop`: nothing is left to AutoGraph.
-            compiled = tf.function(search, autograph=False)
-            self._compiled[key] = compiled.get_concrete_function(
-                tf.TensorSpec((None, None), tf.int32, name="source_ids"),
-                **{name: specs[name] for name in arguments},
-            )
+        with self._compiling:
+            if key not in self._compiled:
+                self._compiled[key] = self._compile(config, arguments)
         return self._compiled[key]
+
+    def _compile(self, config, arguments):
+        specs = {
+            "prefix_ids": tf.TensorSpec((None, None), tf.int32),
+            "uniforms": tf.TensorSpec((None, config.n_best, None), tf.float32),
+        }
+
+        def search(source_ids, **arguments):
+            return tuple(search_ids(self.models, source_ids, config, **arguments))
+
+        # The loop is `ops.while_loop`: nothing is left to AutoGraph.
+        return tf.function(search, autograph=False).get_concrete_function(
+            tf.TensorSpec((None, None), tf.int32, name="source_ids"),
+            **{name: specs[name] for name in arguments},
+        )
 
     def _max_source_length(self, config):
         limits = [model.config.max_positions for model in self.models if model.config.positions == "learned"]
@@ -287,13 +324,21 @@ class _Part:
     index: int  # of the part in its text
 
 
-def _batches(parts, batch_tokens, numbers_of_a_row):
-    """Groups the numbers of parts: alike in length, within the budgets of tokens and memory."""
+def _batches(parts, batch_tokens, numbers_of_a_row, threads):
+    """Groups the numbers of parts: alike in length, within the budgets of tokens and memory.
+
+    The budget of memory is for all batches that are searched at the same time. Few parts
+    are shared out evenly among them.
+    """
+    lengths = [len(part.row) + 1 for part in parts]
+    longest = max(lengths, default=1)
+    batch_tokens = min(batch_tokens, -(-sum(lengths) // (threads * longest)) * longest)
     batches = []
     for number in sorted(range(len(parts)), key=lambda i: len(parts[i].row)):
         length = len(parts[number].row) + 1
         size = len(batches[-1]) + 1 if batches else 0
-        if not batches or size * length > batch_tokens or size * numbers_of_a_row(length) > _MAX_NUMBERS:
+        memory = size * numbers_of_a_row(length) * threads
+        if not batches or size * length > batch_tokens or memory > _MAX_NUMBERS:
             batches.append([])
         batches[-1].append(number)
     # The longest first: memory runs short at once or not at all.

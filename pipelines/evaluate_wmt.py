@@ -18,13 +18,12 @@ import sys
 import time
 
 from evaluation_arguments import check, parse_args
-from search_flags import describe, search_settings
-from startup import import_quietly
+from search_flags import describe, number_of_threads, search_settings
 
 
 def translated(args):
     """Translates with a run; returns systems, references, standard set and language."""
-    import_quietly()
+    threads = number_of_threads(args)
     from keras_transformer.comparison import NamedLines
     from keras_transformer.config import replace
     from keras_transformer.data.corpus import open_split
@@ -53,7 +52,7 @@ def translated(args):
         source, target = found.load(on_bad_utf8=data.on_bad_utf8)
         name, targets = f"{found.dataset.name} {found.name}", [target]
     weights = args.weights or "averaged"
-    translator = Translator.load(args.runs, weights=weights)
+    translator = Translator.load(args.runs, weights=weights, threads=threads)
     used = replace(translator.search, **search)
     runs = " and ".join(args.runs)
     print(

@@ -5,7 +5,7 @@ import argparse
 from search_flags import SETTINGS, add_search_flags
 
 ONLY_FILES = ("reference", "source", "target")
-ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "output", *SETTINGS)
+ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "output", "threads", *SETTINGS)
 
 
 def parse_args(argv=None):

@@ -1,6 +1,9 @@
 """Flags of translation search, the same for every program that translates."""
 
+import os
 import pathlib
+
+from startup import import_quietly
 
 _FLAGS = (
     ("beam-size", int, "hypotheses kept; 1 is greedy (4)"),
@@ -17,7 +20,7 @@ _FLAGS = (
     ("top-k", int, "--sampling draws from so many tokens; 0 for all (0)"),
     ("top-p", float, "--sampling draws from tokens that together have this probability (1)"),
     ("seed", int, "of --sampling (1)"),
-    ("max-source-length", int, "longest source in tokens, end included (1024)"),
+    ("max-source-length", int, "longest source in tokens, end included (256)"),
     ("long-lines", str, "longer ones: split at ends of sentences, or cut (split)"),
     ("batch-tokens", int, "source tokens of a batch, padding included (2048)"),
 )
@@ -33,6 +36,12 @@ def add_search_flags(parser):
     group = parser.add_argument_group("search", "what is not given is as the run has it")
     for name, kind, text in _FLAGS:
         group.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
+    group.add_argument(
+        "--threads",
+        type=int,
+        metavar="INT",
+        help="batches that are searched at the same time, a CPU core for each (all cores; with a GPU, 1)",
+    )
     group.add_argument(
         "--sampling", action="store_true", default=None, help="draws tokens at random in place of a search"
     )
@@ -64,6 +73,22 @@ def search_settings(args, run):
         return settings  # no run: whoever opens it says so
     replace(search, **settings)
     return settings
+
+
+def number_of_threads(args):
+    """Returns how many batches are searched at the same time; imports TensorFlow.
+
+    Raises:
+        ValueError: `--threads` is below 1.
+    """
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"`--threads` must be at least 1. Received: {args.threads}")
+    import_quietly("keras_transformer.translator", batches_at_once=args.threads != 1)
+    import tensorflow as tf
+
+    if args.threads is None:
+        return 1 if tf.config.list_physical_devices("GPU") else len(os.sched_getaffinity(0))
+    return args.threads
 
 
 def describe(search):

@@ -16,8 +16,8 @@ import functools
 import os
 import sys
 
-from search_flags import add_search_flags, search_settings
-from startup import import_quietly, open_closed_streams
+from search_flags import add_search_flags, number_of_threads, search_settings
+from startup import open_closed_streams
 
 READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SIGPIPE
 
@@ -108,13 +108,13 @@ def open_files(args, stdin, stdout, stack):
 
 def translate(args, search, source, prefixes, output):
     """Translates all lines, chunk by chunk."""
-    import_quietly("keras_transformer.translator")
+    threads = number_of_threads(args)
     from keras_transformer.line_stream import LineChunks, is_regular_file
     from keras_transformer.output_formats import json_line, moses_lines, text_lines
     from keras_transformer.translation_progress import TranslationProgress
     from keras_transformer.translator import Translator
 
-    translator = Translator.load(args.runs, weights=args.weights)
+    translator = Translator.load(args.runs, weights=args.weights, threads=threads)
     write = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
     write = functools.partial(
         write.get(args.format, moses_lines), n_best=search.get("n_best", translator.search.n_best)

@@ -175,6 +175,15 @@ def test_f49_a_line_of_100_000_characters_is_split(run, kind, capsys):
     assert "translated in parts: 1 of 3" in capsys.readouterr().err
 
 
+def test_f48_blank_lines_have_the_fields_of_all_others(run):
+    out = lines_of(run, b"Hund\n\n", "--format", "moses")
+    assert [len(line.split(" ||| ")) for line in out] == [4, 4]
+    out = lines_of(run, b"Hund\n\n", "--format", "moses", "--alignment")
+    assert [len(line.split(" ||| ")) for line in out] == [5, 5]
+    record = json.loads(lines_of(run, b"\n", "--format", "jsonl")[0])
+    assert (record["token_log_probs"], record["alignment"]) == ([], [])
+
+
 def test_f49_a_long_line_is_translated_in_parts_or_cut_and_counted(run, capsys):
     first, second = "The dog reads the text, and the dog.", "Hund und Text und Hund und Text."
     data = joined([f"{first} {second}", "a"])

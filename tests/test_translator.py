@@ -399,16 +399,17 @@ def test_nothing_is_put_between_the_parts_of_a_chinese_translation(model, tokeni
     assert chinese.translate([f"{first} {second}"]) == ["".join(chinese.translate([first, second]))]
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("limit", [2, 7, 30])
-def test_no_batch_exceeds_its_budgets(monkeypatch, limit):
+def test_no_batch_exceeds_its_budgets(monkeypatch, limit, threads):
     parts = [
         translator_module._Part([5] * length, prefix=[], number=0, index=0)
         for length in np.random.default_rng(0).integers(1, 30, 200)
     ]
     monkeypatch.setattr(translator_module, "_MAX_NUMBERS", 1000)
-    batches = translator_module._batches(parts, 40 * limit, lambda length: 1000 / limit)
+    batches = translator_module._batches(parts, 40 * limit, lambda length: 1000 / limit, threads)
     assert sorted(sum(batches, [])) == list(range(200))
-    assert max(map(len, batches)) == min(limit, max(map(len, batches)))
+    assert max(map(len, batches)) <= max(limit // threads, 1)
     for batch in batches:
         assert len(batch) * max(len(parts[i].row) + 1 for i in batch) <= 40 * limit or len(batch) == 1
 
@@ -475,3 +476,27 @@ def test_samples_depend_on_seed_and_number_of_the_text_only(translator):
     first = translator.n_best(TEXTS, sampling=True, n_best=1, seed=7)
     assert {each.best.text for each in first} <= {text for each in texts for text in each}
     assert translator.translate(TEXTS, sampling=True, seed=8) != [each[0] for each in texts]
+
+
+@pytest.mark.parametrize("settings", [{}, {"sampling": True, "n_best": 3}], ids=str)
+def test_batches_that_are_searched_at_the_same_time_change_nothing(model, tokenizer, settings):
+    search = SearchConfig(beam_size=3, extra_length=EXTRA)
+    one, three = (Translator(model, tokenizer, search, threads=threads) for threads in (1, 3))
+    texts = [*TEXTS, "", *TEXTS[::-1]]
+    wanted, found = (x.n_best(texts, batch_tokens=29, **settings) for x in (one, three))
+    for a, b in zip(wanted, found, strict=True):
+        assert [x.text for x in a.translations] == [x.text for x in b.translations]
+        np.testing.assert_allclose(
+            [x.score for x in a.translations], [x.score for x in b.translations], rtol=1e-4
+        )
+
+
+def test_less_than_one_thread_is_refused(model, tokenizer):
+    with pytest.raises(ValueError, match="`threads` must be at least 1. Received: 0"):
+        Translator(model, tokenizer, threads=0)
+
+
+def test_few_sentences_are_shared_out_among_the_threads():
+    parts = [translator_module._Part([5] * 9, prefix=[], number=i, index=0) for i in range(32)]
+    batches = translator_module._batches(parts, 10_000, lambda length: 1, 3)
+    assert sorted(map(len, batches)) == [10, 11, 11]

@@ -1,0 +1,92 @@
+"""What may follow a hypothesis, against sorting and counting by hand."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.search_rules import NEVER, best_continuations, without_repeated_ngrams
+
+PAD, EOS = 0, 2
+NO_END = {"eos_too_early": False, "eos_id": EOS, "pad_id": PAD}
+
+
+def continuations(log_probs, number, *, forced=None, blocked=(), **settings):
+    forced = [PAD] * len(log_probs) if forced is None else forced
+    found = best_continuations(
+        ops.array(log_probs, "float32"),
+        number,
+        blocked_ids=blocked,
+        forced_ids=ops.array(forced, "int32"),
+        **{**NO_END, **settings},
+    )
+    return tuple(ops.convert_to_numpy(x) for x in found)
+
+
+def by_sorting(row, number, blocked):
+    """The best of a row, the lower id first among equals."""
+    allowed = [i for i in range(len(row)) if i not in blocked and row[i] > NEVER]
+    best = sorted(allowed, key=lambda i: (-row[i], i))[:number]
+    return [float(row[i]) for i in best], best
+
+
+# 960 falls into blocks of 64; 1,009 is prime and is taken whole; 31 is short.
+@pytest.mark.parametrize("vocab_size", [31, 960, 1009, 8192])
+@pytest.mark.parametrize("number", [1, 8])
+def test_the_best_are_those_of_sorting(vocab_size, number):
+    rng = np.random.default_rng(vocab_size)
+    rows = rng.normal(0, 1, (7, vocab_size))
+    rows[3] = np.round(rows[3])  # many equals
+    rows[4] = -3.0  # all equal
+    rows[5, rng.permutation(vocab_size)[: vocab_size - 5]] = NEVER  # few that are possible
+    rows = rows.astype("float32")
+    blocked = (1, int(rows[0].argmax()), int(rows[1].argmax()))
+    found, ids = continuations(rows, number, blocked=blocked)
+    for row, log_probs, chosen in zip(rows, found, ids, strict=True):
+        allowed = log_probs > NEVER
+        wanted = by_sorting(row, number, blocked)
+        assert (log_probs[allowed][:number].tolist(), chosen[allowed][:number].tolist()) == wanted
+
+
+def test_a_row_that_is_not_a_number_has_no_continuation():
+    rows = np.full((2, 960), np.nan, "float32")
+    rows[1] = np.linspace(-9, -1, 960)
+    found, ids = continuations(rows, 2)
+    assert (found[0] == NEVER).all()
+    assert ids[1, :2].tolist() == [959, 958]
+
+
+def test_an_end_is_blocked_while_it_is_too_early():
+    rows = [[-4.0, -3.0, -1.0, -2.0, -5.0]]
+    for too_early, wanted in ((False, [2, 3]), (True, [3, 1])):
+        found, ids = continuations(rows, 2, eos_too_early=too_early)
+        assert ids[0][found[0] > NEVER][:2].tolist() == wanted
+
+
+def test_a_forced_token_is_the_only_one_even_if_it_is_blocked():
+    rows = [[-4.0, -3.0, -1.0, -2.0, -5.0]] * 3
+    found, ids = continuations(rows, 2, forced=[4, PAD, 1], blocked=(1,))
+    assert [ids[i][found[i] > NEVER].tolist()[:2] for i in range(3)] == [[4], [2, 3], [1]]
+    assert found[0][0] == -5.0
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens", "blocked"),
+    [
+        (1, [], []),
+        (1, [3, 5, 3], [3, 5]),
+        (2, [3], []),
+        (2, [3, 5, 3], [5]),
+        (2, [3, 5, 4], []),
+        (2, [3, 3], [3]),
+        (2, [3, 5, 3, 4, 3], [4, 5]),
+        (3, [3, 5, 4, 3, 5], [4]),
+        (3, [3, 5, 4, 3], []),
+        (3, [3, 3, 3], [3]),
+        (4, [3, 5], []),
+    ],
+)
+def test_tokens_that_would_repeat_an_ngram_by_hand(size, tokens, blocked):
+    ids = np.full((2, 7), 6, "int32")  # what stands behind the tokens is not one of them
+    ids[1, : len(tokens)] = tokens
+    found = without_repeated_ngrams(ops.zeros((2, 7)), ops.array(ids), len(tokens), size)
+    assert np.flatnonzero(ops.convert_to_numpy(found)[1] == NEVER).tolist() == blocked
