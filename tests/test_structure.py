@@ -31,6 +31,13 @@ FLOORS = [
         "data.sequences",
         "data.text",
         "data.tokenizer_base",
+        "export.chunks",
+        "export.manifest",
+        "export.model_card",
+        "export.serving_files",
+        "export.settings",
+        "export.versions",
+        "export.warmup",
         "ibm1",
         "layers.projection",
         "losses",
@@ -64,6 +71,8 @@ FLOORS = [
         "data.tokenizer",
         "data.wordpiece_learning",
         "evaluation",
+        "export.forcing",
+        "export.loading",
         "forced",
         "layers.dropout",
         "layers.embedding",
@@ -108,6 +117,7 @@ FLOORS = [
         "data.progress",
         "data.sources",
         "data.vocabulary",
+        "export.translating",
         "layers.decoder",
         "layers.encoder",
         "training.placement",
@@ -126,6 +136,7 @@ FLOORS = [
     },
     {
         "data.preparing",
+        "export.saved_model",
         "scoring",
         "training.opening",
         "translator",
@@ -241,7 +252,7 @@ def test_no_private_part_of_keras_or_tensorflow_is_imported():
 
 
 def test_every_folder_is_a_package_with_a_docstring():
-    assert len(PACKAGES) == 4
+    assert len(PACKAGES) == 5
     for folder in PACKAGES:
         tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
         assert ast.get_docstring(tree), folder

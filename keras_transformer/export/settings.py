@@ -36,7 +36,8 @@ class ServingSettings:
     def __post_init__(self):
         if self.search.sampling:
             raise ValueError(
-                "An exported model searches, it does not sample: leave `sampling` out. Received: sampling=True"
+                "An exported model searches, it does not sample. Leave `sampling` out. "
+                "Received: sampling=True"
             )
         for name in ("max_sentences", "max_characters"):
             value = getattr(self, name)

@@ -81,7 +81,7 @@ class ServedModel:
             return [tf.identity(value) for value in given]
 
     def checked_rows(self, rows):
-        """Refuses too many rows, in the graph.
+        """Refuses too many rows, in the graph, and rows of other shapes, which callers may send.
 
         Args:
             rows: tensor of any type.
@@ -89,6 +89,7 @@ class ServedModel:
         Returns:
             `rows`.
         """
+        rows = tf.ensure_shape(rows, rows.shape)
         most = self.settings.max_sentences
         number = tf.shape(rows)[0]
         message = f"At most {most} sentences may be sent together. Send fewer. Received:"
