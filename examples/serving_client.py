@@ -51,8 +51,8 @@ def translate_grpc(texts, address, model, timeout):
             outputs = service.Predict(request, timeout=timeout).outputs
         except grpc.RpcError as error:
             raise OSError(f"{error.code().name}: {error.details()}") from error
-    translations = [text.decode() for text in outputs["translation"].string_val]
-    return list(zip(translations, outputs["score"].float_val, strict=True))
+    translations, scores = (tf.make_ndarray(outputs[name]).tolist() for name in ("translation", "score"))
+    return [(text.decode(), score) for text, score in zip(translations, scores, strict=True)]
 
 
 def main(argv=None, stdin=None):
