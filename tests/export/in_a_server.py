@@ -24,6 +24,7 @@ class _Blocked:
 sys.meta_path.insert(0, _Blocked())
 
 import tensorflow as tf  # noqa: E402
+from tensorflow.core.protobuf import config_pb2  # noqa: E402
 from tensorflow_serving.apis import predict_pb2  # noqa: E402
 
 
@@ -37,17 +38,25 @@ def load_text_operations():
 def main(model, requests, responses, threads):
     load_text_operations()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        signatures = tf.compat.v1.saved_model.load(session, ["serve"], model).signature_def
+        signatures = dict(tf.compat.v1.saved_model.load(session, ["serve"], model).signature_def)
+        del signatures["__saved_model_init_op"]
+
+        callables = {}
+        for name, signature in signatures.items():
+            fed, fetched = sorted(signature.inputs.items()), sorted(signature.outputs.items())
+            options = config_pb2.CallableOptions(
+                feed=[info.name for _, info in fed], fetch=[info.name for _, info in fetched]
+            )
+            # Not `session.run`, whose Python checks shapes before the graph sees them.
+            run = session._make_callable_from_options(options)
+            callables[name] = run, [key for key, _ in fed], [key for key, _ in fetched]
 
         def predict(request):
-            signature = signatures[request.model_spec.signature_name]
-            fed = {
-                signature.inputs[key].name: tf.make_ndarray(value) for key, value in request.inputs.items()
-            }
-            names = {key: info.name for key, info in signature.outputs.items()}
+            run, fed, fetched = callables[request.model_spec.signature_name]
             response = predict_pb2.PredictResponse()
             try:
-                found = session.run(names, fed)
+                found = run(*(tf.make_ndarray(request.inputs[key]) for key in fed))
+                found = dict(zip(fetched, found, strict=True))
             except tf.errors.InvalidArgumentError as error:
                 found = {"error": error.message}
             for key, value in found.items():
@@ -56,12 +65,11 @@ def main(model, requests, responses, threads):
 
         read = tf.compat.v1.io.tf_record_iterator(requests)
         parsed = [predict_pb2.PredictRequest.FromString(record) for record in read]
-        with (
-            concurrent.futures.ThreadPoolExecutor(int(threads)) as pool,
-            tf.io.TFRecordWriter(responses) as out,
-        ):
-            for response in pool.map(predict, parsed):
-                out.write(response)
+        with concurrent.futures.ThreadPoolExecutor(int(threads)) as pool:
+            answers = list(pool.map(predict, parsed))
+    with tf.io.TFRecordWriter(responses) as out:
+        for answer in answers:
+            out.write(answer)
     assert "keras.src" not in sys.modules
     assert not any(name.startswith("keras_transformer") for name in sys.modules)
 
