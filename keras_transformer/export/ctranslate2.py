@@ -16,7 +16,7 @@ from keras_transformer.export.ctranslate2_translator import (
     import_ctranslate2,
     vocabulary_tokens,
 )
-from keras_transformer.export.facts import write_facts
+from keras_transformer.export.facts import with_search, write_facts
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.files import folder_written_atomically
 from keras_transformer.layers.embedding import sinusoids
@@ -33,13 +33,14 @@ _EXPRESSED = frozenset({
 _POSITIONS = ("interleaved", "halves", "learned")
 
 
-def export_ctranslate2(run, out, *, weights="averaged", quantization="float32"):
+def export_ctranslate2(run, out, *, weights="averaged", search=None, quantization="float32"):
     """Writes a model of CTranslate2's: the folder is complete, or it does not appear.
 
     Args:
         run: `RunFolder`.
         out: a folder that does not exist or is empty.
         weights: as `RunFolder.load_weights` takes it.
+        search: dict, settings of search that are not to be as the run has them.
         quantization: how matrices are stored and multiplied: `"float32"`; `"int16"`, with a
             scale for each matrix; or `"int8"`, with a scale for each row. Biases, norms and
             positions stay float32.
@@ -54,7 +55,8 @@ def export_ctranslate2(run, out, *, weights="averaged", quantization="float32"):
     ctranslate2 = import_ctranslate2()
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"`quantization` must be one of {list(QUANTIZATIONS)}. Received: {quantization!r}")
-    check_expressible(run.config.model)
+    config = with_search(run.config, search)
+    check_expressible(config.model)
     tokenizers = run.load_tokenizers()
     model = run.load_model(weights=weights)
     with folder_written_atomically(out) as folder:
@@ -62,18 +64,18 @@ def export_ctranslate2(run, out, *, weights="averaged", quantization="float32"):
             folder,
             model,
             tokenizers,
-            max_positions=max_positions(run.config),
+            max_positions=max_positions(config),
             quantization=quantization,
         )
         save_tokenizers(folder, tokenizers)
         write_facts(
             folder,
             KIND,
-            run.config,
+            config,
             weights=weights,
             versions={"ctranslate2": ctranslate2.__version__},
             quantization=quantization,
-            max_positions=max_positions(run.config),
+            max_positions=max_positions(config),
         )
         write_manifest(folder)
     return pathlib.Path(out)

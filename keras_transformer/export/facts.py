@@ -4,9 +4,23 @@ import dataclasses
 import json
 import pathlib
 
+from keras_transformer.config import replace
 from keras_transformer.version import VERSION
 
 FACTS = "keras_transformer.json"
+
+
+def with_search(config, search):
+    """Returns a `Config` with other settings of search.
+
+    Args:
+        config: `Config`.
+        search: dict, name -> value; or `None`.
+
+    Raises:
+        ValueError: a setting that is refused.
+    """
+    return replace(config, search=replace(config.search, **(search or {})))
 
 
 def write_facts(folder, kind, config, *, weights, versions, **more):

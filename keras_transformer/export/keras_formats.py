@@ -13,7 +13,7 @@ import keras
 
 from keras_transformer.config import ModelConfig
 from keras_transformer.data.vocabulary import save_tokenizers
-from keras_transformer.export.facts import read_facts, write_facts
+from keras_transformer.export.facts import read_facts, with_search, write_facts
 from keras_transformer.export.manifest import check_manifest, write_manifest
 from keras_transformer.files import folder_written_atomically
 from keras_transformer.model import Transformer
@@ -25,13 +25,14 @@ _CLASS = f"{Transformer.__module__.partition('.')[0]}>Transformer"
 _MAX_JSON_BYTES = 2**20
 
 
-def export_keras(run, out, *, weights="averaged", weights_only=False):
+def export_keras(run, out, *, weights="averaged", search=None, weights_only=False):
     """Writes a model in Keras' format: the folder is complete, or it does not appear.
 
     Args:
         run: `RunFolder`.
         out: a folder that does not exist or is empty.
         weights: as `RunFolder.load_weights` takes it.
+        search: dict, settings of search that are not to be as the run has them.
         weights_only: `model.weights.h5` in place of `model.keras`, which also says what
             model it is.
 
@@ -42,6 +43,7 @@ def export_keras(run, out, *, weights="averaged", weights_only=False):
         ValueError: `out` is in use, or the weights are missing.
     """
     kind = "weights" if weights_only else "keras"
+    config = with_search(run.config, search)
     tokenizers = run.load_tokenizers()
     model = run.load_model(weights=weights)
     with folder_written_atomically(out) as folder:
@@ -50,7 +52,7 @@ def export_keras(run, out, *, weights="averaged", weights_only=False):
         else:
             model.save(folder / FILES[kind])
         save_tokenizers(folder, tokenizers)
-        write_facts(folder, kind, run.config, weights=weights, versions={"keras": keras.__version__})
+        write_facts(folder, kind, config, weights=weights, versions={"keras": keras.__version__})
         write_manifest(folder)
     return pathlib.Path(out)
 
