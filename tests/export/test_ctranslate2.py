@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 
+import export_model
 import keras
 import numpy as np
 import pytest
@@ -269,7 +270,7 @@ def folder(run, tmp_path_factory):
     return export_ctranslate2(run, tmp_path_factory.mktemp("out") / "exported", weights="last")
 
 
-@pytest.mark.parametrize("kind", ["shared", "separate", "wordpiece"])
+@pytest.mark.parametrize("kind", ["separate", "wordpiece"])
 def test_a_folder_translates_as_its_run_does(kind, tmp_path):
     run = make_run(tmp_path / "run", kind=kind)
     out = export_ctranslate2(run, tmp_path / "out", weights="last")
@@ -354,6 +355,21 @@ def test_as_many_positions_as_search_may_need():
     assert max_positions(config) == 130
     learned = Config(model=ModelConfig(positions="learned", max_positions=70), data=DataConfig(max_length=70))
     assert max_positions(learned) == 70
+
+
+def test_the_program_exports_with_settings_of_search(run, tmp_path, capsys):
+    out = tmp_path / "a b"
+    argv = [str(run.path), str(out), "--format", "ctranslate2", "--weights", "last"]
+    assert export_model.main([*argv, "--quantization", "int8", "--beam-size", "3"]) == 0
+    facts = json.loads((out / "keras_transformer.json").read_text())
+    assert (facts["quantization"], facts["search"]["beam_size"], facts["weights"]) == ("int8", 3, "last")
+    assert CTranslate2Translator(out).search.beam_size == 3
+    assert f"translate_ctranslate2.py '{out}' < TEXT" in capsys.readouterr().out
+    assert export_model.main(argv) == 2
+    assert "exists and is not an empty folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        export_model.parse_args([*argv, "--frozen"])
+    assert "--frozen is for --format savedmodel, not ctranslate2" in capsys.readouterr().err
 
 
 def translated(argv, text):

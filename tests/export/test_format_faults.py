@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 
+import export_model
 import h5py
 import keras
 import numpy as np
@@ -100,6 +101,18 @@ def test_the_same_run_gives_the_same_bytes_of_weights(exported, run, tmp_path):
         assert one.getvalue() == other.getvalue()
     else:
         assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_program_exports_both(kind, run, tmp_path, capsys):
+    out = tmp_path / "out"
+    argv = [str(run.path), str(out), "--format", kind, "--weights", "last", "--alpha", "0.9"]
+    assert export_model.main(argv) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    assert json.loads((out / "keras_transformer.json").read_text())["search"]["alpha"] == 0.9
+    load_keras(out)
+    assert export_model.main([*argv, "--beam-size", "0"]) == 2
+    assert "`beam_size` of SearchConfig must be" in capsys.readouterr().err
 
 
 def test_keras_alone_loads_the_file_in_a_fresh_process(run, tmp_path):
