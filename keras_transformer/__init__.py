@@ -34,6 +34,8 @@ _MODULES = {
     "data.vocabulary": ("Tokenizers", "load_tokenizer", "train_tokenizer"),
     "data.wordpiece": ("WordPieceTokenizer",),
     "evaluation": ("corpus_scores",),
+    "export.loading": ("load_exported",),
+    "export.saved_model": ("export_saved_model",),
     "layers.attention": ("MultiHeadAttention", "scaled_dot_product_attention"),
     "layers.decoder": ("DecoderLayer",),
     "layers.embedding": ("PositionalEmbedding", "sinusoids"),

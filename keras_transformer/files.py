@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import shutil
 import tempfile
 
 
@@ -76,6 +77,34 @@ def write_text(path, text):
         OSError: it cannot be written; nothing is left behind.
     """
     write_atomically(path, text.encode("utf-8"))
+
+
+@contextlib.contextmanager
+def folder_written_atomically(path):
+    """Makes a folder that gets its name when all of it is written.
+
+    Args:
+        path: the final name, of nothing or of an empty folder; folders above it are made.
+
+    Yields:
+        `pathlib.Path` of the folder as long as it is written. After an exception within the
+        block nothing is left behind.
+
+    Raises:
+        ValueError: there is something under the final name.
+    """
+    path = pathlib.Path(os.path.abspath(path))
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path}: exists and is not an empty folder. Remove it, or name another")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+    try:
+        yield temporary
+        temporary.chmod(0o755)  # mkdtemp makes it private
+        os.rename(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 @contextlib.contextmanager

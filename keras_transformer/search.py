@@ -76,7 +76,7 @@ class Rules(NamedTuple):
             probability is not shared out among the others: scores stay those of the model.
         min_length: int, eos does not come before so many tokens.
         no_repeat_ngram: int, no so many tokens in a row occur twice; 0 for no such rule.
-        alpha: float, see `length_penalty`.
+        alpha: float or scalar tensor, see `length_penalty`. A tensor's value is not checked.
         penalty: `"gnmt"`, `"average"` or `"none"`, see `length_penalty`.
 
     Raises:
@@ -93,7 +93,7 @@ class Rules(NamedTuple):
 
     def check(self):
         """Raises ValueError for values out of range."""
-        if not (math.isfinite(self.alpha) and self.alpha >= 0):
+        if not ops.is_tensor(self.alpha) and not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={self.alpha}")
         for name in ("min_length", "no_repeat_ngram"):
             value = getattr(self, name)

@@ -26,7 +26,7 @@ def length_penalty(length, alpha, formula="gnmt"):
 
     Args:
         length: int, any shape, with eos, as in Tensor2Tensor. 0 counts as 1 in `"average"`.
-        alpha: float, at least 0; 0 turns the penalty off.
+        alpha: float or scalar tensor, at least 0; 0 turns the penalty off.
         formula: one of the three names.
 
     Returns:
@@ -36,9 +36,9 @@ def length_penalty(length, alpha, formula="gnmt"):
         raise ValueError(f"`formula` must be one of {list(LENGTH_PENALTIES)}. Received: {formula!r}")
     length = ops.cast(length, "float32")
     if formula == "gnmt":
-        return ops.power((5.0 + length) / 6.0, float(alpha))
+        return ops.power((5.0 + length) / 6.0, ops.cast(alpha, "float32"))
     if formula == "average":
-        return ops.power(ops.maximum(length, 1.0), float(alpha))
+        return ops.power(ops.maximum(length, 1.0), ops.cast(alpha, "float32"))
     return ops.ones_like(length)
 
 

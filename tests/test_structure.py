@@ -30,6 +30,14 @@ FLOORS = [
         "data.sequences",
         "data.text",
         "data.tokenizer_base",
+        "export.chunks",
+        "export.facts",
+        "export.manifest",
+        "export.model_card",
+        "export.serving_files",
+        "export.settings",
+        "export.versions",
+        "export.warmup",
         "ibm1",
         "layers.projection",
         "losses",
@@ -64,6 +72,8 @@ FLOORS = [
         "data.tokenizer",
         "data.wordpiece_learning",
         "evaluation",
+        "export.forcing",
+        "export.loading",
         "forced",
         "layers.dropout",
         "layers.embedding",
@@ -108,6 +118,7 @@ FLOORS = [
         "data.progress",
         "data.sources",
         "data.vocabulary",
+        "export.translating",
         "layers.decoder",
         "layers.encoder",
         "training.placement",
@@ -115,6 +126,7 @@ FLOORS = [
     {
         "data.corpus",
         "data.prepared",
+        "export.ctranslate2_translator",
         "model",
         "training.initial_weights",
         "training.position",
@@ -126,6 +138,9 @@ FLOORS = [
     },
     {
         "data.preparing",
+        "export.ctranslate2",
+        "export.keras_formats",
+        "export.saved_model",
         "scoring",
         "training.opening",
         "translator",
@@ -241,7 +256,7 @@ def test_no_private_part_of_keras_or_tensorflow_is_imported():
 
 
 def test_every_folder_is_a_package_with_a_docstring():
-    assert len(PACKAGES) == 4
+    assert len(PACKAGES) == 5
     for folder in PACKAGES:
         tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
         assert ast.get_docstring(tree), folder

@@ -1,0 +1,114 @@
+"""Sentences a second of a run and of what was exported of it, each system in its own process.
+
+    python benchmarks/exported_translation.py RUN test.en --reference test.de \
+        --ctranslate2 exported/float32 exported/int8
+
+Every system translates all lines, in turns; a line says the median time, BLEU, and how many
+translations are those of the run. The length penalty is length^alpha everywhere, and the search
+goes on as long as a better translation can come (CTranslate2: until twice the beam has ended).
+Loading is not counted.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("text", metavar="FILE", help="one sentence a line")
+    parser.add_argument("--reference", metavar="FILE", help="its translation, for BLEU")
+    parser.add_argument("--ctranslate2", nargs="*", default=[], metavar="FOLDER", help="exported models")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds after one that is not (5)")
+    parser.add_argument("--threads", type=int, default=2, help="of each system (2)")
+    parser.add_argument("--beam-size", type=int, default=4)
+    parser.add_argument("--alpha", type=float, default=0.6)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def make_translator(args):
+    """Returns an object with `translate`."""
+    if args.worker == args.run:
+        import tensorflow as tf
+
+        from keras_transformer.translator import Translator
+
+        tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+        return Translator.load(args.run)
+    from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
+
+    return CTranslate2Translator(args.worker, inter_threads=args.threads, intra_threads=1)
+
+
+def work(args):
+    """Translates the text once for every line of standard input."""
+    lines = pathlib.Path(args.text).read_text(encoding="utf-8").splitlines()
+    translator = make_translator(args)
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        found = translator.translate(
+            lines, beam_size=args.beam_size, alpha=args.alpha, length_penalty="average", stop="exact"
+        )
+        print(json.dumps([time.perf_counter() - begin, found]), flush=True)
+
+
+def main(argv=None):
+    """Runs the benchmark; returns its exit code."""
+    args = parse_args(argv)
+    if args.worker:
+        work(args)
+        return 0
+    root = pathlib.Path(__file__).resolve().parents[1]
+    env = {**os.environ, "PYTHONPATH": str(root), "TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    env["OMP_NUM_THREADS"] = str(args.threads)
+    workers = {
+        system: subprocess.Popen(
+            [sys.executable, __file__, *(sys.argv[1:] if argv is None else argv), "--worker", system],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
+        )
+        for system in (args.run, *args.ctranslate2)
+    }  # fmt: skip
+    times, found = {system: [] for system in workers}, {}
+    for number in range(args.rounds + 1):
+        for system, worker in workers.items():
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+            seconds, found[system] = json.loads(worker.stdout.readline())
+            if number:  # the first is the warm-up
+                times[system].append(seconds)
+    for worker in workers.values():
+        worker.stdin.close()
+        worker.wait()
+    report(args, times, found)
+    return 0
+
+
+def report(args, times, found):
+    """Prints one line a system."""
+    ours = statistics.median(times[args.run])
+    for system, seconds in times.items():
+        median, texts = statistics.median(seconds), found[system]
+        same = sum(one == other for one, other in zip(texts, found[args.run], strict=True))
+        bleu = ""
+        if args.reference:
+            from sacrebleu import corpus_bleu
+
+            references = pathlib.Path(args.reference).read_text(encoding="utf-8").splitlines()
+            bleu = f"BLEU {corpus_bleu(texts, [references]).score:.2f}  "
+        print(
+            f"{system:<40} {len(texts) / median:7.1f} sentences/s  {ours / median:5.2f} times  "
+            f"{bleu}{same} of {len(texts)} as {args.run}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""A trained model as a SavedModel: text in, text out, without Python and without Keras."""
+
+import re
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.data.tokenizer_base import import_tensorflow_text
+from keras_transformer.export.forcing import pair_signatures
+from keras_transformer.export.manifest import write_manifest
+from keras_transformer.export.model_card import make_card, write_card
+from keras_transformer.export.serving_files import write_batching
+from keras_transformer.export.settings import ServingSettings
+from keras_transformer.export.translating import ServedModel, ids_signature, text_signatures
+from keras_transformer.export.versions import new_version
+from keras_transformer.export.warmup import import_serving, warmup_texts, write_warmup
+from keras_transformer.training.run_folder import RunFolder
+from keras_transformer.training.tensor_files import by_path
+
+IDS = "ids"
+# A frozen graph is one protocol buffer, which must be smaller than two gigabytes.
+_MAX_FROZEN_BYTES = 1_900_000_000
+
+
+class Exported(NamedTuple):
+    """What was written.
+
+    Attributes:
+        version: int.
+        name: str, of the model on the server.
+        path: `pathlib.Path`, folder of the version, with all signatures.
+        ids_path: `pathlib.Path`, folder of the version that has `translate_ids` alone, or `None`.
+    """
+
+    version: int
+    name: str
+    path: object
+    ids_path: object
+
+
+def export_saved_model(
+    run_dir, folder, *,
+    weights="averaged", settings=None, version=None, name=None, licences=None, warmup=True, with_ids=True,
+):  # fmt: skip
+    """Writes `folder/<version>/` for TensorFlow Serving, and `folder/ids/<version>/` without TF Text.
+
+    A SavedModel with operations of TF Text can be loaded only where these are linked, whichever
+    signature is wanted; therefore ids have one of their own.
+
+    Args:
+        run_dir: folder that `train_wmt.py` wrote.
+        folder: where versions are, made if it is missing.
+        weights: name of weights, as `RunFolder.load_weights` takes it.
+        settings: `ServingSettings`; `None` for the run's own search.
+        version: int; `None` for the next free one.
+        name: of the model on the server; `None` for the run folder's.
+        licences: dict with `model` and `data`, for the model card.
+        warmup: writes warm-up requests.
+        with_ids: writes `ids` as well.
+
+    Returns:
+        `Exported`.
+
+    Raises:
+        ValueError: not a run folder, no such weights, a setting that is refused, or a
+            version that is there.
+    """
+    run = RunFolder(run_dir)
+    settings = ServingSettings(search=run.config.search) if settings is None else settings
+    name = _checked_name(run.path.resolve().name if name is None else name, given=name is not None)
+    if warmup:
+        import_serving()  # refused before any work is done
+    tokenizers = run.load_tokenizers()
+    model = run.load_model(weights=weights)
+    _, tensorflow_text = import_tensorflow_text()
+    size = sum(variable.numpy().nbytes for variable in model.weights)
+    if settings.frozen and size > _MAX_FROZEN_BYTES:
+        raise ValueError(
+            f"{run.path}: {size:,} bytes of weights do not fit into one frozen graph "
+            f"({_MAX_FROZEN_BYTES:,} at most). Leave --frozen out"
+        )
+    card = make_card(
+        run,
+        settings,
+        name=name,
+        weights=weights,
+        num_parameters=model.count_params(),
+        versions={"tensorflow": tf.__version__, "tensorflow-text": tensorflow_text.__version__},
+        licences=licences or {},
+    )
+    warmup_ids = tokenizers.source.encode(warmup_texts())
+    served = ServedModel(model, settings)
+    ids_only = {"translate_ids": ids_signature(served)}
+    everything = {
+        **text_signatures(served, tokenizers),
+        **ids_only,
+        **pair_signatures(served, tokenizers, run.alignment()),
+    }
+    kinds = [(everything, [tokenizer.graph_tokenizer for tokenizer in dict.fromkeys(tokenizers)])]
+    folders = [folder] if not with_ids else [folder, f"{folder}/{IDS}"]
+    kinds += [(ids_only, [])] * with_ids
+    with new_version(folders, version) as new:
+        for path, (functions, resources) in zip(new.folders, kinds, strict=True):
+            signatures = {key: function.get_concrete_function() for key, function in functions.items()}
+            _save(path, served, signatures, resources)
+            write_card(path, {**card, "signatures": sorted(signatures)})
+            if warmup:
+                write_warmup(path, name, signatures, warmup_ids)
+            if not settings.inputs and len(signatures) > 1:
+                write_batching(path, settings)
+            write_manifest(path)
+    paths = [each.with_name(str(new.number)) for each in new.folders]
+    return Exported(new.number, name, paths[0], paths[1] if with_ids else None)
+
+
+def _save(path, served, signatures, resources):
+    module = tf.Module()
+    if not served.settings.frozen:
+        # Nothing of Keras: variables alone, under the paths that checkpoints call them by.
+        module.weights = dict(sorted(by_path(served.model.weights).items()))
+    module.tokenizers = resources
+    tf.saved_model.save(
+        module,
+        str(path),
+        signatures=signatures,
+        # Nobody trains what is served.
+        options=tf.saved_model.SaveOptions(experimental_custom_gradients=False),
+    )
+
+
+def _checked_name(name, *, given):
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        return name
+    if given:
+        raise ValueError(f"`name` must have letters, digits, `_`, `.` and `-` only. Received: {name!r}")
+    return "translator"

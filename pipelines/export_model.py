@@ -1,0 +1,169 @@
+"""Exports the model of a run for other programs.
+
+    python pipelines/export_model.py RUN OUT --format savedmodel
+    python pipelines/export_model.py runs/m30k served/m30k --beam-size 2 --max-sentences 64
+    python pipelines/export_model.py RUN OUT --format ctranslate2 --quantization int8
+    python pipelines/export_model.py RUN OUT --format keras
+
+A SavedModel is written to OUT/VERSION, complete or not at all, for TensorFlow Serving; and one
+that takes and gives ids, and needs no TensorFlow Text, to OUT/ids/VERSION. The last lines
+are the commands that serve it. The other formats are written to OUT itself, complete or not at
+all: a model of CTranslate2's, a `.keras` file, or the weights alone (`--format weights`).
+"""
+
+import argparse
+import shlex
+import sys
+
+from search_flags import add_search_flags, search_settings
+from startup import import_quietly
+
+
+def saved_model(args):
+    """Writes a SavedModel; returns what is printed."""
+    search = search_settings(args, args.run)
+    import_quietly("keras_transformer.export.saved_model")
+    import tensorflow as tf
+
+    from keras_transformer.config import replace
+    from keras_transformer.export.saved_model import export_saved_model
+    from keras_transformer.export.serving_files import curl_command, docker_command
+    from keras_transformer.export.settings import ServingSettings
+    from keras_transformer.training.run_folder import RunFolder
+
+    settings = ServingSettings(
+        search=replace(RunFolder(args.run).config.search, **search),
+        max_sentences=args.max_sentences,
+        max_characters=args.max_characters,
+        inputs=tuple(dict.fromkeys(args.input)),
+        frozen=args.frozen,
+    )
+    exported = export_saved_model(
+        args.run,
+        args.out,
+        weights=args.weights,
+        settings=settings,
+        version=args.version,
+        name=args.name,
+        licences={"model": args.model_licence, "data": args.data_licence},
+        warmup=not args.no_warmup,
+        with_ids=not args.no_ids,
+    )
+    docker = docker_command(
+        args.out,
+        exported.name,
+        version=exported.version,
+        tensorflow_version=tf.__version__,
+        batching=not settings.inputs,
+    )
+    written = " and ".join(str(path) for path in (exported.path, exported.ids_path) if path)
+    return f"wrote {written}\nnext:\n  {docker}\n  {curl_command(exported.name, settings.inputs)}"
+
+
+def ctranslate2(args):
+    """Writes a model of CTranslate2's; returns what is printed."""
+    search = search_settings(args, args.run)
+    import_quietly("keras_transformer.export.ctranslate2")
+    from keras_transformer.export.ctranslate2 import export_ctranslate2
+    from keras_transformer.training.run_folder import RunFolder
+
+    options = {"weights": args.weights, "search": search, "quantization": args.quantization}
+    path = export_ctranslate2(RunFolder(args.run), args.out, **options)
+    return f"wrote {path}\nnext:\n  python pipelines/translate_ctranslate2.py {shlex.quote(str(path))} < TEXT"
+
+
+def keras_format(args):
+    """Writes a `.keras` file or weights alone; returns what is printed."""
+    search = search_settings(args, args.run)
+    import_quietly("keras_transformer.export.keras_formats")
+    from keras_transformer.export.keras_formats import export_keras
+    from keras_transformer.training.run_folder import RunFolder
+
+    options = {"weights": args.weights, "search": search, "weights_only": args.format == "weights"}
+    return f"wrote {export_keras(RunFolder(args.run), args.out, **options)}"
+
+
+# A format's name -> what writes it. Each imports what it needs when it is called.
+FORMATS = {
+    "savedmodel": saved_model,
+    "ctranslate2": ctranslate2,
+    "keras": keras_format,
+    "weights": keras_format,
+}
+# Flags of one format alone.
+OWN_FLAGS = {
+    "savedmodel": (
+        "version", "name", "frozen", "input", "max_sentences", "max_characters", "no_ids", "no_warmup",
+        "model_licence", "data_licence",
+    ),
+    "ctranslate2": ("quantization",),
+}  # fmt: skip
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(description="Exports the model of a run for other programs.")
+    parser.add_argument("run", metavar="RUN", help="run folder of a training run")
+    parser.add_argument("out", metavar="OUT", help="folder, of the versions or of the model itself")
+    parser.add_argument("--format", choices=sorted(FORMATS), default="savedmodel", help="default: savedmodel")
+    parser.add_argument(
+        "--weights",
+        default="averaged",
+        metavar="NAME",
+        help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
+        "average_checkpoints.py), or step-N (default: averaged)",
+    )
+    saved = parser.add_argument_group("savedmodel")
+    saved.add_argument("--version", type=int, metavar="N", help="default: the next free number")
+    saved.add_argument("--name", help="of the model on the server (default: that of RUN)")
+    saved.add_argument(
+        "--frozen", action="store_true", help="weights as constants of the graph, not as variables beside it"
+    )
+    saved.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="alpha or extra_length: each call gives it; may be repeated. Turns batching off",
+    )
+    saved.add_argument(
+        "--max-sentences", type=int, default=256, metavar="N", help="more in one call are refused (256)"
+    )
+    saved.add_argument(
+        "--max-characters", type=int, default=10_000, metavar="N", help="longer texts are cut (10,000)"
+    )
+    saved.add_argument("--no-ids", action="store_true", help="writes no model for ids alone")
+    saved.add_argument("--no-warmup", action="store_true", help="writes no warm-up requests")
+    saved.add_argument("--model-licence", metavar="TEXT", help="for the model card")
+    saved.add_argument("--data-licence", metavar="TEXT", help="for the model card")
+    fast = parser.add_argument_group("ctranslate2")
+    fast.add_argument(
+        "--quantization",
+        choices=("float32", "int16", "int8"),
+        default="float32",
+        help="how matrices are stored and multiplied (default: float32)",
+    )
+    add_search_flags(parser)
+    args = parser.parse_args(argv)
+    for kind, names in OWN_FLAGS.items():
+        for name in names:
+            if kind != args.format and getattr(args, name) != parser.get_default(name):
+                parser.error(f"--{name.replace('_', '-')} is for --format {kind}, not {args.format}")
+    return args
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    try:
+        print(FORMATS[args.format](args))
+    except (ValueError, OSError) as error:
+        print(f"export_model.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

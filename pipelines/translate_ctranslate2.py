@@ -1,0 +1,101 @@
+"""Translates text with a model that was exported for CTranslate2: one line out for every line in.
+
+    python pipelines/export_model.py runs/m30k exported --format ctranslate2 --quantization int8
+    python pipelines/translate_ctranslate2.py exported < text > translations
+
+The folder is enough; neither its run nor TensorFlow is needed. Blank lines stay blank.
+Invalid UTF-8 is replaced by U+FFFD.
+"""
+
+import argparse
+import functools
+import os
+import sys
+
+from search_flags import SETTINGS, add_search_flags
+from startup import open_closed_streams
+
+READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SIGPIPE
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(
+        description="Translates standard input to standard output with an exported CTranslate2 model."
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="what export_model.py --format ctranslate2 wrote")
+    parser.add_argument(
+        "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
+    )
+    parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
+    parser.add_argument(
+        "--inter-threads", type=int, default=1, metavar="N", help="batches at the same time (default: 1)"
+    )
+    parser.add_argument(
+        "--intra-threads", type=int, default=0, metavar="N", help="threads of each batch (default: all)"
+    )
+    parser.add_argument(
+        "--chunk-lines",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="most lines that are read, sorted by length and translated together (default: 1024)",
+    )
+    add_search_flags(parser)
+    args = parser.parse_args(argv)
+    for name, least in (("inter_threads", 1), ("intra_threads", 0), ("chunk_lines", 1)):
+        if getattr(args, name) < least:
+            flag = name.replace("_", "-")
+            parser.error(f"--{flag} must be at least {least}, not {getattr(args, name)}")
+    if args.scores and args.format != "text":
+        parser.error(f"--scores is for --format text; {args.format} has them always")
+    return args
+
+
+def main(argv=None, stdin=None, stdout=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    if open_closed_streams() and stdout is None:
+        return READER_LEFT
+    try:
+        # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
+        stdin = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
+        translate(args, stdin, sys.stdout.buffer if stdout is None else stdout)
+    except BrokenPipeError:
+        # Whoever read the translations has had enough; Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_LEFT
+    except (ValueError, OSError) as error:
+        print(f"translate_ctranslate2.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def translate(args, stdin, output):
+    """Translates all lines, chunk by chunk."""
+    from keras_transformer.config import replace
+    from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
+    from keras_transformer.line_stream import Input, LineChunks
+    from keras_transformer.output_formats import json_line, moses_lines, text_lines
+
+    translator = CTranslate2Translator(
+        args.folder, inter_threads=args.inter_threads, intra_threads=args.intra_threads
+    )
+    search = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
+    config = replace(translator.search, **search)
+    translator.n_best([], **search)  # refuse a bad value before the first line
+    formats = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
+    write = formats.get(args.format, moses_lines)
+    source = Input.of_stream(stdin, "standard input")
+    number = 0
+    for texts in LineChunks(source, args.chunk_lines, waits=source.is_regular):
+        for found in translator.n_best(texts, **search):
+            output.write(write(number, found, n_best=config.n_best).encode())
+            number += 1
+        output.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,408 @@
+"""Models exported to CTranslate2, which is not our code: the same probabilities and translations."""
+
+import dataclasses
+import io
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import export_model
+import keras
+import numpy as np
+import pytest
+import translate_ctranslate2
+
+from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, SpecialIds
+from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.data.vocabulary import Tokenizers
+from keras_transformer.data.wordpiece import WordPieceTokenizer
+from keras_transformer.decoding import Models
+from keras_transformer.export.ctranslate2 import (
+    check_expressible,
+    export_ctranslate2,
+    max_positions,
+    save_model,
+)
+from keras_transformer.export.ctranslate2_translator import CTranslate2Translator, vocabulary_tokens
+from keras_transformer.forced import ForcedPass
+from keras_transformer.model import Transformer
+from keras_transformer.search import Hypotheses, Rules, Step, beam_search, greedy_search
+from keras_transformer.training.run_folder import RunFolder
+from keras_transformer.translator import Translator
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="needs pip install 'keras-transformer[ctranslate2]'")
+
+ROOT = pathlib.Path(__file__).parents[2]
+SIZES = {
+    "source_vocab_size": 29,
+    "target_vocab_size": 29,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
+    "d_model": 12,
+    "d_ff": 17,
+    "num_heads": 3,
+}
+KINDS = {
+    "the paper's": {},
+    "pre-norm": {"norm_first": True},
+    "halves": {"positions": "halves"},
+    "learned positions": {"positions": "learned", "max_positions": 70},
+    "biases": {"attention_bias": True, "output_bias": True},
+    "narrow keys": {"key_dim": 2},
+    "narrow values": {"value_dim": 2, "attention_bias": True},
+    "other widths": {"key_dim": 5, "value_dim": 7, "norm_first": True},
+    "nothing shared": {"sharing": "none", "target_vocab_size": 31},
+    "target shared": {"sharing": "target_output", "output_bias": True},
+    "large epsilon": {"layer_norm_epsilon": 0.5},
+}
+TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text."]
+
+
+class Names:
+    """What a vocabulary says of its ids."""
+
+    def __init__(self, vocab_size, special=SpecialIds()):
+        self.vocab_size, self.special = vocab_size, special
+        roles = {getattr(special, role): role for role in ("pad", "bos", "eos", "unk")}
+        self.entries = [
+            ("special", roles[number]) if number in roles else ("text", f"t{number}")
+            for number in range(vocab_size)
+        ]
+
+
+def random_model(kind, seed=3):
+    """A model whose every weight, biases and norms too, is its own."""
+    keras.utils.set_random_seed(seed)
+    model = Transformer(ModelConfig(**{**SIZES, **KINDS[kind]}))
+    rng = np.random.default_rng(seed)
+    for weight in model.weights:
+        weight.assign(weight.numpy() + rng.normal(0, 0.3, weight.shape))
+    return model
+
+
+def exported(model, folder, **settings):
+    """(CTranslate2's translator, names of source ids, names of target ids)."""
+    tokenizers = types.SimpleNamespace(
+        source=Names(model.config.source_vocab_size), target=Names(model.config.target_vocab_size)
+    )
+    save_model(folder, model, tokenizers, max_positions=70, **settings)
+    translator = ctranslate2.Translator(str(folder), device="cpu", intra_threads=1)
+    return translator, vocabulary_tokens(tokenizers.source), vocabulary_tokens(tokenizers.target)
+
+
+def random_rows(lengths, vocab_size=29):
+    rng = np.random.default_rng(len(lengths))
+    return [rng.integers(4, vocab_size, length).tolist() for length in lengths]
+
+
+def named(rows, names):
+    return [[names[one] for one in row] for row in rows]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_given_translations_have_our_log_probabilities(kind, tmp_path):
+    model = random_model(kind)
+    translator, source_names, target_names = exported(model, tmp_path)
+    sources, targets = random_rows([3, 9, 1, 14, 60]), random_rows([5, 2, 8, 0, 50])
+    scored = translator.score_batch(named(sources, source_names), named(targets, target_names))
+    ours = ForcedPass(model)([[*row, 2] for row in sources], [[*row, 2] for row in targets])
+    for theirs, expected in zip(scored, ours, strict=True):
+        np.testing.assert_allclose(theirs.log_probs, expected.log_probs, atol=1e-4)
+
+
+def our_search(model, rows, *, never, beam_size, length):
+    """Hypotheses of our search, where tokens that are never produced lose their probability.
+
+    CTranslate2 takes them out before the softmax, we after it: with a trained model, which
+    gives them next to nothing, that is the same.
+    """
+    decoder = Models([model], grows=False)
+    source_ids = np.zeros((len(rows), max(map(len, rows)) + 1), "int32")
+    for i, row in enumerate(rows):
+        source_ids[i, : len(row) + 1] = [*row, 2]
+    state = decoder.start(source_ids, max_length=length, hypotheses=beam_size)
+    blocked = np.isin(np.arange(model.config.target_vocab_size), never)
+
+    def step(ids, position, state):
+        taken = decoder.step(ids, position, state)
+        return Step(keras.ops.where(blocked, -1e9, taken.logits), taken.state)
+
+    settings = {"max_lengths": [length] * len(rows), "max_length": length, "reorder": decoder.reorder}
+    rules = Rules(eos_id=2, pad_id=0, alpha=0.6, penalty="average")
+    first = np.full(len(rows), 1, "int32")
+    if beam_size == 1:
+        found = greedy_search(step, state, first, rules, **settings)
+    else:
+        found = beam_search(step, state, first, rules, beam_size=beam_size, n_best=beam_size, **settings)
+    return Hypotheses(*(values.numpy() for values in found))
+
+
+SEARCH = {
+    "length_penalty": 0.6,
+    "disable_unk": True,
+    "suppress_sequences": [["<pad>"], ["<s>"]],
+    "return_scores": True,
+    "return_end_token": True,
+    "max_decoding_length": 10,
+}
+ROWS = [4, 7, 2, 9, 5, 6, 3, 8]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_beams_without_end_are_ours(kind, tmp_path):
+    model = random_model(kind)
+    translator, source_names, target_names = exported(model, tmp_path)
+    rows = random_rows(ROWS)
+    found = translator.translate_batch(
+        named(rows, source_names), beam_size=3, num_hypotheses=3, min_decoding_length=10, **SEARCH
+    )
+    ours = our_search(model, rows, never=[0, 1, 2, 3], beam_size=3, length=10)
+    for i, theirs in enumerate(found):
+        assert theirs.hypotheses == named(ours.ids[i], target_names)
+        np.testing.assert_allclose(theirs.scores, ours.scores[i], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["the paper's", "biases", "learned positions"])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_search_ends_where_ours_does(kind, beam_size, tmp_path):
+    model = random_model(kind)
+    translator, source_names, target_names = exported(model, tmp_path)
+    rows = random_rows(ROWS)
+    found = translator.translate_batch(
+        named(rows, source_names),
+        beam_size=beam_size,
+        # It never stops for having enough, and keeps all that ended: ours comes before what the
+        # limit cut off, whatever its score.
+        patience=10,
+        num_hypotheses=1 if beam_size == 1 else 10 * beam_size,
+        min_decoding_length=0,
+        **SEARCH,
+    )
+    ours = our_search(model, rows, never=[0, 1, 3], beam_size=beam_size, length=10)
+    same = 0
+    for i, theirs in enumerate(found):
+        ended = [number for number, one in enumerate(theirs.hypotheses) if one[-1] == "</s>"]
+        best = ended[0] if ended else 0
+        if theirs.hypotheses[best] == named([ours.ids[i, 0, : ours.lengths[i, 0]]], target_names)[0]:
+            same += 1
+            assert theirs.scores[best] == pytest.approx(ours.scores[i, 0], abs=1e-4)
+        else:
+            # Ours also takes ends that are among twice as many candidates.
+            assert beam_size > 1
+            assert ours.finished[i, 0]
+            assert not ended or ours.scores[i, 0] > theirs.scores[best]
+    assert same >= len(rows) // 2
+
+
+@pytest.mark.parametrize("quantization", ["int16", "int8"])
+def test_quantised_weights_are_near_and_smaller(quantization, tmp_path):
+    model = random_model("pre-norm")
+    paths = {name: tmp_path / name for name in ("float32", quantization)}
+    sources, targets = random_rows([3, 9, 1, 14]), random_rows([5, 2, 8, 3])
+    scores = {}
+    for name, path in paths.items():
+        path.mkdir()
+        translator, *names = exported(model, path, quantization=name)
+        scored = translator.score_batch(named(sources, names[0]), named(targets, names[1]))
+        scores[name] = np.concatenate([one.log_probs for one in scored])
+    difference = np.abs(scores["float32"] - scores[quantization])
+    assert 0 < difference.mean() < (0.01 if quantization == "int16" else 0.2)
+    sizes = [(path / "model.bin").stat().st_size for path in paths.values()]
+    assert sizes[1] < sizes[0]
+
+
+def test_every_setting_of_a_model_is_expressed_or_refused_by_name():
+    for kind in KINDS:
+        check_expressible(ModelConfig(**{**SIZES, **KINDS[kind]}))
+    later = dataclasses.make_dataclass("Later", [("rotary", bool, True)], bases=(ModelConfig,), frozen=True)
+    with pytest.raises(ValueError, match=r"^CTranslate2 cannot hold model\.rotary=True$"):
+        check_expressible(later(**SIZES))
+    relative = ModelConfig(**SIZES)
+    object.__setattr__(relative, "positions", "relative")
+    with pytest.raises(ValueError, match=r"cannot hold model\.positions='relative'"):
+        check_expressible(relative)
+
+
+def test_names_of_tokens_are_unique_and_special_ones_are_themselves():
+    names = Names(8, SpecialIds(pad=3, bos=5, eos=0, unk=1))
+    names.entries[2], names.entries[4], names.entries[6] = ("text", "<s>"), ("text", "a"), ("byte", "a")
+    names.entries[7] = ("text", "<s>#2")
+    assert vocabulary_tokens(names) == ["</s>", "<unk>", "<s>#2", "<pad>", "a", "<s>", "a#6", "<s>#2#7"]
+
+
+def make_run(folder, *, kind, **model):
+    """A run folder with random weights."""
+    if kind == "wordpiece":
+        source = WordPieceTokenizer.train(TEXTS, vocab_size=48)
+        tokenizers = Tokenizers(source, source)
+    elif kind == "separate":
+        tokenizers = Tokenizers(
+            SubwordTokenizer.train(TEXTS, vocab_size=290), SubwordTokenizer.train(TEXTS[::-1], vocab_size=285)
+        )
+        model["sharing"] = "none"
+    else:
+        source = SubwordTokenizer.train(TEXTS, vocab_size=290)
+        tokenizers = Tokenizers(source, source)
+    sizes = dict(zip(("source_vocab_size", "target_vocab_size"), tokenizers.sizes, strict=True))
+    config = Config(
+        model=ModelConfig(**{**SIZES, **sizes, **model}),
+        data=DataConfig(source="en", target="de"),
+        search=SearchConfig(length_penalty="average", beam_size=2, max_source_length=40, max_length=30),
+    )
+    run = RunFolder.create(folder, config, tokenizers)
+    keras.utils.set_random_seed(5)
+    trained = Transformer(config.model)
+    trained.compile(keras.optimizers.SGD())
+    run.checkpoints(trained, trained.optimizer).save(0.0)
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "run", kind="shared")
+
+
+@pytest.fixture(scope="module")
+def folder(run, tmp_path_factory):
+    return export_ctranslate2(run, tmp_path_factory.mktemp("out") / "exported", weights="last")
+
+
+@pytest.mark.parametrize("kind", ["separate", "wordpiece"])
+def test_a_folder_translates_as_its_run_does(kind, tmp_path):
+    run = make_run(tmp_path / "run", kind=kind)
+    out = export_ctranslate2(run, tmp_path / "out", weights="last")
+    ours, theirs = Translator.load(run.path, weights="last"), CTranslate2Translator(out)
+    texts = ["The dog.", "", "A dog and a text. The dog reads a text." * 3, "  ", "Ein \ud800 Hund"]
+    settings = {"beam_size": 1, "max_length": 9}
+    found, expected = theirs.n_best(texts, **settings), ours.n_best(texts, **settings)
+    assert [one.flags for one in found] == [one.flags for one in expected]
+    assert [one.source_pieces for one in found] == [one.source_pieces for one in expected]
+    assert [one.best.text for one in found] == [one.best.text for one in expected]
+    assert theirs.translate(texts, **settings) == [one.best.text for one in expected]
+
+
+def test_n_best_translations_are_ranked_and_have_log_probabilities(folder, run):
+    found = CTranslate2Translator(folder).n_best(["The dog."], n_best=2, max_length=6)[0].translations
+    assert len(found) == 2
+    assert found[0].score > found[1].score
+    forced = ForcedPass(run.load_model(weights="last"))
+    source = [*run.load_tokenizers().source.encode(["The dog."])[0], 2]
+    for one in found:
+        expected = forced([source], [one.ids])[0].log_probs.sum()
+        # What is never produced has lost its probability to the others: 3 of 290 tokens.
+        assert one.log_prob == pytest.approx(expected, abs=0.03 * len(one.ids))
+        assert one.score == pytest.approx(one.log_prob / len(one.ids) ** 0.6)
+
+
+def test_a_folder_is_complete_or_absent(run, tmp_path, monkeypatch):
+    out = tmp_path / "deep" / "out"
+    monkeypatch.setattr("keras_transformer.export.ctranslate2.write_manifest", lambda folder: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export_ctranslate2(run, out, weights="last")
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_the_same_run_gives_the_same_bytes(run, folder, tmp_path):
+    again = export_ctranslate2(run, tmp_path / "again", weights="last")
+    assert sorted(path.name for path in again.iterdir()) == sorted(path.name for path in folder.iterdir())
+    for path in folder.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"quantization": "int4"}, r"`quantization` must be one of .*'int8'.*Received: 'int4'"),
+        ({"weights": "averaged"}, r"no 'averaged' weights"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(run, tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        export_ctranslate2(run, tmp_path / "out", **{"weights": "last", **settings})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_use_is_refused(run, folder):
+    with pytest.raises(ValueError, match="exists and is not an empty folder. Remove it"):
+        export_ctranslate2(run, folder, weights="last")
+
+
+def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    for use in (lambda: export_ctranslate2(run, tmp_path / "out"), lambda: CTranslate2Translator(folder)):
+        with pytest.raises(ValueError, match=r"not installed.*keras-transformer\[ctranslate2\]"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"sampling": True}, "searched here, not sampled. Received: sampling=True"),
+        ({"length_penalty": "gnmt"}, "'average' and 'none'. Received: length_penalty='gnmt'"),
+        ({"beam_size": 0}, "`beam_size` of SearchConfig must be from 1"),
+    ],
+)
+def test_settings_that_ctranslate2_lacks_are_refused(folder, search, message):
+    with pytest.raises(ValueError, match=message):
+        CTranslate2Translator(folder).n_best(["x"], **search)
+
+
+def test_as_many_positions_as_search_may_need():
+    config = Config(search=SearchConfig(max_source_length=100, max_length=130))
+    assert max_positions(config) == 130
+    learned = Config(model=ModelConfig(positions="learned", max_positions=70), data=DataConfig(max_length=70))
+    assert max_positions(learned) == 70
+
+
+def test_the_program_exports_with_settings_of_search(run, tmp_path, capsys):
+    out = tmp_path / "a b"
+    argv = [str(run.path), str(out), "--format", "ctranslate2", "--weights", "last"]
+    assert export_model.main([*argv, "--quantization", "int8", "--beam-size", "3"]) == 0
+    facts = json.loads((out / "keras_transformer.json").read_text())
+    assert (facts["quantization"], facts["search"]["beam_size"], facts["weights"]) == ("int8", 3, "last")
+    assert CTranslate2Translator(out).search.beam_size == 3
+    assert f"translate_ctranslate2.py '{out}' < TEXT" in capsys.readouterr().out
+    assert export_model.main(argv) == 2
+    assert "exists and is not an empty folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        export_model.parse_args([*argv, "--frozen"])
+    assert "--frozen is for --format savedmodel, not ctranslate2" in capsys.readouterr().err
+
+
+def translated(argv, text):
+    output = io.BytesIO()
+    code = translate_ctranslate2.main([str(one) for one in argv], io.BytesIO(text), output)
+    return code, output.getvalue().decode()
+
+
+def test_the_program_translates_line_by_line(folder):
+    code, found = translated([folder, "--max-length", "8"], b"The dog.\n\nA \xff text.\n")
+    expected = CTranslate2Translator(folder).translate(["The dog.", "", "A \ufffd text."], max_length=8)
+    assert (code, found) == (0, "".join(f"{text}\n" for text in expected))
+    code, found = translated([folder, "--format", "jsonl", "--max-length", "8"], b"The dog.\n\n")
+    assert [json.loads(line)["line"] for line in found.splitlines()] == [1, 2]
+
+
+def test_the_program_refuses_in_one_line(folder, tmp_path, capsys):
+    for argv, message in (
+        ([tmp_path], "translate_ctranslate2.py: .*not an exported model"),
+        ([folder, "--length-penalty", "gnmt"], "Received: length_penalty='gnmt'"),
+        ([folder, "--beam-size", "0"], "`beam_size` of SearchConfig must be from 1"),
+    ):
+        assert translated(argv, b"x\n")[0] == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert re.search(message, error), error
+
+
+def test_the_program_needs_neither_tensorflow_nor_keras_nor_the_run(folder):
+    code = (
+        "import sys, io; sys.path.insert(0, 'pipelines'); import translate_ctranslate2 as program\n"
+        f"assert program.main([{str(folder)!r}], io.BytesIO(b'The dog.\\n'), io.BytesIO()) == 0\n"
+        "print(sorted({'tensorflow', 'keras', 'torch', 'jax'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
