@@ -40,7 +40,7 @@ def test_the_best_translation_is_the_translators(case, tools):
     np.testing.assert_allclose(found["log_prob"], [one.log_prob for one in expected], rtol=1e-5)
     assert found["finished"].numpy().tolist() == [one.finished for one in expected]
     assert not found["truncated"].numpy().any()
-    assert len({one.text for one in expected}) >= 5
+    assert len({one.text for one in expected}) >= 6
     assert {one.finished for one in expected} == {True, False}
 
 
@@ -96,7 +96,7 @@ def test_scores_are_the_scorers(case):
         assert not row[len(one.log_probs) :].any()
 
 
-@pytest.mark.parametrize(("layer", "convention"), [(0, "output"), (1, "input")])
+@pytest.mark.parametrize(("layer", "convention"), [(0, "output"), (0, "input")])
 def test_alignments_are_those_of_the_choice(model, tools, layer, convention):
     served = ServedModel(model.translator.models[0], model.settings)
     choice = AlignmentChoice(layer, convention)
@@ -141,6 +141,7 @@ def bytes_of_weights(path):
     return hashlib.sha256((path / "variables/variables.data-00000-of-00001").read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_exported_again_from_what_was_loaded_the_weights_are_the_same_bytes(model, run, tools, tmp_path):
     loaded = {name: variable.numpy() for name, variable in model.loaded.weights.items()}
     copy = RunFolder(shutil.copytree(run, tmp_path / "run"))
