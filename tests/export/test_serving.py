@@ -125,7 +125,6 @@ def test_sixteen_callers_of_a_session_without_keras_get_what_the_translator_give
     folder = pathlib.Path(predict_pb2.__file__).parents[2]
     texts = [f"{text} {number}" for number in range(8) for text in tools.texts]
     requests = [predict_request("serving_default", text=[text]) for text in texts]
-    requests.append(predict_request("translate_nbest", text=tools.texts))
     requests.append(predict_request("serving_default", text=["dog"] * 33))
     requests.append(predict_request("serving_default", text=[["dog"]]))
     requests.append(predict_request("translate_ids", ids=[[5, 300]]))
@@ -145,9 +144,7 @@ def test_sixteen_callers_of_a_session_without_keras_get_what_the_translator_give
     answers = responses[: len(texts)]
     assert [one["translation"][0].decode() for one in answers] == [one.text for one in expected]
     np.testing.assert_allclose([one["score"][0] for one in answers], [x.score for x in expected], rtol=1e-4)
-    nbest, too_many, too_deep, outside = responses[len(texts) :]
-    best = [one.best.text for one in model.translator.n_best(tools.texts)]
-    assert [row[0].decode() for row in nbest["translations"]] == best
+    too_many, too_deep, outside = responses[len(texts) :]
     assert b"At most 32 sentences" in too_many["error"].item()
     assert too_deep.keys() == {"error"}
     assert b"must be at least 0 and below 300" in outside["error"].item()
