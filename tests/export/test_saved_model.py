@@ -12,6 +12,7 @@ from keras_transformer.alignment import AlignmentChoice, hard_alignment, soft_al
 from keras_transformer.config import ModelConfig, SearchConfig, replace
 from keras_transformer.export.chunks import Output, in_chunks
 from keras_transformer.export.forcing import pair_signatures
+from keras_transformer.export.model_card import make_card, write_card
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.settings import ServingSettings
 from keras_transformer.export.translating import ServedModel
@@ -179,6 +180,21 @@ def test_the_model_card_says_what_is_known_and_no_more(model, tmp_path):
     assert "| search | beam 3, alpha 0.6 (gnmt) |" in text
     assert "none were measured" in text
     assert "someone" not in text + json.dumps(card)
+
+
+def test_the_model_card_has_the_last_scores_of_the_weights_that_were_tested(run, tmp_path):
+    copy = RunFolder(shutil.copytree(run, tmp_path / "run"))
+    for bleu in (12.5, 30.25):  # a run that went on after its end
+        copy.append_history(
+            {"kind": "test", "split": "test", "num_lines": 9, "bleu": bleu, "bleu_signature": "a|b"}
+        )
+    arguments = {"name": "n", "num_parameters": 5, "versions": {"tensorflow": "2"}, "licences": {}}
+    for weights, rows in (("averaged", 1), ("last", 0)):
+        card = make_card(copy, ServingSettings(), weights=weights, **arguments)
+        assert [one["bleu"] for one in card["scores"]] == [30.25][:rows]
+        write_card(tmp_path, card)
+        text = (tmp_path / "assets.extra/model_card.md").read_text()
+        assert text.count("| bleu of 9 lines of test | 30.25 `a\\|b` |") == rows
 
 
 def test_chunks_hold_no_more_than_there_is_room_for():
