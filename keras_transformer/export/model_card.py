@@ -33,6 +33,7 @@ def make_card(run, settings, *, name, weights, num_parameters, versions, licence
     trained = [record for record in history if record["kind"] in ("train", "validation")]
     # Training scores the averaged weights; nothing is known of others.
     tests = [record for record in history if record["kind"] == "test" and weights == "averaged"]
+    tests = {record["split"]: record for record in tests}  # a run that went on was tested again
     corpus = run.path / "corpus.sha256"
     search = dataclasses.asdict(settings.search)
     for useless in ("sampling", "temperature", "top_k", "top_p", "seed", "long_lines"):
@@ -47,7 +48,7 @@ def make_card(run, settings, *, name, weights, num_parameters, versions, licence
         },
         "training": {key: trained[-1].get(key) for key in ("step", "minutes")} if trained else {},
         "weights": {"name": weights, "parameters": num_parameters, "frozen": settings.frozen},
-        "scores": tests,
+        "scores": list(tests.values()),
         "model": dataclasses.asdict(config.model),
         "search": {**search, "n_best": settings.n_best},
         "inputs": list(settings.inputs),

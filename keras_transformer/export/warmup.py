@@ -46,12 +46,12 @@ def write_warmup(folder, name, signatures, ids):
     with tf.io.TFRecordWriter(str(path)) as writer:
         for signature, function in sorted(signatures.items()):
             for number in range(len(_TEXTS)):
-                specs, _ = function.structured_input_signature
+                specs, named = function.structured_input_signature  # named once it was loaded
                 inputs = {
                     spec.name: tf.make_tensor_proto(
                         values[spec.name][number : number + 1] if spec.shape.rank else scalars[spec.name]
                     )
-                    for spec in specs
+                    for spec in (*specs, *named.values())
                 }
                 spec = model_pb2.ModelSpec(name=name, signature_name=signature)
                 request = predict_pb2.PredictRequest(model_spec=spec, inputs=inputs)

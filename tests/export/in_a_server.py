@@ -38,11 +38,12 @@ def load_text_operations():
 def main(model, requests, responses, threads):
     load_text_operations()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        signatures = dict(tf.compat.v1.saved_model.load(session, ["serve"], model).signature_def)
-        del signatures["__saved_model_init_op"]
-
+        signatures = tf.compat.v1.saved_model.load(session, ["serve"], model).signature_def
+        read = tf.compat.v1.io.tf_record_iterator(requests)
+        parsed = [predict_pb2.PredictRequest.FromString(record) for record in read]
         callables = {}
-        for name, signature in signatures.items():
+        for name in {request.model_spec.signature_name for request in parsed}:
+            signature = signatures[name]
             fed, fetched = sorted(signature.inputs.items()), sorted(signature.outputs.items())
             options = config_pb2.CallableOptions(
                 feed=[info.name for _, info in fed], fetch=[info.name for _, info in fetched]
@@ -63,8 +64,6 @@ def main(model, requests, responses, threads):
                 response.outputs[key].CopyFrom(tf.make_tensor_proto(value))
             return response.SerializeToString()
 
-        read = tf.compat.v1.io.tf_record_iterator(requests)
-        parsed = [predict_pb2.PredictRequest.FromString(record) for record in read]
         with concurrent.futures.ThreadPoolExecutor(int(threads)) as pool:
             answers = list(pool.map(predict, parsed))
     with tf.io.TFRecordWriter(responses) as out:

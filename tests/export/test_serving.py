@@ -24,7 +24,7 @@ from google.protobuf import text_format, wrappers_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.export.serving_files import curl_command, docker_command
-from keras_transformer.export.warmup import import_serving
+from keras_transformer.export.warmup import import_serving, write_warmup
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = pathlib.Path(__file__).parent
@@ -41,9 +41,12 @@ TEXT_OPERATIONS = {
     "SentencepieceTokenizeOp",
 }
 PYTHON = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
-CORE_ALONE = (
+WITHOUT_TEXT = (
     "import sys, tensorflow as tf\n"
-    "print(*(name for name in dir(tf.raw_ops)), sep='\\n')\n"
+    "print(*dir(tf.raw_ops))\n"
+    "loaded = tf.saved_model.load(sys.argv[1])\n"
+    "found = loaded.signatures['translate_ids'](ids=tf.constant([list(map(int, sys.argv[2:]))]))\n"
+    "print(*found['ids'].numpy()[0])\n"
     "assert 'tensorflow_text' not in sys.modules\n"
 )
 
@@ -69,9 +72,17 @@ def operations_in(path):
 
 
 @pytest.fixture(scope="module")
-def core_operations():
+def without_text(model, tools):
+    """(names of the operations that TensorFlow alone has, translation of the first text by ids)."""
+    (row,) = model.translator.tokenizers.source.encode(tools.texts[:1])
+    operations, ids = fresh_process("-c", WITHOUT_TEXT, model.ids_path, *row).splitlines()
+    return set(operations.split()), list(map(int, ids.split()))
+
+
+@pytest.fixture(scope="module")
+def core_operations(without_text):
     """Names of the operations that TensorFlow has without TF Text."""
-    return set(fresh_process("-c", CORE_ALONE).split())
+    return without_text[0]
 
 
 def test_every_operation_is_one_that_the_stock_server_links(core_operations, model, other_model):
@@ -91,17 +102,8 @@ def test_the_model_for_ids_has_core_operations_alone(core_operations, model):
     assert operations_in(model.ids_path) <= core_operations - PYTHON
 
 
-def test_ids_are_translated_without_tensorflow_text(model, tools):
-    rows = model.translator.tokenizers.source.encode([tools.texts[0]])
-    program = (
-        "import sys, tensorflow as tf\n"
-        "loaded = tf.saved_model.load(sys.argv[1])\n"
-        "found = loaded.signatures['translate_ids'](ids=tf.constant([list(map(int, sys.argv[2:]))]))\n"
-        "print(*found['ids'].numpy()[0])\n"
-        "assert 'tensorflow_text' not in sys.modules\n"
-    )
-    found = fresh_process("-c", program, model.ids_path, *rows[0]).split()
-    assert [int(one) for one in found] == model.translator.n_best([tools.texts[0]])[0].best.ids
+def test_ids_are_translated_without_tensorflow_text(without_text, model, tools):
+    assert without_text[1] == model.translator.n_best(tools.texts[:1])[0].best.ids
 
 
 def serving(*names):
@@ -123,7 +125,6 @@ def test_sixteen_callers_of_a_session_without_keras_get_what_the_translator_give
     folder = pathlib.Path(predict_pb2.__file__).parents[2]
     texts = [f"{text} {number}" for number in range(8) for text in tools.texts]
     requests = [predict_request("serving_default", text=[text]) for text in texts]
-    requests.append(predict_request("translate_nbest", text=tools.texts))
     requests.append(predict_request("serving_default", text=["dog"] * 33))
     requests.append(predict_request("serving_default", text=[["dog"]]))
     requests.append(predict_request("translate_ids", ids=[[5, 300]]))
@@ -143,31 +144,43 @@ def test_sixteen_callers_of_a_session_without_keras_get_what_the_translator_give
     answers = responses[: len(texts)]
     assert [one["translation"][0].decode() for one in answers] == [one.text for one in expected]
     np.testing.assert_allclose([one["score"][0] for one in answers], [x.score for x in expected], rtol=1e-4)
-    nbest, too_many, too_deep, outside = responses[len(texts) :]
-    best = [one.best.text for one in model.translator.n_best(tools.texts)]
-    assert [row[0].decode() for row in nbest["translations"]] == best
+    too_many, too_deep, outside = responses[len(texts) :]
     assert b"At most 32 sentences" in too_many["error"].item()
     assert too_deep.keys() == {"error"}
     assert b"must be at least 0 and below 300" in outside["error"].item()
 
 
-def test_warm_up_asks_every_signature_for_something_that_it_answers(run, tools, tmp_path):
-    model_pb2, predict_pb2, prediction_log_pb2 = serving("model_pb2", "predict_pb2", "prediction_log_pb2")
-    model = tools.exported(run, tmp_path / "out", warmup=True, inputs=("alpha",), name="warm")
-    asked = {}
-    file = model.path / "assets.extra/tf_serving_warmup_requests"
-    for record in tf.data.TFRecordDataset(str(file)):
+def test_warm_up_asks_every_signature_for_something_that_it_answers(model):
+    (prediction_log_pb2,) = serving("prediction_log_pb2")
+    for path in (model.path, model.ids_path):
+        asked = {}
+        file = path / "assets.extra/tf_serving_warmup_requests"
+        for record in tf.data.TFRecordDataset(str(file)):
+            request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
+            assert request.model_spec.name == "tiny"
+            signature = request.model_spec.signature_name
+            inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+            found = model.signatures[signature](**inputs)
+            asked[signature] = asked.get(signature, 0) + 1
+            if signature == "translate_ids":
+                assert found["length"].numpy().all()
+        names = model.signatures if path == model.path else ["translate_ids"]
+        assert asked == dict.fromkeys(names, 2)
+
+
+def test_warm_up_gives_the_inputs_of_every_call(other_model, tmp_path):
+    (prediction_log_pb2,) = serving("prediction_log_pb2")
+    function = other_model.signatures["serving_default"]
+    write_warmup(tmp_path, "name", {"serving_default": function}, [[5], [5, 6]])
+    for record in tf.data.TFRecordDataset(str(tmp_path / "assets.extra/tf_serving_warmup_requests")):
         request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
-        assert request.model_spec.name == "warm"
-        signature = request.model_spec.signature_name
-        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
-        found = model.signatures[signature](**inputs)
-        asked[signature] = asked.get(signature, 0) + 1
-        if signature == "translate_ids":
-            assert found["length"].numpy().all()
-    assert asked == dict.fromkeys(model.signatures, 2)
-    # Scalars cannot be put together: there is no batching then.
-    assert not (model.path / "batching.config").exists()
+        found = function(**{name: tf.make_ndarray(value) for name, value in request.inputs.items()})
+        assert found["finished"].shape == (1,)
+
+
+def test_where_a_call_gives_scalars_there_is_no_batching(model, other_model):
+    assert (model.path / "batching.config").exists()
+    assert not (other_model.path / "batching.config").exists()
 
 
 def test_without_the_protos_an_export_says_what_to_install(run, tools, tmp_path, monkeypatch):

@@ -1,0 +1,81 @@
+"""The program, called as it is from a shell, and the commands that the README has."""
+
+import json
+import pathlib
+import shlex
+
+import export_model
+import pytest
+
+from keras_transformer.export.loading import load_exported
+from keras_transformer.export.serving_files import curl_command, docker_command
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path, capsys):
+    out = tmp_path / "served"
+    arguments = [str(run), str(out), "--format", "savedmodel", "--weights", "last", "--no-warmup", "--no-ids"]
+    arguments += ["--beam-size", "2", "--max-sentences", "5", "--version", "4", "--data-licence", "CC BY 4.0"]
+    assert export_model.main(arguments) == 0
+    written, following, docker, curl = capsys.readouterr().out.splitlines()
+    assert (written, following) == (f"wrote {out / '4'}", "next:")
+    words = shlex.split(docker)
+    assert f"{out}:/models/tiny:ro" in words
+    assert words[-1] == "--batching_parameters_file=/models/tiny/4/batching.config"
+    assert curl.strip() == curl_command("tiny")
+    card = json.loads((out / "4/assets.extra/model_card.json").read_text())
+    assert (card["search"]["beam_size"], card["limits"]["sentences"]) == (2, 5)
+    assert card["licence"] == {"model": "not stated", "data": "CC BY 4.0"}
+    shape = load_exported(out).signatures["translate_nbest"].structured_outputs["scores"].shape
+    assert shape.as_list() == [None, 2]
+
+    assert export_model.main(arguments) == 2
+    assert "4: this version is there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--weights", "best"], "no 'best' weights"),
+        (["--sampling"], "does not sample"),
+        (["--beam-size", "0"], "`beam_size` of SearchConfig must be from 1"),
+        (["--max-sentences", "0"], "`max_sentences` must be"),
+        (["--input", "beam_size"], "`inputs` must be among alpha, extra_length"),
+        (["--version", "0"], "A version must be a whole number of at least 1"),
+        (["--name", "../up"], "`name` must have letters"),
+    ],
+)
+def test_what_is_refused_is_one_line(run, tmp_path, capsys, arguments, message):
+    out = tmp_path / "served"
+    assert export_model.main([str(run), str(out), "--no-warmup", "--weights", "last", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("export_model.py: ")
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not list(out.glob("[0-9]*"))
+
+
+def test_a_folder_that_is_no_run_and_a_file_for_a_folder_are_refused(run, tmp_path, capsys):
+    assert export_model.main([str(tmp_path), str(tmp_path / "out"), "--no-warmup"]) == 2
+    assert "not a run folder" in capsys.readouterr().err
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert export_model.main([str(run), str(file), "--no-warmup", "--weights", "last"]) == 2
+    assert "file: not a folder" in capsys.readouterr().err
+
+
+def test_the_commands_of_the_readme_are_those_that_the_program_prints():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Serving\n")[2].partition("\n## ")[0]
+    export, docker, curl = [line.strip() for line in section.splitlines() if line.startswith("    ")][:3]
+    program, *arguments = shlex.split(export)[1:]
+    assert (ROOT / program).is_file()
+    parsed = export_model.parse_args(arguments)
+    assert (parsed.run, parsed.out, parsed.format) == ("runs/m30k", "served/m30k", "savedmodel")
+    printed = docker_command(
+        "/here/served/m30k", "m30k", version=1, tensorflow_version="2.21.0", batching=True
+    )
+    assert shlex.split(docker.replace("$PWD", "/here")) == shlex.split(printed)
+    wanted = shlex.split(curl_command("m30k"))
+    assert [word.replace("A man is riding a horse.", "1 2 3") for word in shlex.split(curl)] == wanted
