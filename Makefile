@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 RUN_DIR ?= runs/demo
+# Processes that tests run in; each takes up to 6 GB.
+TEST_PROCESSES ?= 2
 
 .PHONY: demo test test-slow lint clean
 
@@ -11,10 +13,10 @@ demo: $(VENV)/.installed
 	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
 
 test: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "slow or not slow"
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .

@@ -388,7 +388,7 @@ class SearchConfig:
         length_penalty: what the log-probability of a hypothesis of n tokens is divided by:
             `"gnmt"`, ((5 + n) / 6) ** alpha (the paper's); `"average"`, n ** alpha; `"none"`.
         stop: `"exact"` ends a sentence when no better hypothesis can follow, `"first"` as
-            soon as `n_best` hypotheses have ended, which is faster and may lose better ones.
+            soon as `beam_size` hypotheses have ended, which is faster and may lose better ones.
         extra_length: a translation has at most so many tokens more than its source, ...
         length_factor: ... times this, ends of sentence included, ...
         max_length: ... and never more than these.

@@ -261,8 +261,9 @@ def beam_search(
         beam_size: int, hypotheses kept alive per sentence. It may exceed the
             vocabulary.
         n_best: int, hypotheses returned per sentence, at most `beam_size`.
-        stop: `"exact"`, as above, or `"first"`: a sentence is done as soon as it has
-            `n_best` finished hypotheses, which is faster and may lose better ones.
+        stop: `"exact"`, as above, or `"first"`: only ends among the best `beam_size`
+            continuations of a position count, and a sentence is done as soon as `beam_size`
+            hypotheses have finished, as in fairseq; faster, and may lose better ones.
         reorder: see the top of this module.
         first_ids, rules, max_lengths, max_length, prefix_ids, keep: as in `greedy_search`.
 
@@ -300,7 +301,9 @@ def beam_search(
         ids = _write(_take(beams.ids, parents), next_ids, position)
 
         ends = next_ids == rules.eos_id
-        ended_log_probs = ops.where(ends, total, NEVER)
+        # Under "first", the many ends that are tried in vain would be all that is ever found.
+        counted = ends if stop == "exact" else ends & (ops.arange(ops.shape(total)[1]) < beam_size)
+        ended_log_probs = ops.where(counted, total, NEVER)
         finished = _best_finished(
             beams.finished,
             _Finished(
@@ -319,7 +322,7 @@ def beam_search(
         bound = rules.score(log_probs[:, 0], limits)
         done = (enough >= bound) | (position + 1 >= limits)
         if stop == "first":
-            done |= enough > NEVER
+            done |= finished.scores[:, -1] > NEVER
         beams = _Beams(_take(next_ids, alive), _take(ids, alive), log_probs, finished)
         return beams, done, state
 

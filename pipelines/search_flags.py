@@ -9,7 +9,7 @@ _FLAGS = (
     ("beam-size", int, "hypotheses kept; 1 is greedy (4)"),
     ("alpha", float, "exponent of the length penalty (0.6)"),
     ("length-penalty", str, "gnmt, ((5 + n) / 6)^alpha; average, n^alpha; or none (gnmt)"),
-    ("stop", str, "exact: when nothing better can follow; first: at n-best ended ones (exact)"),
+    ("stop", str, "exact: when nothing better can follow; first: at beam-size ended ones (exact)"),
     ("extra-length", int, "tokens that a translation may have more than its source, ... (50)"),
     ("length-factor", float, "... times this ... (1)"),
     ("max-length", int, "... and never more than these (1024)"),

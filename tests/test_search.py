@@ -110,8 +110,10 @@ def enumerate_all(toy, sentence, limit, alpha, forbidden=(), penalty="gnmt", **r
     )
 
 
-def list_beam_search(toy, sentence, limit, alpha, beam_size, forbidden=(), penalty="gnmt", **rules):
-    """Beam search with Python lists, which never stops before the limit."""
+def list_beam_search(
+    toy, sentence, limit, alpha, beam_size, forbidden=(), penalty="gnmt", stop="exact", **rules
+):
+    """Beam search with Python lists, which stops at the limit, or at `beam_size` ended hypotheses."""
     allowed = Allowed(forbidden, **rules)
     alive, finished = [(0.0, ())], []
     for _ in range(limit):
@@ -125,9 +127,11 @@ def list_beam_search(toy, sentence, limit, alpha, beam_size, forbidden=(), penal
         candidates = candidates[: 2 * beam_size if beam_size > 1 else 1]
         finished += [
             Listed(True, toy.score(sentence, tokens, alpha, penalty), tokens)
-            for _, tokens in candidates
+            for _, tokens in candidates[: beam_size if stop == "first" else None]
             if tokens[-1] == EOS
         ]
+        if stop == "first" and len(finished) >= beam_size:
+            return ranked(finished)
         alive = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam_size]
     cut_off = [Listed(False, toy.score(sentence, t, alpha, penalty), t) for _, t in alive]
     return ranked(finished)[:beam_size] + ranked(cut_off)
@@ -277,20 +281,46 @@ def test_prefixes_of_different_lengths_share_a_batch():
         check_same(found, row, enumerate_all(toy, 4 + row, 5, 0.6, prefix=prefix))
 
 
-def test_the_first_finished_rule_stops_where_the_first_ends():
-    # By hand: eos has 0.3 at first and 0.9 after a 3, which has 0.6 at first.
+def test_the_first_rule_stops_once_a_beam_of_hypotheses_has_ended():
+    # By hand, a beam of 2: eos is second at first (0.3) and ends one. The other, 3, ends with 0.24
+    # then; what goes on from 3 with 0.36 would end with 0.324, but two have ended.
     def step(ids, position, state):
-        first = np.log(np.array([0.05, 0.05, 0.3, 0.6], "float32"))
-        later = np.log(np.array([0.04, 0.03, 0.9, 0.03], "float32"))
-        return Step(ops.tile(ops.where(position == 0, first, later)[None], (ops.shape(ids)[0], 1)), state)
+        rows = [[0.05, 0.05, 0.3, 0.6], [0.0, 0.0, 0.4, 0.6], [0.04, 0.03, 0.9, 0.03]]
+        logits = ops.log(ops.take(ops.array(rows, "float32"), ops.minimum(position, 2), axis=0))
+        return Step(ops.tile(logits[None], (ops.shape(ids)[0], 1)), state)
 
     settings = {"beam_size": 2, "max_lengths": [9], "max_length": 9}
     rules = Rules(EOS, PAD, penalty="none")
     exact = to_numpy(beam_search(step, (), [BOS], rules, **settings))
     first = to_numpy(beam_search(step, (), [BOS], rules, stop="first", **settings))
-    assert exact.ids[0, 0].tolist() == [3, EOS, *[PAD] * 7]
+    assert exact.ids[0, 0].tolist() == [3, 3, EOS, *[PAD] * 6]
     assert first.ids[0, 0].tolist() == [EOS, *[PAD] * 8]
-    np.testing.assert_allclose([exact.scores[0, 0], first.scores[0, 0]], np.log([0.54, 0.3]), rtol=1e-6)
+    np.testing.assert_allclose([exact.scores[0, 0], first.scores[0, 0]], np.log([0.324, 0.3]), rtol=1e-6)
+
+
+def test_under_the_first_rule_an_end_below_the_beam_does_not_count():
+    # A beam of 2: eos is third at first, and third and fourth at second.
+    def step(ids, position, state):
+        rows = [[0.3, 0.05, 0.25, 0.4], [0.4, 0.0, 0.25, 0.35], [0.0, 0.05, 0.9, 0.05]]
+        logits = ops.log(ops.take(ops.array(rows, "float32"), ops.minimum(position, 2), axis=0))
+        return Step(ops.tile(logits[None], (ops.shape(ids)[0], 1)), state)
+
+    settings = {"beam_size": 2, "n_best": 2, "max_lengths": [9], "max_length": 9, "stop": "first"}
+    found = to_numpy(beam_search(step, (), [BOS], Rules(EOS, PAD, penalty="none"), **settings))
+    assert found.ids[0, :, :3].tolist() == [[3, 0, EOS], [3, 3, EOS]]
+    np.testing.assert_allclose(found.scores[0], np.log([0.144, 0.126]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize(("beam_size", "n_best"), [(1, 1), (2, 1), (3, 3), (4, 1), (4, 2)])
+def test_the_first_rule_is_that_of_a_search_on_lists(beam_size, n_best, alpha):
+    limits = [11, 3, 1, 7, 11, 2, 5, 11, 9, 4, 10, 11]
+    for seed, vocab_size in [(0, 5), (1, 7), (2, 11)]:
+        toy = Toy(seed, vocab_size)
+        settings = {"beam_size": beam_size, "n_best": n_best, "alpha": alpha, "stop": "first"}
+        found = search(toy, list(range(12)), limits, **settings)
+        for row, limit in enumerate(limits):
+            check_same(found, row, list_beam_search(toy, row, limit, alpha, beam_size, stop="first"))
 
 
 @pytest.mark.parametrize("beam_size", [None, 3])

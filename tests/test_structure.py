@@ -134,12 +134,12 @@ FLOORS = [
     {
         "data.sharding",
         "data.training_data",
+        "export.ctranslate2",
+        "export.keras_formats",
         "training.run_folder",
     },
     {
         "data.preparing",
-        "export.ctranslate2",
-        "export.keras_formats",
         "export.saved_model",
         "scoring",
         "training.opening",
