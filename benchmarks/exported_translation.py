@@ -1,15 +1,22 @@
 """Sentences a second of a run and of what was exported of it, each system in its own process.
 
+    python pipelines/export_model.py RUN served --length-penalty average
     python benchmarks/exported_translation.py RUN test.en --reference test.de \
-        --ctranslate2 exported/float32 exported/int8
+        --saved-model served/1 --ctranslate2 exported/float32 exported/int8
 
 Every system translates all lines, in turns; a line says the median time, BLEU, and how many
 translations are those of the run. The length penalty is length^alpha everywhere, and the search
 goes on as long as a better translation can come (CTranslate2: until twice the beam has ended).
 Loading is not counted.
+
+The SavedModel is asked as clients would: lines in their order, `--lines` in a call, as many
+callers as there are threads; its process has TensorFlow and TensorFlow Text and not this package.
 """
 
 import argparse
+import concurrent.futures
+import functools
+import itertools
 import json
 import os
 import pathlib
@@ -25,6 +32,8 @@ def parse_args(argv=None):
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("text", metavar="FILE", help="one sentence a line")
     parser.add_argument("--reference", metavar="FILE", help="its translation, for BLEU")
+    parser.add_argument("--saved-model", nargs="*", default=[], metavar="FOLDER", help="of a version each")
+    parser.add_argument("--lines", type=int, default=128, help="in a call of a SavedModel (128)")
     parser.add_argument("--ctranslate2", nargs="*", default=[], metavar="FOLDER", help="exported models")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds after one that is not (5)")
     parser.add_argument("--threads", type=int, default=2, help="of each system (2)")
@@ -35,28 +44,52 @@ def parse_args(argv=None):
 
 
 def make_translator(args):
-    """Returns an object with `translate`."""
+    """Returns a function that translates a list of str."""
+    search = {"beam_size": args.beam_size, "alpha": args.alpha, "length_penalty": "average", "stop": "exact"}
+    if args.worker in args.saved_model:
+        return served_translator(args)
     if args.worker == args.run:
         import tensorflow as tf
 
         from keras_transformer.translator import Translator
 
-        tf.config.threading.set_intra_op_parallelism_threads(args.threads)
-        return Translator.load(args.run)
+        if args.threads > 1:  # as `translate.py` does: each core has a batch of its own
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+        return functools.partial(Translator.load(args.run, threads=args.threads).translate, **search)
     from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
 
-    return CTranslate2Translator(args.worker, inter_threads=args.threads, intra_threads=1)
+    translator = CTranslate2Translator(args.worker, inter_threads=args.threads, intra_threads=1)
+    return functools.partial(translator.translate, **search)
+
+
+def served_translator(args):
+    """As `make_translator`, for a SavedModel, whose search is part of it."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401
+
+    tf.config.threading.set_intra_op_parallelism_threads(1 if args.threads > 1 else args.threads)
+    model = tf.saved_model.load(args.worker)
+    assert "keras_transformer" not in sys.modules
+
+    def call(lines):
+        found = model.signatures["serving_default"](text=tf.constant(lines))
+        return [text.decode() for text in found["translation"].numpy()]
+
+    def translate(lines):
+        calls = [lines[begin : begin + args.lines] for begin in range(0, len(lines), args.lines)]
+        with concurrent.futures.ThreadPoolExecutor(args.threads) as pool:
+            return list(itertools.chain.from_iterable(pool.map(call, calls)))
+
+    return translate
 
 
 def work(args):
     """Translates the text once for every line of standard input."""
     lines = pathlib.Path(args.text).read_text(encoding="utf-8").splitlines()
-    translator = make_translator(args)
+    translate = make_translator(args)
     for _ in sys.stdin:
         begin = time.perf_counter()
-        found = translator.translate(
-            lines, beam_size=args.beam_size, alpha=args.alpha, length_penalty="average", stop="exact"
-        )
+        found = translate(lines)
         print(json.dumps([time.perf_counter() - begin, found]), flush=True)
 
 
@@ -74,7 +107,7 @@ def main(argv=None):
             [sys.executable, __file__, *(sys.argv[1:] if argv is None else argv), "--worker", system],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
         )
-        for system in (args.run, *args.ctranslate2)
+        for system in (args.run, *args.saved_model, *args.ctranslate2)
     }  # fmt: skip
     times, found = {system: [] for system in workers}, {}
     for number in range(args.rounds + 1):

@@ -16,7 +16,7 @@ import shlex
 import sys
 
 from search_flags import add_search_flags, search_settings
-from startup import import_quietly
+from startup import end_on_sigterm, import_quietly, report_os_error
 
 
 def saved_model(args):
@@ -155,9 +155,12 @@ def parse_args(argv=None):
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
+    end_on_sigterm()
     try:
         print(FORMATS[args.format](args))
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        return report_os_error("export_model.py", error, args.out)
+    except ValueError as error:
         print(f"export_model.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -102,7 +102,7 @@ def report_os_error(program, error, output):
         error: the `OSError`.
         output: what was written to, which errors of writing do not name.
     """
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     reason = f"{error.filename or output}: {(error.strerror or str(error)).lower()}"
     remedy = ". Make room, and run it again" if full else ""
     print(f"{program}: {reason}{remedy}", file=sys.stderr)

@@ -36,6 +36,7 @@ FLOORS = [
         "export.model_card",
         "export.serving_files",
         "export.settings",
+        "export.uninterrupted",
         "export.versions",
         "export.warmup",
         "ibm1",

@@ -149,7 +149,7 @@ class CTranslate2Translator:
             "beam_size": config.beam_size,
             "num_hypotheses": config.n_best,
             "length_penalty": alpha,
-            "patience": _PATIENCE if config.stop == "exact" else config.n_best / config.beam_size,
+            "patience": _PATIENCE if config.stop == "exact" else 1.0,
             "no_repeat_ngram_size": config.no_repeat_ngram,
             "disable_unk": True,
             "suppress_sequences": [[SPECIAL_TOKENS["pad"]], [SPECIAL_TOKENS["bos"]]],

@@ -47,10 +47,12 @@ def export_keras(run, out, *, weights="averaged", search=None, weights_only=Fals
     tokenizers = run.load_tokenizers()
     model = run.load_model(weights=weights)
     with folder_written_atomically(out) as folder:
+        model.save(folder / FILES["keras"])
         if weights_only:
-            model.save_weights(folder / FILES[kind])
-        else:
-            model.save(folder / FILES[kind])
+            # Not `save_weights`: written to a full disk, HDF5 ends the process.
+            with zipfile.ZipFile(folder / FILES["keras"]) as archive:
+                archive.extract(FILES["weights"], folder)
+            (folder / FILES["keras"]).unlink()
         save_tokenizers(folder, tokenizers)
         write_facts(folder, kind, config, weights=weights, versions={"keras": keras.__version__})
         write_manifest(folder)

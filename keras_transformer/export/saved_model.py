@@ -1,5 +1,6 @@
 """A trained model as a SavedModel: text in, text out, without Python and without Keras."""
 
+import errno
 import re
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from keras_transformer.export.model_card import make_card, write_card
 from keras_transformer.export.serving_files import write_batching
 from keras_transformer.export.settings import ServingSettings
 from keras_transformer.export.translating import ServedModel, ids_signature, text_signatures
+from keras_transformer.export.uninterrupted import uninterrupted
 from keras_transformer.export.versions import new_version
 from keras_transformer.export.warmup import import_serving, warmup_texts, write_warmup
 from keras_transformer.training.run_folder import RunFolder
@@ -64,6 +66,7 @@ def export_saved_model(
     Raises:
         ValueError: not a run folder, no such weights, a setting that is refused, or a
             version that is there.
+        OSError: the disk is full, or the folder cannot be written to.
     """
     run = RunFolder(run_dir)
     settings = ServingSettings(search=run.config.search) if settings is None else settings
@@ -101,8 +104,12 @@ def export_saved_model(
     kinds += [(ids_only, [])] * with_ids
     with new_version(folders, version) as new:
         for path, (functions, resources) in zip(new.folders, kinds, strict=True):
-            signatures = {key: function.get_concrete_function() for key, function in functions.items()}
-            _save(path, served, signatures, resources)
+            signatures = {}
+            for key, function in functions.items():
+                with uninterrupted():
+                    signatures[key] = function.get_concrete_function()
+            with uninterrupted():
+                _save(path, served, signatures, resources)
             write_card(path, {**card, "signatures": sorted(signatures)})
             if warmup:
                 write_warmup(path, name, signatures, warmup_ids)
@@ -119,13 +126,14 @@ def _save(path, served, signatures, resources):
         # Nothing of Keras: variables alone, under the paths that checkpoints call them by.
         module.weights = dict(sorted(by_path(served.model.weights).items()))
     module.tokenizers = resources
-    tf.saved_model.save(
-        module,
-        str(path),
-        signatures=signatures,
-        # Nobody trains what is served.
-        options=tf.saved_model.SaveOptions(experimental_custom_gradients=False),
-    )
+    # Nobody trains what is served.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    try:
+        tf.saved_model.save(module, str(path), signatures=signatures, options=options)
+    except tf.errors.OpError as error:  # that is how TensorFlow says that it cannot write
+        full = isinstance(error, tf.errors.ResourceExhaustedError) or "File too large" in error.message
+        reason = "no space left on device" if full else error.message.splitlines()[0]
+        raise OSError(errno.ENOSPC if full else errno.EIO, reason, str(path)) from error
 
 
 def _checked_name(name, *, given):

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import hypothesis
 import numpy as np
@@ -64,6 +65,29 @@ def test_f49_the_flag_is_set_where_python_cuts(model):
     assert found == expected
     cut = [one.is_cut for one in model.translator.n_best(texts, long_lines="cut")]
     assert found == cut
+
+
+IN_MEMORY = """
+import resource, sys
+import tensorflow as tf
+from keras_transformer.export.loading import load_exported
+translate = load_exported(sys.argv[1]).signatures["serving_default"]
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+translate(text=tf.constant(["word " * 100] * 32))
+before = peak()
+for text in ("a" * 100_000, "word " * 20_000, "\U0001f600" * 100_000):
+    translate(text=tf.constant([text] * 32))
+print(peak() - before)
+"""
+
+
+def test_f49_a_hundred_thousand_characters_take_no_more_memory_than_the_limit(model):
+    done = subprocess.run(
+        [sys.executable, "-c", IN_MEMORY, model.path], env=path_to_package(), capture_output=True, check=True
+    )
+    # 32 texts are 13 MB of bytes, and a few copies.
+    assert int(done.stdout) < 200
 
 
 ODD = {
@@ -144,10 +168,17 @@ def test_f54_short_and_long_together_are_translated_as_alone(model):
 
 def test_f55_sixty_four_callers_get_their_own_answers(model, tools):
     texts = [f"{text} {number}" for number in range(8) for text in tools.texts]
+    assert len(texts) == 64
     expected = [text.encode() for text in model.translator.translate(texts)]
     assert len(set(expected)) > 10
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda text: translate(model, [text])[0][0], texts))
+    together = threading.Barrier(len(texts))
+
+    def call(text):
+        together.wait()
+        return translate(model, [text])[0][0]
+
+    with concurrent.futures.ThreadPoolExecutor(len(texts)) as pool:
+        found = list(pool.map(call, texts))
     assert found == expected
 
 
@@ -309,19 +340,19 @@ def test_a_run_without_such_weights_is_refused_and_nothing_is_left(run, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-@hypothesis.settings(
-    max_examples=40,
+ANY_TEXT = strategies.text(strategies.characters(codec="utf-8"), max_size=2000) | strategies.binary(
+    max_size=2000
+)
+PATIENT = hypothesis.settings(
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "40")),
     deadline=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow],
 )
-@hypothesis.given(
-    strategies.lists(
-        strategies.text(strategies.characters(codec="utf-8"), max_size=2000)
-        | strategies.binary(max_size=2000),
-        max_size=4,
-    )
-)
+
+
+@PATIENT
+@hypothesis.given(strategies.lists(ANY_TEXT, max_size=4))
 def test_any_text_gives_valid_utf8_on_one_line(model, texts):
     texts = [text.encode("utf-8") if isinstance(text, str) else text for text in texts]
     translations, truncated = translate(model, texts)
@@ -330,3 +361,23 @@ def test_any_text_gives_valid_utf8_on_one_line(model, texts):
         assert len(translation.decode("utf-8").splitlines()) <= 1
         if not text.strip(b" "):
             assert translation == b""
+
+
+@PATIENT
+@hypothesis.given(strategies.lists(strategies.tuples(ANY_TEXT, ANY_TEXT), max_size=4))
+def test_any_pair_is_scored_and_aligned(model, pairs):
+    pairs = [[text.encode("utf-8") if isinstance(text, str) else text for text in pair] for pair in pairs]
+    sides = [tf.constant([pair[side] for pair in pairs], tf.string) for side in (0, 1)]
+    arguments = dict(zip(("source", "target"), sides, strict=True))
+    scored = model.signatures["score"](**arguments)
+    assert scored["log_prob"].shape == (len(pairs),)
+    assert (scored["log_prob"].numpy() <= 0).all()
+    aligned = model.signatures["alignment"](**arguments)
+    for links, *words in zip(
+        aligned["links"].numpy(),
+        aligned["source_words"].numpy(),
+        aligned["target_words"].numpy(),
+        strict=True,
+    ):
+        for link in links.decode("ascii").split():
+            assert all(0 <= int(place) < most for place, most in zip(link.split("-"), words, strict=True))

@@ -1,14 +1,21 @@
 """The program, called as it is from a shell, and the commands that the README has."""
 
 import json
+import os
 import pathlib
+import resource
 import shlex
+import signal
+import subprocess
+import sys
+import time
 
 import export_model
 import pytest
 
 from keras_transformer.export.loading import load_exported
 from keras_transformer.export.serving_files import curl_command, docker_command
+from keras_transformer.export.uninterrupted import uninterrupted
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -79,3 +86,65 @@ def test_the_commands_of_the_readme_are_those_that_the_program_prints():
     assert shlex.split(docker.replace("$PWD", "/here")) == shlex.split(printed)
     wanted = shlex.split(curl_command("m30k"))
     assert [word.replace("A man is riding a horse.", "1 2 3") for word in shlex.split(curl)] == wanted
+
+
+def program(*arguments, **options):
+    """The program in a process of its own."""
+    command = [sys.executable, str(ROOT / "pipelines/export_model.py"), *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    environment["PYTHONPATH"] = str(ROOT)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, **options)
+
+
+@pytest.mark.parametrize("kind", ["savedmodel", "ctranslate2", "keras", "weights"])
+def test_a_full_disk_is_one_line_and_nothing_is_left(run, tmp_path, kind):
+    if kind == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="pip install ctranslate2")
+    out = tmp_path / "out"
+    limit = (30_000, resource.RLIM_INFINITY)  # bytes of any file: the weights do not fit
+    started = program(
+        run, out, "--format", kind, "--weights", "last", *["--no-warmup"] * (kind == "savedmodel"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )  # fmt: skip
+    _, error = started.communicate(timeout=120)
+    assert (started.returncode, error.count("\n")) == (3, 1), error
+    assert error.startswith("export_model.py: ")
+    assert "Make room" in error
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
+    assert not left
+
+
+def test_a_stopped_export_leaves_nothing(run, tmp_path):
+    out = tmp_path / "out"
+    started = program(run, out, "--weights", "last", "--no-warmup")
+    while not list(out.glob(".1.partial")):
+        assert started.poll() is None, started.communicate()
+        time.sleep(0.01)
+    started.terminate()
+    output, error = started.communicate(timeout=120)
+    assert (started.returncode, output, error) == (143, "", "")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+def stopped_within(seen):
+    with uninterrupted():
+        signal.raise_signal(signal.SIGTERM)
+        seen.append("went on")
+
+
+def test_signals_are_held_back_and_not_lost():
+    seen = []
+
+    def handle(number, frame):
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stopped_within(seen)
+        assert seen == ["went on", signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is handle
+    finally:
+        signal.signal(signal.SIGTERM, before)
