@@ -12,6 +12,7 @@ all: a model of CTranslate2's, a `.keras` file, or the weights alone (`--format 
 """
 
 import argparse
+import os
 import shlex
 import sys
 
@@ -157,7 +158,10 @@ def main(argv=None):
     args = parse_args(argv)
     end_on_sigterm()
     try:
-        print(FORMATS[args.format](args))
+        print(FORMATS[args.format](args), flush=True)
+    except BrokenPipeError:
+        # All is written; whoever read this has had enough, and Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return report_os_error("export_model.py", error, args.out)
     except ValueError as error:
