@@ -275,7 +275,9 @@ def test_curl_gets_a_translation(model, rest_server):
     assert found["predictions"][0]["translation"] == model.translator.translate(["1 2 3"])[0]
 
 
-def test_the_client_translates_over_grpc(model, tools, capsys):
+@pytest.fixture
+def grpc_server(model):
+    """A `PredictionService` that answers with the exported model."""
     predict_pb2, service = serving("predict_pb2", "prediction_service_pb2_grpc")
     import grpc
 
@@ -294,13 +296,27 @@ def test_the_client_translates_over_grpc(model, tools, capsys):
         service.add_PredictionServiceServicer_to_server(Servicer(), server)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
-        address = f"127.0.0.1:{port}"
-        code, lines, _ = client_output(capsys, tools.texts, "--grpc", address)
-        assert (code, lines) == (0, model.translator.translate(tools.texts))
-        code, _, error = client_output(capsys, ["dog"] * 40, "--grpc", address)
-        assert code == 2
-        assert "INVALID_ARGUMENT: " in error
+        yield f"127.0.0.1:{port}"
         server.stop(None).wait()
+
+
+def test_the_client_translates_over_grpc(model, tools, grpc_server, capsys):
+    code, lines, _ = client_output(capsys, tools.texts, "--grpc", grpc_server)
+    assert (code, lines) == (0, model.translator.translate(tools.texts))
+    code, _, error = client_output(capsys, ["dog"] * 40, "--grpc", grpc_server)
+    assert code == 2
+    assert "INVALID_ARGUMENT: " in error
+
+
+def test_f56_a_client_that_gives_up_disturbs_nobody(model, tools, grpc_server, capsys):
+    for _ in range(5):
+        code, lines, error = client_output(
+            capsys, tools.texts, "--grpc", grpc_server, "--timeout", "0.000001"
+        )
+        assert (code, lines) == (2, [])
+        assert "DEADLINE_EXCEEDED" in error
+    code, lines, _ = client_output(capsys, tools.texts, "--grpc", grpc_server)
+    assert (code, lines) == (0, model.translator.translate(tools.texts))
 
 
 def test_a_server_that_is_not_there_is_one_line(capsys):
