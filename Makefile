@@ -7,7 +7,7 @@ RUN_DIR ?= runs/demo
 # Processes that tests run in; each takes up to 6 GB.
 TEST_PROCESSES ?= 2
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow notebooks lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
@@ -17,6 +17,12 @@ test: $(VENV)/.installed-test lint
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "slow or not slow"
+
+# Notebooks 3, 5 and 6 look at a trained run: RUN=runs/m30k for another than the demo's.
+RUN ?= $(RUN_DIR)
+notebooks: $(VENV)/.installed-test
+	test -e $(RUN)/config.json || $(BIN)/python pipelines/train_wmt.py --run-dir $(RUN)
+	RUN=$(abspath $(RUN)) $(BIN)/python notebooks/make.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .

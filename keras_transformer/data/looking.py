@@ -64,7 +64,7 @@ def draw_lengths(prepared, data):
     Returns:
         `matplotlib.figure.Figure`.
     """
-    from keras_transformer.plotting import length_histogram  # Matplotlib takes most of a second
+    from keras_transformer.plotting.corpus import length_histogram  # Matplotlib takes most of a second
 
     pairs = prepared.load_pairs()
     lengths = pairs.source.lengths, pairs.target.lengths

@@ -1,10 +1,9 @@
-"""Pictures of a run; each function returns a matplotlib figure."""
+"""Pictures of a run's history."""
 
 import numpy as np
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours: distinct for every kind of colour vision, and in grey.
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+from keras_transformer.plotting.style import BLUE, GREEN, ORANGE, tidy
 
 
 def training_curves(history, *, title=""):
@@ -64,8 +63,7 @@ def training_curves(history, *, title=""):
     steps = right.secondary_xaxis("top", functions=_minutes_to_steps(train))
     steps.set_xlabel("optimizer updates")
     for axes in figure.get_axes():
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy(axes)
     if title:
         figure.suptitle(title)
     return figure
@@ -91,83 +89,6 @@ def _draw_gradients(axes, train):
             label=f"skipped steps: {total:,}",
         )
         axes.legend(frameon=False)
-
-
-def attention_map(weights, source_pieces, target_pieces, *, title=""):
-    """Draws how much each target piece looks at each source piece.
-
-    Args:
-        weights: float NumPy array, shape `(num_target, num_source)`, from 0 to 1: a soft
-            alignment, or the attention of one head.
-        source_pieces: list of str, below the columns; pieces or words.
-        target_pieces: list of str, beside the rows, the first on top.
-        title: above the picture.
-
-    Returns:
-        `matplotlib.figure.Figure`.
-
-    Raises:
-        ValueError: there are not as many pieces as rows or columns.
-    """
-    shape = len(target_pieces), len(source_pieces)
-    if np.shape(weights) != shape:
-        raise ValueError(
-            "`weights` must have a row for each target piece and a column for each source piece: "
-            f"{shape}. Received: shape {np.shape(weights)}"
-        )
-    size = [max(3.0, 1.5 + 0.28 * number) for number in shape]
-    figure = Figure(figsize=(size[1] + 0.8, size[0]), layout="constrained")
-    axes = figure.subplots()
-    picture = axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="equal")
-    axes.set_xticks(range(shape[1]), _drawable(source_pieces), rotation=90)
-    axes.set_yticks(range(shape[0]), _drawable(target_pieces))
-    axes.set(xlabel="source", ylabel="target")
-    figure.colorbar(picture, label="attention", shrink=0.8)
-    if title:
-        figure.suptitle(title)
-    return figure
-
-
-def length_histogram(source_lengths, target_lengths, batches, *, names=("source", "target"), title=""):
-    """Draws the lengths of a corpus, and the padding of its batches.
-
-    Args:
-        source_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
-        target_lengths: int NumPy array, shape `(num_pairs,)`.
-        batches: list of `(positions, tokens, target_len)`, source and target together.
-        names: of the two sides.
-        title: above the picture.
-
-    Returns:
-        `matplotlib.figure.Figure`.
-    """
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    # The few longest would leave no room for the others.
-    shown = int(max(np.quantile(side, 0.999) for side in (source_lengths, target_lengths))) + 1
-    for name, side, color in zip(names, (source_lengths, target_lengths), (BLUE, ORANGE), strict=True):
-        counts = np.bincount(side, minlength=shown + 1)[: shown + 1]
-        left.step(range(shown + 1), counts / len(side), where="mid", color=color, label=name)
-    left.set(xlabel="tokens a sentence, end included", ylabel="share of the sentences", ylim=(0, None))
-    left.legend(frameon=False)
-
-    positions, tokens, lengths = np.array(batches).T
-    total = 100 * (1 - tokens.sum() / positions.sum())
-    right.scatter(lengths, 100 * (1 - tokens / positions), s=9, color=GREEN, alpha=0.6, edgecolors="none")
-    right.axhline(total, color="black", linewidth=0.8, linestyle="--", label=f"all together {total:.1f} %")
-    right.set(xlabel="padded target length of a batch", ylabel="padding (% of the positions)", ylim=(0, None))
-    right.legend(frameon=False)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    if title:
-        figure.suptitle(title)
-    return figure
-
-
-def _drawable(texts):
-    """Texts without what would begin a formula."""
-    return [text.replace("$", r"\$") for text in texts]
 
 
 def _minutes_to_steps(train):
