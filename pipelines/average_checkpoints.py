@@ -7,15 +7,15 @@ The average has a name, `last-20` or `best-3`, for `--weights` of translate.py a
 evaluate_wmt.py. Nothing else in the run folder changes.
 """
 
-import argparse
 import sys
 
+from command_line import Parser
 from startup import import_quietly
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Averages the weights of several checkpoints of a run.")
+    parser = Parser(__doc__, prog="average_checkpoints.py")
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--last", type=int, metavar="N", help="the newest N checkpoints")

@@ -12,12 +12,13 @@ import socket
 import sys
 import threading
 
+from command_line import Parser
 from startup import import_quietly
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Runs a dispatcher or a worker of tf.data service.")
+    parser = Parser(__doc__, prog="data_service.py")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="dispatcher | worker")
     dispatcher = kinds.add_parser("dispatcher", help="one of it; hands out the work")
     dispatcher.add_argument("--port", type=_port, default=5050, help="0 for any that is free (5050)")

@@ -96,7 +96,7 @@ def language_of(paths):
 
 def main(argv=None):
     """Runs the program; returns its exit code."""
-    args = parse_args(argv)
+    args = parse_args(argv, __doc__)
     try:
         check(args)
         from keras_transformer.comparison import compare

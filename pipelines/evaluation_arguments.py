@@ -1,18 +1,15 @@
 """The command line of `evaluate_wmt.py`."""
 
-import argparse
-
+from command_line import Parser
 from search_flags import SETTINGS, add_search_flags
 
 ONLY_FILES = ("reference", "source", "target")
 ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "output", "threads", *SETTINGS)
 
 
-def parse_args(argv=None):
-    """Parses the command line."""
-    parser = argparse.ArgumentParser(
-        description="Scores translations: of a run, or of files.", allow_abbrev=False
-    )
+def parse_args(argv=None, text=""):
+    """Parses the command line; `text` is the docstring of the program."""
+    parser = Parser(text, prog="evaluate_wmt.py")
     parser.add_argument(
         "runs", metavar="RUN", nargs="*", help="run folder, which translates; several are an ensemble"
     )

@@ -11,11 +11,11 @@ are the commands that serve it. The other formats are written to OUT itself, com
 all: a model of CTranslate2's, a `.keras` file, or the weights alone (`--format weights`).
 """
 
-import argparse
 import os
 import shlex
 import sys
 
+from command_line import Parser
 from search_flags import add_search_flags, search_settings
 from startup import end_on_sigterm, import_quietly, report_os_error
 
@@ -103,7 +103,7 @@ OWN_FLAGS = {
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Exports the model of a run for other programs.")
+    parser = Parser(__doc__, prog="export_model.py")
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
     parser.add_argument("out", metavar="OUT", help="folder, of the versions or of the model itself")
     parser.add_argument("--format", choices=sorted(FORMATS), default="savedmodel", help="default: savedmodel")

@@ -6,18 +6,18 @@
 VOCABULARY is the file of one; of a run folder, it is that of the source or the target.
 """
 
-import argparse
 import itertools
 import json
 import os
 import sys
 
+from command_line import Parser
 from startup import import_quietly
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Says what a vocabulary makes of a text.")
+    parser = Parser(__doc__, prog="inspect_vocabulary.py")
     parser.add_argument("vocabulary", metavar="VOCABULARY", help="its file, or a run folder")
     parser.add_argument("files", nargs="*", metavar="FILE", help="UTF-8 text (default: standard input)")
     parser.add_argument(

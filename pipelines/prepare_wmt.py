@@ -9,10 +9,11 @@ r"""Cleans, encodes and shards a parallel corpus, for training that starts at on
 Interrupted and started again, it continues.
 """
 
-import argparse
 import os
 import pathlib
 import sys
+
+from command_line import Parser
 
 VOCABULARY_SETTINGS = (
     "data.vocab_size",
@@ -25,9 +26,7 @@ VOCABULARY_SETTINGS = (
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(
-        description="Cleans, encodes and shards a parallel corpus; or shows one that is prepared."
-    )
+    parser = Parser(__doc__, prog="prepare_wmt.py")
     parser.add_argument(
         "dataset",
         help="a folder or archive of parallel files, cldr/SOURCE-TARGET, or a name of TensorFlow Datasets "

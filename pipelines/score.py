@@ -9,21 +9,19 @@ penalty; with --per-token a tab and those of its pieces; with --alignment a tab 
 alignment. The last line on standard error has the perplexity per sub-word token.
 """
 
-import argparse
 import contextlib
 import math
 import os
 import sys
 import time
 
+from command_line import Parser
 from startup import end_on_sigterm, import_quietly, report_os_error
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(
-        description="Log-probabilities of given translations.", allow_abbrev=False
-    )
+    parser = Parser(__doc__, prog="score.py")
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
     parser.add_argument("--source", metavar="FILE", help="one sentence a line, plain or compressed")
     parser.add_argument("--target", metavar="FILE", help="their translations, line for line")

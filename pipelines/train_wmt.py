@@ -12,7 +12,6 @@ after the step, saved. Exit codes: 2 refused, 3 disk, 4 not finite, 5 out of mem
 worker was lost, 143 and 130 stopped by a signal.
 """
 
-import argparse
 import dataclasses
 import datetime
 import errno
@@ -20,6 +19,7 @@ import itertools
 import os
 import sys
 
+from command_line import Parser
 from startup import import_quietly
 
 VOCABULARY_SETTINGS = (
@@ -33,36 +33,50 @@ VOCABULARY_SETTINGS = (
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(
-        description="Trains a Transformer on parallel text, or continues a run.",
-        epilog="Presets: demo, multi30k_tiny, the paper's base and big, every row of its Table 3, and "
-        "Tensor2Tensor's; an unknown name lists them all.",
-    )
+    parser = Parser(__doc__, prog="train_wmt.py")
     parser.add_argument(
         "--dataset",
         action="append",
+        metavar="DATASET",
         help="cldr/SOURCE-TARGET (built in; default cldr/en-de); a folder or archive with train.*, "
         "valid.* and test.*, one sentence a line; what prepare_wmt.py made; or NAME/CONFIG of TensorFlow "
         "Datasets. May be repeated",
     )
-    parser.add_argument("--source", help="source language, the ending of its files (en)")
-    parser.add_argument("--target", help="target language, the ending of its files (de)")
-    parser.add_argument("--data-dir", help="prepared sets of TensorFlow Datasets, and unpacked archives")
-    parser.add_argument("--manual-dir", help="files downloaded by hand, for TensorFlow Datasets")
+    parser.add_argument("--source", metavar="LANGUAGE", help="source language, the ending of its files (en)")
+    parser.add_argument("--target", metavar="LANGUAGE", help="target language, the ending of its files (de)")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="prepared sets of TensorFlow Datasets, and unpacked archives"
+    )
+    parser.add_argument(
+        "--manual-dir", metavar="DIR", help="files downloaded by hand, for TensorFlow Datasets"
+    )
     parser.add_argument(
         "--data-service",
         metavar="HOST:PORT",
         help="dispatcher of data_service.py, whose workers make the batches of a prepared corpus",
     )
-    parser.add_argument("--preset", default="demo", help="model and recipe (default: demo)")
+    parser.add_argument(
+        "--preset",
+        default="demo",
+        metavar="NAME",
+        help="model and recipe: demo, multi30k_tiny, base, big, a row of the paper's Table 3, ...; a wrong "
+        "name lists them all (default: demo)",
+    )
+    parser.add_argument(
+        "--settings",
+        action="store_true",
+        help="prints all settings, as preset and flags have them, with what they mean; does not train",
+    )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.FIELD=VALUE",
-        help="changes one setting, e.g. training.warmup_steps=8000; may be repeated",
+        help="changes one setting, e.g. training.warmup_steps=8000; may be repeated (--settings lists them)",
     )
-    parser.add_argument("--run-dir", help="run folder (default: runs/PRESET-TIME); an earlier one continues")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="run folder (default: runs/PRESET-TIME); an earlier one continues"
+    )
     parser.add_argument(
         "--allow-config-change",
         default="",
@@ -81,11 +95,15 @@ def parse_args(argv=None):
     devices = parser.add_argument_group("devices")
     devices.add_argument(
         "--strategy",
-        help="auto, none (one device), mirrored (the GPUs of one machine) or multiworker (TF_CONFIG)",
+        metavar="NAME",
+        help="auto, none (one device), mirrored (the GPUs of one machine) or multiworker (TF_CONFIG) "
+        "(default: auto)",
     )
-    devices.add_argument("--replicas", type=int, help="number of GPUs (default: all)")
+    devices.add_argument("--replicas", type=int, metavar="N", help="number of GPUs (default: all)")
     devices.add_argument(
-        "--cross-device-ops", help="how gradients are added up: auto, nccl, hierarchical, reduction or ring"
+        "--cross-device-ops",
+        metavar="NAME",
+        help="how gradients are added up: auto, nccl, hierarchical, reduction or ring (default: auto)",
     )
     devices.add_argument(
         "--allow-cpu", action="store_true", help="use the CPU where GPUs are asked for and there are none"
@@ -176,6 +194,11 @@ def main(argv=None):
 
     try:
         config = resolve(args)
+        if args.settings:
+            from keras_transformer.setting_texts import describe_settings
+
+            print(describe_settings(config))
+            return 0
         allowed = [name.strip() for name in args.allow_config_change.split(",") if name.strip()]
         result = train(config, _run_dir(args), allowed=allowed, resume_from=args.resume_from)
         print(report(result) if result else "trained; worker 0 has translated and scored")

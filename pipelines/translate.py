@@ -10,12 +10,12 @@ Several runs translate together, by the mean of their log-probabilities. Blank l
 blank. Invalid UTF-8 is replaced by U+FFFD.
 """
 
-import argparse
 import contextlib
 import functools
 import os
 import sys
 
+from command_line import Parser
 from search_flags import add_search_flags, number_of_threads, search_settings
 from startup import end_on_sigterm, open_closed_streams, report_os_error
 
@@ -24,10 +24,7 @@ READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SI
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(
-        description="Translates standard input to standard output, one line for every line.",
-        allow_abbrev=False,
-    )
+    parser = Parser(__doc__, prog="translate.py")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folder; several are an ensemble")
     parser.add_argument(
         "--weights",

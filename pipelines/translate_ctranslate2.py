@@ -7,11 +7,11 @@ The folder is enough; neither its run nor TensorFlow is needed. Blank lines stay
 Invalid UTF-8 is replaced by U+FFFD.
 """
 
-import argparse
 import functools
 import os
 import sys
 
+from command_line import Parser
 from search_flags import SETTINGS, add_search_flags
 from startup import open_closed_streams
 
@@ -20,9 +20,7 @@ READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SI
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(
-        description="Translates standard input to standard output with an exported CTranslate2 model."
-    )
+    parser = Parser(__doc__, prog="translate_ctranslate2.py")
     parser.add_argument("folder", metavar="FOLDER", help="what export_model.py --format ctranslate2 wrote")
     parser.add_argument(
         "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"

@@ -50,6 +50,7 @@ FLOORS = [
         "processed_text",
         "schedules",
         "search_rules",
+        "setting_texts",
         "training.clock",
         "training.early_stopping",
         "training.errors",
@@ -89,6 +90,7 @@ FLOORS = [
         "standard_sets",
         "training.crash",
         "training.signals",
+        "training.summary",
         "training.tensor_files",
     },
     {

@@ -20,6 +20,7 @@ from keras_transformer.training.preflight import out_of_memory, try_largest
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.training.steering import Agreement, Guard, Saving, Stopping
+from keras_transformer.training.summary import summarize
 from keras_transformer.training.validation import Validation, ValidationSearch
 from keras_transformer.translator import Translator
 
@@ -69,12 +70,17 @@ def fit_session(session, placement, signals, resume_from):
         model = Transformer(config.model, dtype=training.precision)
         compile_model(model, training, xla=config.devices.xla)
     if placement.is_chief:
-        print(
-            f"model: {model.count_params():,} parameters, vocabulary {_sizes(session.corpus.tokenizers)};"
-            f" {batches.per_epoch:,} batches an epoch of up to {config.data.batch_tokens:,} tokens a side,"
-            f" {100 * batches.planner.real_share():.1f} % of them real; on {placement.describe()}",
-            flush=True,
+        portions = placement.portions(batches, config.devices.batch_tokens)
+        table = summarize(
+            config,
+            session.corpus,
+            batches,
+            {portions.shape(plan)[1:] for plan in batches.plan(0)},
+            num_parameters=model.count_params(),
+            learning_rate=learning_rate_schedule(model.config, training),
+            devices=placement.describe(),
         )
+        print(table, flush=True)
     checkpoints = run.checkpoints(model, model.optimizer)
     is_fresh = bool(placement.gather(int(not checkpoints.steps))[0])
     if is_fresh and training.init_from:
@@ -199,8 +205,3 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         ) from error
     if stopping.by_signal or interrupted():
         raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
-
-
-def _sizes(tokenizers):
-    source, target = tokenizers.sizes
-    return f"{source:,}" if tokenizers.shared else f"{source:,} and {target:,}"

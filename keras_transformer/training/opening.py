@@ -100,12 +100,7 @@ def _initial_tokenizers(config):
 
 
 def _tell(config, corpus, num_long):
-    """Prints what the run reads and what is worth a note."""
-    print(
-        f"corpus {config.data.dataset}: {corpus.train.num_pairs:,} training pairs,"
-        f" {len(corpus.validation.source):,} for validation",
-        flush=True,
-    )
+    """Prints what is worth a note."""
     notes = list(corpus.notes)
     if num_long:
         notes.append(f"validation: left out {num_long:,} pairs of over {config.data.max_length} tokens")

@@ -52,16 +52,20 @@ class Placement(NamedTuple):
             device_tokens: as `Portions` takes it.
             make: function from `Portions` to a `tf.data.Dataset`.
         """
-        portions = Portions(
+        portions = self.portions(batches, device_tokens)
+        if self.num_replicas == 1:
+            return make(portions)
+        return self.strategy.distribute_datasets_from_function(lambda context: make(portions))
+
+    def portions(self, batches, device_tokens):
+        """Returns the `Portions` of this worker; arguments as of `distribute`."""
+        return Portions(
             batches,
             num_workers=self.num_workers,
             worker=self.worker,
             num_replicas=self.num_replicas // self.num_workers,
             device_tokens=device_tokens,
         )
-        if self.num_replicas == 1:
-            return make(portions)
-        return self.strategy.distribute_datasets_from_function(lambda context: make(portions))
 
     def gather(self, value):
         """Returns the number that each worker gives; a list. All must call it."""

@@ -96,6 +96,7 @@ def report(result, *, examples=10):
             "next:",
             f"  echo 'your sentence' | python pipelines/translate.py {run}",
             f"  python pipelines/evaluate_wmt.py {run} --dataset {data.dataset} --split {result.split}",
+            f"  python pipelines/export_model.py {run} served/{run.name}",
             f"  tensorboard --logdir {run / 'tensorboard'}",
         ]
     )
