@@ -8,10 +8,13 @@ apart: it is a start for your own client, and imports nothing of this package.
 """
 
 import argparse
+import http.client
 import itertools
 import json
+import os
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 
 
@@ -20,19 +23,22 @@ def translate_rest(texts, address, model, timeout):
 
     Raises:
         OSError: no answer, or a refusal; the message has what the server says.
+        ValueError: an answer that is not one of this model.
     """
     request = urllib.request.Request(
-        f"http://{address}/v1/models/{model}:predict",
+        f"http://{address}/v1/models/{urllib.parse.quote(model, safe='')}:predict",
         data=json.dumps({"instances": texts}).encode(),
         headers={"Content-Type": "application/json"},
     )
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:
             found = json.load(response)["predictions"]
+        return [(one["translation"], one["score"]) for one in found]
     except urllib.error.HTTPError as error:
         with error:
             raise OSError(f"{error.code}: {error.read().decode(errors='replace')}") from error
-    return [(one["translation"], one["score"]) for one in found]
+    except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"not the answer of an exported translator ({error!r})") from error
 
 
 def translate_grpc(texts, address, model, timeout):
@@ -64,16 +70,34 @@ def main(argv=None, stdin=None):
     parser.add_argument("--lines", type=int, default=64, metavar="N", help="lines sent together (64)")
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS", help="for each answer (60)")
     args = parser.parse_args(argv)
+    if args.lines < 1 or not 0 < args.timeout < 1e6:
+        parser.error("--lines must be at least 1, and --timeout above 0")
+    if sys.stdin is None or sys.stdout is None:
+        parser.error("standard input and output must not be closed")
     translate = translate_grpc if args.grpc else translate_rest
     stdin = sys.stdin.buffer if stdin is None else stdin
     lines = (line.decode(errors="replace").rstrip("\r\n") for line in stdin)
+    address = args.grpc or args.rest
     try:
         while texts := list(itertools.islice(lines, args.lines)):
-            for translation, _ in translate(texts, args.grpc or args.rest, args.model, args.timeout):
+            try:
+                found = translate(texts, address, args.model, args.timeout)
+                if len(found) != len(texts):
+                    raise ValueError(f"{len(found)} translations for {len(texts)} lines")
+            except (OSError, ValueError) as error:
+                print(f"serving_client.py: {address}: {error}", file=sys.stderr)
+                return 2
+            for translation, _ in found:
                 print(translation)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the translations has had enough; Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
-        print(f"serving_client.py: {args.grpc or args.rest}: {error}", file=sys.stderr)
-        return 2
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"serving_client.py: standard output: {error.strerror.lower()}", file=sys.stderr)
+        return 3
     except KeyboardInterrupt:
         return 130
     return 0

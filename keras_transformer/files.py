@@ -1,6 +1,7 @@
 """Files that are complete under their final name, or not there at all."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
@@ -93,15 +94,24 @@ def folder_written_atomically(path):
     Raises:
         ValueError: there is something under the final name.
     """
-    path = pathlib.Path(os.path.abspath(path))
+    path = pathlib.Path(os.path.realpath(path))
+    refusal = f"{path}: exists and is not an empty folder. Remove it, or name another"
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path}: exists and is not an empty folder. Remove it, or name another")
+        raise ValueError(refusal)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+    try:
+        temporary = pathlib.Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         yield temporary
         temporary.chmod(0o755)  # mkdtemp makes it private
-        os.rename(temporary, path)
+        try:
+            os.rename(temporary, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise ValueError(refusal) from error  # another process was quicker
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -17,11 +17,13 @@ import sys
 
 from command_line import Parser
 from search_flags import add_search_flags, search_settings
-from startup import end_on_sigterm, import_quietly, report_os_error
+from startup import end_on_sigterm, import_quietly, open_closed_streams, report_os_error
 
 
 def saved_model(args):
     """Writes a SavedModel; returns what is printed."""
+    if args.long_lines == "split":
+        raise ValueError("--long-lines split is not for a SavedModel: it cuts long lines. Leave it out")
     search = search_settings(args, args.run)
     import_quietly("keras_transformer.export.saved_model")
     import tensorflow as tf
@@ -81,7 +83,11 @@ def keras_format(args):
     from keras_transformer.training.run_folder import RunFolder
 
     options = {"weights": args.weights, "search": search, "weights_only": args.format == "weights"}
-    return f"wrote {export_keras(RunFolder(args.run), args.out, **options)}"
+    path = export_keras(RunFolder(args.run), args.out, **options)
+    return (
+        f"wrote {path}\nnext, in Python:\n  from keras_transformer.export.keras_formats import load_keras\n"
+        f"  model = load_keras({str(path)!r})"
+    )
 
 
 # A format's name -> what writes it. Each imports what it needs when it is called.
@@ -144,7 +150,7 @@ def parse_args(argv=None):
         default="float32",
         help="how matrices are stored and multiplied (default: float32)",
     )
-    add_search_flags(parser)
+    add_search_flags(parser, threads=False)
     args = parser.parse_args(argv)
     for kind, names in OWN_FLAGS.items():
         for name in names:
@@ -156,12 +162,10 @@ def parse_args(argv=None):
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
+    open_closed_streams()
     end_on_sigterm()
     try:
-        print(FORMATS[args.format](args), flush=True)
-    except BrokenPipeError:
-        # All is written; whoever read this has had enough, and Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        told = FORMATS[args.format](args)
     except OSError as error:
         return report_os_error("export_model.py", error, args.out)
     except ValueError as error:
@@ -169,6 +173,11 @@ def main(argv=None):
         return 2
     except KeyboardInterrupt:
         return 130
+    try:
+        print(told, flush=True)
+    except OSError:
+        # All is written; nobody reads on, and Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -29,20 +29,25 @@ _OF_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 SETTINGS = (*(name.replace("-", "_") for name, _, _ in _FLAGS), "sampling")
 
 
-def add_search_flags(parser):
+def add_search_flags(parser, *, threads=True):
     """Adds a flag for every setting of search to an `argparse.ArgumentParser`.
 
     A flag that is not given leaves the setting as the run has it.
+
+    Args:
+        parser: the parser.
+        threads: also adds `--threads`, for programs that search.
     """
     group = parser.add_argument_group("search", "what is not given is as the run has it")
     for name, kind, text in _FLAGS:
         group.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
-    group.add_argument(
-        "--threads",
-        type=int,
-        metavar="INT",
-        help="batches that are searched at the same time, a CPU core for each (all cores; with a GPU, 1)",
-    )
+    if threads:
+        group.add_argument(
+            "--threads",
+            type=int,
+            metavar="INT",
+            help="batches that are searched at the same time, a CPU core for each (all cores; with a GPU, 1)",
+        )
     group.add_argument(
         "--sampling", action="store_true", default=None, help="draws tokens at random in place of a search"
     )
@@ -72,11 +77,23 @@ def search_settings(args, run):
         search = from_json(text).search
     except (OSError, ValueError):
         return settings  # no run: whoever opens it says so
-    changed = replace(search, **settings)
+    refuse_without_sampling(settings, replace(search, **settings))
+    return settings
+
+
+def refuse_without_sampling(settings, changed):
+    """Refuses settings of sampling where there is none.
+
+    Args:
+        settings: dict, name -> value, what was asked for.
+        changed: `SearchConfig` with it.
+
+    Raises:
+        ValueError: the message names the flag.
+    """
     drawn = [name for name in _OF_SAMPLING if name in settings and not changed.sampling]
     if drawn:
         raise ValueError(f"--{drawn[0].replace('_', '-')} is for --sampling. Add that, or leave it out")
-    return settings
 
 
 def number_of_threads(args):

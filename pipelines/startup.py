@@ -21,6 +21,7 @@ def import_quietly(module="keras_transformer.model", *, batches_at_once=False):
         batches_at_once: several batches are to be searched at the same time: each operation
             keeps to one core, so that each core has a batch of its own.
     """
+    open_closed_streams()
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
     if quiet:
@@ -104,6 +105,6 @@ def report_os_error(program, error, output):
     """
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     reason = f"{error.filename or output}: {(error.strerror or str(error)).lower()}"
-    remedy = ". Make room, and run it again" if full else ""
+    remedy = ". Make room, and run it again" if full else ". Name another, or see to its permissions"
     print(f"{program}: {reason}{remedy}", file=sys.stderr)
     return 3 if full else 2

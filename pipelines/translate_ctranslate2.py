@@ -12,8 +12,8 @@ import os
 import sys
 
 from command_line import Parser
-from search_flags import SETTINGS, add_search_flags
-from startup import open_closed_streams
+from search_flags import SETTINGS, add_search_flags, refuse_without_sampling
+from startup import open_closed_streams, report_os_error
 
 READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SIGPIPE
 
@@ -39,12 +39,13 @@ def parse_args(argv=None):
         metavar="N",
         help="most lines that are read, sorted by length and translated together (default: 1024)",
     )
-    add_search_flags(parser)
+    add_search_flags(parser, threads=False)
     args = parser.parse_args(argv)
-    for name, least in (("inter_threads", 1), ("intra_threads", 0), ("chunk_lines", 1)):
-        if getattr(args, name) < least:
+    ranges = {"inter_threads": (1, 1024), "intra_threads": (0, 1024), "chunk_lines": (1, 2**24)}
+    for name, (least, most) in ranges.items():
+        if not least <= getattr(args, name) <= most:
             flag = name.replace("_", "-")
-            parser.error(f"--{flag} must be at least {least}, not {getattr(args, name)}")
+            parser.error(f"--{flag} must be from {least} to {most}, not {getattr(args, name)}")
     if args.scores and args.format != "text":
         parser.error(f"--scores is for --format text; {args.format} has them always")
     return args
@@ -63,7 +64,9 @@ def main(argv=None, stdin=None, stdout=None):
         # Whoever read the translations has had enough; Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_LEFT
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        return report_os_error("translate_ctranslate2.py", error, "standard output")
+    except ValueError as error:
         print(f"translate_ctranslate2.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -83,6 +86,7 @@ def translate(args, stdin, output):
     )
     search = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
     config = replace(translator.search, **search)
+    refuse_without_sampling(search, config)
     translator.n_best([], **search)  # refuse a bad value before the first line
     formats = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
     write = formats.get(args.format, moses_lines)

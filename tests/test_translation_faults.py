@@ -268,7 +268,9 @@ def test_f59_a_bad_setting_is_refused_before_anything_is_loaded(run, monkeypatch
 def test_f59_what_is_no_setting_is_refused(run, arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         call(run, joined(TEXTS), *arguments)
-    assert ": error: " in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("translate.py: ")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

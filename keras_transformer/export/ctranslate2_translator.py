@@ -20,6 +20,8 @@ SPECIAL_TOKENS = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
 # CTranslate2 ends a sentence when so many times `beam_size` hypotheses have ended, whether or not
 # a better one can follow. With 2, Multi30k's translations are those of the exact rule.
 _PATIENCE = 2.0
+# Beyond it length ** alpha is no number that can be computed with.
+_MAX_ALPHA = 20
 
 
 def import_ctranslate2():
@@ -85,9 +87,12 @@ class CTranslate2Translator:
         self._max_positions = facts["max_positions"]
         self._source_tokens, self._target_tokens = map(vocabulary_tokens, self.tokenizers)
         self._target_ids = {token: number for number, token in enumerate(self._target_tokens)}
-        self._model = ctranslate2.Translator(
-            str(folder), device="cpu", inter_threads=inter_threads, intra_threads=intra_threads
-        )
+        try:
+            self._model = ctranslate2.Translator(
+                str(folder), device="cpu", inter_threads=inter_threads, intra_threads=intra_threads
+            )
+        except RuntimeError as error:
+            raise ValueError(f"{folder}: CTranslate2 cannot read it ({error}). Export it again") from error
 
     def translate(self, texts, **search):
         """Translates sentences.
@@ -137,6 +142,15 @@ class CTranslate2Translator:
     def _check(self, config):
         if config.sampling:
             raise ValueError("CTranslate2 models are searched here, not sampled. Received: sampling=True")
+        if config.alpha > _MAX_ALPHA:
+            raise ValueError(
+                f"CTranslate2 takes an alpha of at most {_MAX_ALPHA}. Received: alpha={config.alpha:g}"
+            )
+        if config.max_source_length > max(self._max_positions, self.search.max_source_length):
+            raise ValueError(
+                f"The model was exported with {self._max_positions} positions. "
+                f"Received: max_source_length={config.max_source_length}"
+            )
         if config.length_penalty == "gnmt":
             raise ValueError(
                 "CTranslate2 knows the length penalties 'average' and 'none'. Received: length_penalty='gnmt'"

@@ -31,6 +31,8 @@ def load_exported(path):
     if numbers and not (path / "saved_model.pb").exists():
         path = path / str(numbers[-1])
     check_manifest(path)
+    if not (path / CARD).is_file():
+        raise ValueError(f"{path}: not a SavedModel of export_model.py. Export it with --format savedmodel")
     card = json.loads((path / CARD).read_text(encoding="utf-8"))
     if card["signatures"] != ["translate_ids"]:
         import_tensorflow_text()  # it registers the operations of the tokenizers

@@ -33,6 +33,8 @@ def check_manifest(folder):
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not an exported model, or damaged ({error}). Export it again") from error
+    if not lines:
+        raise ValueError(f"{path}: empty. Export the model again")
     wanted = {}
     for number, line in enumerate(lines, start=1):
         digest, spaces, name = line.partition("  ")

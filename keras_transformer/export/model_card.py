@@ -102,20 +102,25 @@ def _markdown(card):
             f"{limits['sentences']} sentences; of each, {limits['characters']:,} characters and "
             f"{limits['tokens']:,} tokens, the rest is cut off",
         ),
-        ("licence of the model", card["licence"]["model"]),
-        ("licence of the data", card["licence"]["data"]),
+        ("licence of the model", _cell(card["licence"]["model"])),
+        ("licence of the data", _cell(card["licence"]["data"])),
         ("made with", ", ".join(f"{library} {version}" for library, version in card["made_with"].items())),
     ]
     for test in card["scores"]:
         lines = f"{test['num_lines']:,} lines of {test['split']}"
         for figure in ("bleu", "chrf"):
             if figure in test:
-                signature = test.get(f"{figure}_signature", NOT_STATED).replace("|", "\\|")
+                signature = _cell(test.get(f"{figure}_signature", NOT_STATED))
                 rows.append((f"{figure} of {lines}", f"{test[figure]:.2f} `{signature}`"))
     if not card["scores"]:
         rows.append(("scores", "none were measured with these weights"))
     table = "".join(f"| {name} | {value} |\n" for name, value in rows)
     return f"# {card['name']}\n\n| {card['task']} | |\n|---|---|\n{table}"
+
+
+def _cell(text):
+    """Text as a cell of a table takes it."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _number(value):

@@ -14,12 +14,11 @@ from keras_transformer.export.serving_files import write_batching
 from keras_transformer.export.settings import ServingSettings
 from keras_transformer.export.translating import ServedModel, ids_signature, text_signatures
 from keras_transformer.export.uninterrupted import uninterrupted
-from keras_transformer.export.versions import new_version
+from keras_transformer.export.versions import IDS, new_version
 from keras_transformer.export.warmup import import_serving, warmup_texts, write_warmup
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.training.tensor_files import by_path
 
-IDS = "ids"
 # A frozen graph is one protocol buffer, which must be smaller than two gigabytes.
 _MAX_FROZEN_BYTES = 1_900_000_000
 

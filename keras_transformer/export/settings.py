@@ -8,6 +8,7 @@ from keras_transformer.config import SearchConfig
 INPUTS = ("alpha", "extra_length")
 # Caches and logits that one batch may hold at once: two gigabytes of float32.
 _MAX_NUMBERS = 2**29
+_MOST = 2**24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +42,8 @@ class ServingSettings:
             )
         for name in ("max_sentences", "max_characters"):
             value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"`{name}` must be a whole number of at least 1. Received: {value!r}")
+            if type(value) is not int or not 1 <= value <= _MOST:
+                raise ValueError(f"`{name}` must be a whole number from 1 to {_MOST}. Received: {value!r}")
         for name in self.inputs:
             if name not in INPUTS:
                 raise ValueError(f"`inputs` must be among {', '.join(INPUTS)}. Received: {name!r}")

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from keras_transformer.files import only_process
 
+# Folder, among the versions, of the versions for ids alone.
+IDS = "ids"
 _LOCK = ".lock"
 _PARTIAL = ".partial"
 _MAX_VERSION = 2**63 - 1
@@ -40,14 +42,20 @@ def new_version(folders, version=None):
         `NewVersion`. After an exception within the block nothing is left behind.
 
     Raises:
-        ValueError: the version is no number or there already, or another process exports there.
+        ValueError: the version is no number or there already, a folder has something else than
+            versions, or another process exports there.
     """
     folders = [pathlib.Path(folder) for folder in folders]
     if version is not None and not (type(version) is int and 0 < version <= _MAX_VERSION):
-        raise ValueError(f"A version must be a whole number of at least 1. Received: {version!r}")
+        raise ValueError(f"A version must be a whole number from 1 to {_MAX_VERSION}. Received: {version!r}")
     for folder in folders:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder}: not a folder. Name another to export to")
+        if foreign := _foreign(folder):
+            raise ValueError(
+                f"{folder}: holds {foreign}, which is no version of a served model. Name another folder"
+            )
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
     with only_process(folders[0] / _LOCK):
         taken = {number for folder in folders for number in versions(folder)}
@@ -58,6 +66,10 @@ def new_version(folders, version=None):
             )
         if version is None:
             version = max(taken, default=0) + 1
+            if version > _MAX_VERSION:
+                raise ValueError(
+                    f"{folders[0]}: {max(taken)} is the highest version there can be. Name another folder"
+                )
         for folder in folders:
             for left in folder.glob(f".*{_PARTIAL}"):
                 shutil.rmtree(left)
@@ -82,6 +94,17 @@ def versions(folder):
         return []
     names = [path.name for path in folder.iterdir() if path.is_dir()]
     return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+
+def _foreign(folder):
+    """The name of something in a folder that no export put there, or `None`."""
+    if not folder.is_dir():
+        return None
+    for path in sorted(folder.iterdir()):
+        name = path.name
+        if not (name in (_LOCK, IDS) or name.endswith(_PARTIAL) or (name.isascii() and name.isdecimal())):
+            return name
+    return None
 
 
 def _sync(folder):

@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -27,6 +28,7 @@ from keras_transformer.export.ctranslate2 import (
     save_model,
 )
 from keras_transformer.export.ctranslate2_translator import CTranslate2Translator, vocabulary_tokens
+from keras_transformer.export.manifest import write_manifest
 from keras_transformer.forced import ForcedPass
 from keras_transformer.model import Transformer
 from keras_transformer.search import Hypotheses, Rules, Step, beam_search, greedy_search
@@ -330,6 +332,15 @@ def test_a_folder_in_use_is_refused(run, folder):
         export_ctranslate2(run, folder, weights="last")
 
 
+def test_what_ctranslate2_cannot_read_is_refused(folder, tmp_path):
+    copy = pathlib.Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copy / "model.bin").write_bytes((folder / "model.bin").read_bytes()[:500])
+    (copy / "manifest.sha256").unlink()
+    write_manifest(copy)
+    with pytest.raises(ValueError, match="copy: CTranslate2 cannot read it"):
+        CTranslate2Translator(copy)
+
+
 def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     for use in (lambda: export_ctranslate2(run, tmp_path / "out"), lambda: CTranslate2Translator(folder)):
@@ -343,6 +354,8 @@ def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path
         ({"sampling": True}, "searched here, not sampled. Received: sampling=True"),
         ({"length_penalty": "gnmt"}, "'average' and 'none'. Received: length_penalty='gnmt'"),
         ({"beam_size": 0}, "`beam_size` of SearchConfig must be from 1"),
+        ({"alpha": 1e38}, "an alpha of at most 20. Received: alpha=1e"),
+        ({"max_source_length": 10**6}, "exported with .* positions. Received: max_source_length=1000000"),
     ],
 )
 def test_settings_that_ctranslate2_lacks_are_refused(folder, search, message):
@@ -391,6 +404,7 @@ def test_the_program_refuses_in_one_line(folder, tmp_path, capsys):
         ([tmp_path], "translate_ctranslate2.py: .*not an exported model"),
         ([folder, "--length-penalty", "gnmt"], "Received: length_penalty='gnmt'"),
         ([folder, "--beam-size", "0"], "`beam_size` of SearchConfig must be from 1"),
+        ([folder, "--seed", "4"], "--seed is for --sampling"),
     ):
         assert translated(argv, b"x\n")[0] == 2
         error = capsys.readouterr().err

@@ -314,7 +314,7 @@ def flip(path):
         (lambda path: (path / "assets/link").symlink_to("/etc/passwd"), "link: a link"),
         (lambda path: (path / "manifest.sha256").unlink(), "manifest.sha256: not an exported model"),
         (lambda path: (path / "manifest.sha256").write_text("x\n"), "manifest.sha256: line 1 is damaged"),
-        (lambda path: (path / "manifest.sha256").write_text(""), "was added"),
+        (lambda path: (path / "manifest.sha256").write_text(""), "manifest.sha256: empty"),
     ],
 )
 def test_f63_what_was_modified_is_not_loaded(model, tmp_path, change, message):

@@ -17,6 +17,9 @@ from keras_transformer.export.loading import load_exported
 from keras_transformer.export.serving_files import curl_command, docker_command
 from keras_transformer.export.uninterrupted import uninterrupted
 
+# Keras copies variables in a way that NumPy 2 warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -49,7 +52,9 @@ def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path,
         (["--beam-size", "0"], "`beam_size` of SearchConfig must be from 1"),
         (["--max-sentences", "0"], "`max_sentences` must be"),
         (["--input", "beam_size"], "`inputs` must be among alpha, extra_length"),
-        (["--version", "0"], "A version must be a whole number of at least 1"),
+        (["--version", "0"], "A version must be a whole number from 1 to 9223372036854775807"),
+        (["--max-characters", str(10**20)], "`max_characters` must be a whole number from 1 to 16777216"),
+        (["--long-lines", "split"], "it cuts long lines"),
         (["--name", "../up"], "`name` must have letters"),
     ],
 )
@@ -70,6 +75,30 @@ def test_a_folder_that_is_no_run_and_a_file_for_a_folder_are_refused(run, tmp_pa
     file.write_text("x")
     assert export_model.main([str(run), str(file), "--no-warmup", "--weights", "last"]) == 2
     assert "file: not a folder" in capsys.readouterr().err
+
+
+def test_a_folder_of_something_else_is_left_as_it_is(run, tmp_path, capsys):
+    out = tmp_path / "exported"
+    assert export_model.main([str(run), str(out), "--format", "keras", "--weights", "last"]) == 0
+    before = sorted(out.iterdir())
+    assert "load_keras" in capsys.readouterr().out
+    for folder in (out, run):
+        assert export_model.main([str(run), str(folder), "--no-warmup", "--weights", "last"]) == 2
+        assert "which is no version of a served model. Name another folder" in capsys.readouterr().err
+    assert sorted(out.iterdir()) == before
+    with pytest.raises(ValueError, match="not a SavedModel of export_model.py"):
+        load_exported(out)
+
+
+def test_an_export_is_as_good_where_nobody_reads_on(run, tmp_path):
+    arguments = [run, tmp_path / "out", "--format", "weights", "--weights", "last"]
+    with program(*arguments) as started:
+        started.stdout.close()
+        assert (started.wait(), started.stderr.read()) == (0, "")
+    closed = shlex.join(["exec", sys.executable, str(ROOT / "pipelines/export_model.py"), "--help"])
+    for streams in (">&-", "2>&-", "<&- >&- 2>&-"):
+        assert subprocess.run(f"{closed} {streams}", shell=True, stdout=subprocess.DEVNULL).returncode == 0
+    assert (tmp_path / "out/model.weights.h5").is_file()
 
 
 def test_the_commands_of_the_readme_are_those_that_the_program_prints():

@@ -30,6 +30,7 @@ from keras_transformer.export.keras_formats import (
     load_weights_file,
 )
 from keras_transformer.export.manifest import MANIFEST, write_manifest
+from keras_transformer.files import folder_written_atomically
 from keras_transformer.model import Transformer
 from keras_transformer.training.run_folder import RunFolder
 
@@ -108,7 +109,7 @@ def test_the_program_exports_both(kind, run, tmp_path, capsys):
     out = tmp_path / "out"
     argv = [str(run.path), str(out), "--format", kind, "--weights", "last", "--alpha", "0.9"]
     assert export_model.main(argv) == 0
-    assert capsys.readouterr().out == f"wrote {out}\n"
+    assert capsys.readouterr().out.startswith(f"wrote {out}\nnext, in Python:\n")
     assert json.loads((out / "keras_transformer.json").read_text())["search"]["alpha"] == 0.9
     load_keras(out)
     assert export_model.main([*argv, "--beam-size", "0"]) == 2
@@ -428,3 +429,34 @@ def test_f69_no_file_and_no_log_holds_the_environment_or_passwords(tmp_path, mon
             for secret in secrets:
                 assert secret.encode() not in data, path
     assert not any(secret in logged for secret in secrets)
+
+
+def test_two_that_write_one_folder_at_once_do_not_mix(tmp_path):
+    out = tmp_path / "out"
+
+    def write():
+        with folder_written_atomically(out) as mine, folder_written_atomically(out) as other:
+            (mine / "a").write_text("mine")
+            (other / "b").write_text("other")
+
+    with pytest.raises(
+        ValueError, match="out: exists and is not an empty folder. Remove it, or name another"
+    ):
+        write()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in out.iterdir()] == ["b"]
+
+
+def test_a_link_to_an_empty_folder_is_as_good_as_the_folder(tmp_path):
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("real")
+    with folder_written_atomically(link) as folder:
+        (folder / "a").write_text("x")
+    assert (tmp_path / "real/a").read_text() == "x"
+    assert link.is_symlink()
+
+
+def test_a_place_that_cannot_be_written_to_is_named_as_it_was_given():
+    with pytest.raises(OSError, match="'/proc/out'"), folder_written_atomically("/proc/out"):
+        pass

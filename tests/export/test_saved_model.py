@@ -197,6 +197,19 @@ def test_the_model_card_has_the_last_scores_of_the_weights_that_were_tested(run,
         assert text.count("| bleu of 9 lines of test | 30.25 `a\\|b` |") == rows
 
 
+def test_licences_stay_in_their_cell(model, tmp_path):
+    card = json.loads((model.path / "assets.extra/model_card.json").read_text())
+    write_card(tmp_path, {**card, "licence": {"model": "a | b\nc", "data": "d"}})
+    assert "| licence of the model | a \\| b c |\n" in (tmp_path / "assets.extra/model_card.md").read_text()
+
+
+def test_after_the_highest_version_there_is_none(tmp_path):
+    with new_version([tmp_path], 2**63 - 1):
+        pass
+    with pytest.raises(ValueError, match="the highest version there can be"), new_version([tmp_path]):
+        pass
+
+
 def test_chunks_hold_no_more_than_there_is_room_for():
     room = [9, 4, 4, 2, 1, 1]
     lengths = tf.constant([3, 0, 1, 5, 2, 1, 3, 0, 1])
@@ -242,14 +255,14 @@ def test_versions_count_up_and_are_not_written_over(tmp_path):
             new_version([out], 2):  # fmt: skip
         pass
     for bad in (0, -1, 2**63, True, "3"):
-        with pytest.raises(ValueError, match="whole number of at least 1"), new_version([out], bad):
+        with pytest.raises(ValueError, match="whole number from 1 to"), new_version([out], bad):
             pass
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_sentences": 0}, "`max_sentences` .* at least 1. Received: 0"),
+        ({"max_sentences": 0}, "`max_sentences` .* from 1 to .*. Received: 0"),
         ({"max_characters": 2.5}, "`max_characters` .* Received: 2.5"),
         ({"inputs": ("beam_size",)}, "`inputs` must be among alpha, extra_length. Received: 'beam_size'"),
         ({"search": replace(SearchConfig(), sampling=True)}, "does not sample"),

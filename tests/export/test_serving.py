@@ -329,6 +329,45 @@ def test_a_server_that_is_not_there_is_one_line(capsys):
     assert len(error.splitlines()) == 1
 
 
+ANSWERS = {
+    "not JSON": b"<html>",
+    "a list": b"[]",
+    "no predictions": b"{}",
+    "other predictions": b'{"predictions": ["Hund"]}',
+    "too few": b'{"predictions": []}',
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_of_something_else_is_one_line(capsys, answer):
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):  # noqa: N802
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *arguments):
+            """Is silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        code, lines, error = client_output(capsys, ["dog"], "--rest", f"127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join()
+    assert (code, lines, error.count("\n")) == (2, [], 1)
+    assert error.startswith("serving_client.py: 127.0.0.1:")
+
+
+@pytest.mark.parametrize("flags", [["--lines", "0"], ["--timeout", "-1"], ["--timeout", "nan"]])
+def test_the_client_refuses_numbers_out_of_range(capsys, flags):
+    with pytest.raises(SystemExit) as ended:
+        serving_client.main(["tiny", *flags], io.BytesIO(b"dog\n"))
+    assert ended.value.code == 2
+    assert "--lines must be at least 1, and --timeout above 0" in capsys.readouterr().err
+
+
 def test_a_real_server_gives_what_the_translator_gives(model, tools, capsys):
     binary = os.environ.get("TF_MODEL_SERVER")
     if not binary:
