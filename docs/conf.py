@@ -1,5 +1,6 @@
 """Settings of the documentation: `make docs`."""
 
+import inspect
 import os
 import pathlib
 import re
@@ -37,6 +38,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 napoleon_preprocess_types = False
+napoleon_attr_annotations = False  # fields of a NamedTuple are `object`
 napoleon_custom_sections = [
     ("Call arguments", "params_style"),
     ("Input", "notes_style"),
@@ -78,8 +80,24 @@ def colons(app, what, name, obj, options, lines):
     lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
+def skips_field(app, what, name, obj, skip, options):
+    """Leaves out the fields of a NamedTuple, which its docstring tells of."""
+    return True if str(obj.__doc__).startswith("Alias for field number") else None
+
+
+def arguments(app, what, name, obj, options, signature, returned):
+    """Shows what `__init__` of a Keras class takes; `__new__` of Keras takes anything."""
+    if what == "class" and signature == "(*args, **kwargs)":
+        of_call = inspect.signature(obj.__init__)
+        own = [one for one in of_call.parameters.values() if one.name != "self"]
+        return str(of_call.replace(parameters=own)), returned
+    return None
+
+
 def setup(app):
     """Is called by Sphinx."""
+    app.connect("autodoc-skip-member", skips_field)
+    app.connect("autodoc-process-signature", arguments)
     app.connect("autodoc-process-docstring", plain_markup, priority=400)  # napoleon has 500
     app.connect("autodoc-process-docstring", colons, priority=600)
 

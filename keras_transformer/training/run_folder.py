@@ -1,4 +1,6 @@
-"""One run folder: all that a run reads, writes and leaves behind::
+"""One run folder: all that a run reads, writes and leaves behind.
+
+Its files::
 
     config.json        every setting
     tokenizer.model    the vocabulary; or one for each side: tokenizer.source.model and
