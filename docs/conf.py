@@ -1,5 +1,6 @@
 """Settings of the documentation: `make docs`."""
 
+import importlib
 import inspect
 import os
 import pathlib
@@ -51,11 +52,13 @@ def public_names():
     rows = ["| `from keras_transformer import` | |", "|---|---|"]
     for name in keras_transformer.__all__:
         found = getattr(keras_transformer, name)
-        module = getattr(found, "__module__", None)
-        if not str(module).startswith("keras_transformer"):
-            continue
-        first = (found.__doc__ or "").strip().partition("\n")[0]
-        rows.append(f"| {{py:obj}}`{name} <{module}.{found.__name__}>` | {first} |")
+        if inspect.isclass(found) or inspect.isfunction(found):
+            where, text = f"{found.__module__}.{name}", found.__doc__
+        else:  # a table: its module tells of it
+            where = f"keras_transformer.{keras_transformer._MODULE_OF[name]}"
+            text = importlib.import_module(where).__doc__
+        first = " ".join(text.strip().partition("\n\n")[0].split())
+        rows.append(f"| {{py:obj}}`{name} <{where}>` | {first} |")
     return "\n".join(rows)
 
 
