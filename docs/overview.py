@@ -38,8 +38,8 @@ def overview():
         (0.3, 23.2, "pairs of sentences", "prepare_wmt.py", GREEN),
         (26.5, 15.5, "a vocabulary", "inspect_vocabulary.py", GREEN),
         (45, 12, "batches", "data_service.py", GREEN),
-        (60, 21.5, "the Transformer", "train_wmt.py", BLUE),
-        (84.5, 15.2, "a run folder", "average_checkpoints.py", BLUE),
+        (59.6, 21.5, "the Transformer", "train_wmt.py", BLUE),
+        (83.9, 15.8, "a run folder", "average_checkpoints.py", BLUE),
     )
     for left, width, title, program, colour in steps:
         _box(axes, left, TOP, width, title, program, colour)
@@ -48,7 +48,7 @@ def overview():
     _pairs(axes, 1.4)
     _ids(axes, 26.9)
     _batches(axes, 46.4)
-    _transformer(axes, 60.7)
+    _transformer(axes, 60.3)
     _lines(
         axes, 85.8, 45.8, ("settings", "vocabulary", "checkpoints", "averaged weights", "curves"), step=2.5
     )
@@ -59,7 +59,7 @@ def overview():
         (46.4, 30.4, "log-probabilities, alignments", "score.py"),
         (79.2, 20.5, "exported models", "export_model.py"),
     )
-    axes.plot((92.1, 92.1, 12.2), (TOP[0], 26, 26), color="0.35", linewidth=1.2, solid_joinstyle="miter")
+    axes.plot((91.8, 91.8, 12.2), (TOP[0], 26, 26), color="0.35", linewidth=1.2, solid_joinstyle="miter")
     for left, width, title, program in results:
         _box(axes, left, BOTTOM, width, title, program, PURPLE)
         _arrow(axes, (left + width / 2, 26), (left + width / 2, sum(BOTTOM)))
