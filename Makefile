@@ -7,7 +7,7 @@ RUN_DIR ?= runs/demo
 # Processes that tests run in; each takes up to 6 GB.
 TEST_PROCESSES ?= 2
 
-.PHONY: demo test test-slow notebooks lint clean
+.PHONY: demo test test-slow notebooks docs lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
@@ -23,6 +23,10 @@ RUN ?= $(RUN_DIR)
 notebooks: $(VENV)/.installed-test
 	test -e $(RUN)/config.json || $(BIN)/python pipelines/train_wmt.py --run-dir $(RUN)
 	RUN=$(abspath $(RUN)) $(BIN)/python notebooks/make.py
+
+# Read docs/_build/html/index.html.
+docs: $(VENV)/.installed-test
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .

@@ -111,7 +111,7 @@ def place(devices, *, precision="float32"):
     if strategy == "multiworker" and not cluster:
         raise ValueError(
             "strategy=multiworker needs the environment variable TF_CONFIG with the addresses of all workers "
-            "and the number of this one. See the README, or use strategy=mirrored"
+            "and the number of this one. See docs/distributed.md, or use strategy=mirrored"
         )
     names = _devices(
         devices, gpus, asked=devices.replicas > 0 or devices.strategy in ("mirrored", "multiworker")

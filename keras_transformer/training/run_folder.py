@@ -1,18 +1,20 @@
 """One run folder: all that a run reads, writes and leaves behind.
 
-config.json        every setting
-tokenizer.model    the vocabulary; or one for each side: tokenizer.source.model and
-                   tokenizer.target.model
-corpus.sha256      SHA-256 of the training ids, so that a run continues on the same text
-tokenizer.sha256   SHA-256 of the vocabulary files, as `sha256sum --check` reads it
-checkpoints/       the newest training states: weights, optimizer, seeds, step
-best/              the weights of the best validations
-averaged/          means of weights, for translation: last-N, best-K
-alignment.json     which attention aligns best, as measured at the end of training
-history.jsonl      one line per logged interval and per validation
-tensorboard/       the same for TensorBoard
-translations.*     what the end of training printed, in full
-lock               held by the process that trains
+Its files::
+
+    config.json        every setting
+    tokenizer.model    the vocabulary; or one for each side: tokenizer.source.model and
+                       tokenizer.target.model
+    corpus.sha256      SHA-256 of the training ids, so that a run continues on the same text
+    tokenizer.sha256   SHA-256 of the vocabulary files, as `sha256sum --check` reads it
+    checkpoints/       the newest training states: weights, optimizer, seeds, step
+    best/              the weights of the best validations
+    averaged/          means of weights, for translation: last-N, best-K
+    alignment.json     which attention aligns best, as measured at the end of training
+    history.jsonl      one line per logged interval and per validation
+    tensorboard/       the same for TensorBoard
+    translations.*     what the end of training printed, in full
+    lock               held by the process that trains
 """
 
 import contextlib

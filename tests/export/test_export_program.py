@@ -101,19 +101,23 @@ def test_an_export_is_as_good_where_nobody_reads_on(run, tmp_path):
     assert (tmp_path / "out/model.weights.h5").is_file()
 
 
-def test_the_commands_of_the_readme_are_those_that_the_program_prints():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("## Serving\n")[2].partition("\n## ")[0]
+@pytest.mark.parametrize(
+    ("page", "heading", "name"),
+    [("README.md", "### Serve", "mine"), ("docs/serving.md", "# Serving", "m30k")],
+)
+def test_the_commands_of_the_readme_are_those_that_the_program_prints(page, heading, name):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    section = text.partition(f"{heading}\n")[2].partition("\n#")[0]
     export, docker, curl = [line.strip() for line in section.splitlines() if line.startswith("    ")][:3]
     program, *arguments = shlex.split(export)[1:]
     assert (ROOT / program).is_file()
     parsed = export_model.parse_args(arguments)
-    assert (parsed.run, parsed.out, parsed.format) == ("runs/m30k", "served/m30k", "savedmodel")
+    assert (parsed.run, parsed.out, parsed.format) == (f"runs/{name}", f"served/{name}", "savedmodel")
     printed = docker_command(
-        "/here/served/m30k", "m30k", version=1, tensorflow_version="2.21.0", batching=True
+        f"/here/served/{name}", name, version=1, tensorflow_version="2.21.0", batching=True
     )
     assert shlex.split(docker.replace("$PWD", "/here")) == shlex.split(printed)
-    wanted = shlex.split(curl_command("m30k"))
+    wanted = shlex.split(curl_command(name))
     assert [word.replace("A man is riding a horse.", "1 2 3") for word in shlex.split(curl)] == wanted
 
 

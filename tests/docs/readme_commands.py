@@ -1,0 +1,56 @@
+"""The commands, links and code blocks of README.md and docs/*.md, found as a reader would find them."""
+
+import pathlib
+import re
+import shlex
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+
+_FENCED = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_ENDS = {"|", "||", "&&", ";", "&", "<", ">", ">>"}
+
+
+def blocks(text, language):
+    """Returns the fenced blocks of a language, in order."""
+    return [body for found, body in _FENCED.findall(text) if found == language]
+
+
+def prose(text):
+    """Returns a page without its code blocks."""
+    return "\n".join(line for line in _FENCED.sub("", text).splitlines() if not line.startswith("    "))
+
+
+def shell_lines(text):
+    """Returns the lines of a page's indented blocks, those that go on in the next one joined."""
+    shown = [line.strip() for line in _FENCED.sub("", text).splitlines() if line.startswith("    ")]
+    return "\n".join(shown).replace("\\\n", " ").splitlines()
+
+
+def program_calls(text):
+    """Returns (program, arguments) of every call of a program of `pipelines/`, in blocks and in prose."""
+    calls = []
+    inline = re.findall(r"`(python pipelines/[^`]+)`", " ".join(prose(text).split("\n")))
+    for line in [*shell_lines(text), *inline]:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words = list(lexer)
+        for number, word in enumerate(words):
+            if not re.fullmatch(r"pipelines/\w+\.py", word):
+                continue
+            arguments = words[number + 1 :]
+            end = next((at for at, one in enumerate(arguments) if one in _ENDS), len(arguments))
+            calls.append((pathlib.Path(word).stem, [one for one in arguments[:end] if one != "..."]))
+    return calls
+
+
+def anchor(heading):
+    """Returns what GitHub and MyST call a heading."""
+    heading = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", heading).replace(" ", "-")
+
+
+def links(text):
+    """Returns the targets of all links and pictures of a page."""
+    return re.findall(r"\]\(([^)\s]+)\)", _FENCED.sub("", text))

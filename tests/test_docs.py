@@ -1,0 +1,219 @@
+"""README and docs/: commands that work, links that lead somewhere, code that runs, a clean build."""
+
+import ast
+import dataclasses
+import importlib
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import readme_commands as found
+
+import keras_transformer
+from keras_transformer.config import Config, ModelConfig, override
+from keras_transformer.presets import PRESETS
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def load(path):
+    """A Python file that is in no package, as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in found.PAGES}
+CALLS = [(page, *call) for page, text in TEXTS.items() for call in found.program_calls(text)]
+PROGRAMS = {path.stem for path in (ROOT / "pipelines").glob("*.py") if "def main" in path.read_text()}
+
+
+@pytest.mark.parametrize(
+    ("line", "calls"),
+    [
+        (
+            "    a | python pipelines/x.py R 'b c' > f | python pipelines/y.py",
+            [("x", ["R", "b c"]), ("y", [])],
+        ),
+        ("    python pipelines/x.py --a \\\n        b  # why", [("x", ["--a", "b"])]),
+        ("    V='{}' python pipelines/x.py ... --a 1 && true", [("x", ["--a", "1"])]),
+        ("Say `python pipelines/x.py\nA` and `pipelines/x.py`.", [("x", ["A"])]),
+        ("```python\npipelines/x.py\n```\n\npipelines/x.py", []),
+    ],
+)
+def test_calls_are_found(line, calls):
+    assert found.program_calls(line) == calls
+
+
+def test_readme_shows_every_program():
+    shown = {program for page, program, _ in CALLS if page == "README.md"}
+    assert PROGRAMS - shown == {"data_service"}
+    assert "data_service.py" in TEXTS["README.md"]
+    assert {program for _, program, _ in CALLS} == PROGRAMS
+
+
+@pytest.mark.parametrize(("page", "program", "arguments"), CALLS)
+def test_every_command_is_one_that_its_program_takes(page, program, arguments):
+    module = importlib.import_module(program)
+    args = module.parse_args(arguments)
+    if program == "train_wmt" and "$" not in args.preset:
+        override(PRESETS[args.preset], args.set)
+    if program == "prepare_wmt":
+        override(Config(), args.set)
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_link_leads_somewhere(page):
+    for link in found.links(TEXTS[page]):
+        if re.match(r"https?://", link):
+            continue
+        path, _, fragment = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.resolve().is_relative_to(ROOT), link
+        assert target.exists(), link
+        if fragment:
+            text = re.sub(r"(?ms)^```.*?^```$", "", target.read_text(encoding="utf-8"))
+            headings = re.findall(r"(?m)^#+ (.+)$", text)
+            assert fragment in map(found.anchor, headings), link
+
+
+def test_links_to_issues_say_where_they_lead():
+    for text in TEXTS.values():
+        for shown, repository, number in re.findall(
+            r"\[([^\]]+#\d+)\]\(https://github.com/([^/]+/[^/]+)/(?:issues|pull)/(\d+)\)", text
+        ):
+            assert shown == f"{repository}#{number}"
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_python_blocks_compile_and_import_what_there_is(page):
+    for block in found.blocks(TEXTS[page], "python"):
+        for node in ast.walk(ast.parse(block)):
+            names = [alias.name for alias in getattr(node, "names", [])]
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("keras_transformer"):
+                module = importlib.import_module(node.module)
+                assert [name for name in names if not hasattr(module, name)] == []
+            elif isinstance(node, ast.Import):
+                for name in names:
+                    importlib.import_module(name)
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_setting_that_is_named_exists(page):
+    sections = {field.name: field.type for field in dataclasses.fields(Config())}
+    pattern = rf"(?<![\w./-])({'|'.join(sections)})\.([a-z_0-9]+)\b(?!\()"
+    for code in re.findall(r"`([^`\n]+)`", TEXTS[page]) + found.shell_lines(TEXTS[page]):
+        for section, name in re.findall(pattern, code):
+            if name not in ("py", "en", "de", "fr", "keras", "weights", "config"):
+                assert hasattr(getattr(Config(), section), name), f"{section}.{name}"
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_preset_that_is_named_exists(page):
+    for name in re.findall(r"`((?:table3|t2t)_\w+(?:\.\d)?)`", TEXTS[page]):
+        assert name in PRESETS
+
+
+def rows_of_choices():
+    """(options, our values, Tensor2Tensor's values) of each row of the tables of choices."""
+    for line in TEXTS["docs/choices.md"].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        options = re.findall(r"`([a-z]+\.[a-z_0-9]+)`", cells[-1])
+        options = [option for option in options if not option.endswith(".py")]
+        if len(cells) == 5 and options:
+            yield options, *(re.findall(r"`([^`]+)`", cell) for cell in cells[2:4])
+
+
+@pytest.mark.parametrize(("options", "ours", "theirs"), list(rows_of_choices()))
+def test_choices_are_those_of_the_code(options, ours, theirs):
+    assert len(ours) >= len(options)
+    t2t = PRESETS["t2t_base"]
+    for config, values in ((Config(), ours), (t2t, theirs or ours)):
+        for option, value in zip(options, values, strict=False):
+            assert override(config, [f"{option}={value.replace(',', '')}"]) == config
+
+
+def test_every_choice_of_the_model_has_its_row():
+    listed = {option for options, *_ in rows_of_choices() for option in options}
+    sizes = {"model.source_vocab_size", "model.target_vocab_size"}
+    assert {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)} - sizes <= listed
+    differ = {name for name, *_ in keras_transformer.config.differences(Config(), PRESETS["t2t_base"])}
+    assert differ - sizes <= listed
+
+
+def test_the_examples_of_extending_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    *examples, _ = found.blocks(TEXTS["docs/extending.md"], "python")  # the last trains: see below
+    names = {"__name__": "extending"}
+    for example in examples:
+        exec(compile(example, "extending.md", "exec"), names)
+    layer = names["GatedFeedForward"](3)
+    x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    out = layer(x).numpy()
+    inner, outer = layer.inner, layer.outer
+    weights = (inner.kernel, inner.bias, outer.kernel, outer.bias, layer.gate.kernel)
+    w1, b1, w2, b2, v = (weight.numpy() for weight in weights)
+    np.testing.assert_allclose(out, (np.maximum(0, x @ w1 + b1) * (x @ v)) @ w2 + b2, rtol=1e-5, atol=1e-6)
+    text = "Ä\tb 𝄞"
+    assert names["tokenizer"].encode([text]) == [[byte + 4 for byte in text.encode()]]
+
+
+@pytest.mark.slow
+def test_the_whole_of_extending_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "extending"}
+    for example in found.blocks(TEXTS["docs/extending.md"], "python"):
+        exec(compile(example, "extending.md", "exec"), names)
+    assert isinstance(names["translation"], str)
+
+
+@pytest.mark.slow
+def test_the_example_of_fit_runs(capsys):
+    (example,) = found.blocks(TEXTS["README.md"], "python")
+    assert example in TEXTS["docs/python.md"]
+    for longer, shorter in (
+        ("epochs=10", "epochs=1"),
+        ("steps_per_epoch=batches.per_epoch", "steps_per_epoch=3"),
+    ):
+        assert longer in example
+        example = example.replace(longer, shorter)
+    exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
+    assert capsys.readouterr().out.splitlines()[-1].startswith("[")
+
+
+def test_the_overview_is_drawn_of_what_there_is(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    overview = load(ROOT / "docs/overview.py")
+    figure = overview.overview()
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    texts = [text for text in axes.texts if text.get_text()]
+    named = {text.get_text()[:-3] for text in texts if text.get_text().endswith(".py")}
+    assert named <= PROGRAMS
+    assert PROGRAMS - named == {"translate_ctranslate2"}
+    boxes = [text.get_window_extent() for text in texts]
+    for number, box in enumerate(boxes):
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1, texts[number]
+        for other, also in enumerate(boxes[:number]):
+            assert not box.overlaps(also), (texts[number].get_text(), texts[other].get_text())
+    assert len(overview.LINKS) == 7
+    source, target = overview.SOURCE.split(), overview.TARGET.split()
+    assert {(source[i], target[j]) for i, j in overview.LINKS} >= {("man", "Mann"), ("horse", "Pferd")}
+    assert len(overview.IDS) == len(source)
+
+
+def test_the_documentation_is_built_without_warnings(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(ROOT / "docs"), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    built = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert built.returncode == 0, built.stderr
+    reference = (tmp_path / "api/index.html").read_text(encoding="utf-8")
+    for name in keras_transformer.__all__:
+        assert name in reference
+    assert "alignment" in (tmp_path / "api/translating.html").read_text(encoding="utf-8")

@@ -1,0 +1,76 @@
+"""README's commands, run one after the other as a new user would: on a folder of two languages."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import readme_commands
+
+from keras_transformer.data.corpus import load_corpus
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINES = [line for line in readme_commands.shell_lines(README) if "pipelines/" in line]
+# A model and a corpus for which seconds do; everything else is as README has it.
+SMALL = [
+    "model.num_encoder_layers=1",
+    "model.num_decoder_layers=1",
+    "model.d_model=16",
+    "model.d_ff=24",
+    "model.num_heads=2",
+    "data.vocab_size=400",
+    "data.max_length=60",
+    "data.batch_tokens=640",
+    "training.max_steps=12",
+    "training.validate_every_steps=12",
+    "training.validation_sentences=3",
+    "training.checkpoint_every_steps=2",
+    "search.extra_length=4",
+]
+
+
+def small(line):
+    """The command of README with the settings of a small model."""
+    program, _ = readme_commands.program_calls(f"    {line}")[0]
+    if program == "prepare_wmt" and "--source" in line:
+        return line + " --set data.vocab_size=400 --set data.max_length=60"
+    if program != "train_wmt":
+        return line
+    # What is prepared has its vocabulary, which is not to be set again.
+    settings = [one for one in SMALL if "data/corpus" not in line or "vocab_size" not in one]
+    return " ".join([line, *(f"--set {one}" for one in settings)])
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run_in_their_order(tmp_path):
+    pytest.importorskip("ctranslate2", reason="pip install ctranslate2")
+    corpus = load_corpus("cldr/en-de", "en", "de")
+    (tmp_path / "corpus").mkdir()
+    for split, pairs, number in (
+        ("train", corpus.train, 1500), ("valid", corpus.validation, 20), ("test", corpus.test, 20)
+    ):  # fmt: skip
+        for language, texts in (("en", pairs.source), ("de", pairs.target)):
+            (tmp_path / f"corpus/{split}.{language}").write_text(
+                "".join(f"{text}\n" for text in texts[:number])
+            )
+    (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
+    assert len(LINES) >= 15
+    for line in LINES:
+        shell = ["bash", "-e", "-o", "pipefail", "-c", f'python() {{ "$PYTHON" "$@"; }}\n{small(line)}']
+        ended = subprocess.run(
+            shell, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert ended.returncode == 0, f"{line}\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+        assert "Traceback" not in ended.stderr, line
+    for name in ("ours.de", "fast.de", "ours.jsonl"):
+        assert len((tmp_path / name).read_text().splitlines()) == 20, name
+    assert len((tmp_path / "scores.txt").read_text().splitlines()) == 20
+    best = json.loads((tmp_path / "ours.jsonl").read_text().splitlines()[0])["n_best"]
+    assert len(best) == 4
+    for name in ("runs/mine/averaged", "served/mine/1", "exported/keras/model.keras", "lengths.png"):
+        assert (tmp_path / name).exists(), name
