@@ -21,7 +21,7 @@ test-slow: $(VENV)/.installed-test
 # Notebooks 3, 5 and 6 look at a trained run: RUN=runs/m30k for another than the demo's.
 RUN ?= $(RUN_DIR)
 notebooks: $(VENV)/.installed-test
-	test -e $(RUN)/config.json || $(BIN)/python pipelines/train_wmt.py --run-dir $(RUN)
+	$(if $(filter $(RUN_DIR),$(RUN)),$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN))
 	RUN=$(abspath $(RUN)) $(BIN)/python notebooks/make.py
 
 # Read docs/_build/html/index.html.
