@@ -82,7 +82,9 @@ FLOORS = [
         "long_lines",
         "metrics",
         "plotting.attention",
+        "plotting.complexity",
         "plotting.corpus",
+        "plotting.equations",
         "plotting.training",
         "score_lines",
         "search",
@@ -118,6 +120,7 @@ FLOORS = [
     },
     {
         "comparison",
+        "complexity",
         "data.feeding",
         "data.progress",
         "data.sources",
