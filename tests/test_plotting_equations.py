@@ -70,7 +70,7 @@ def test_wavelengths_stand_over_their_dimensions():
     left, right = figure.get_axes()
     assert drawn(left) == [[[0, 0], [1, 0.5], [2, 1]]]
     assert drawn(right)[0] == [[0, 10], [2, 100]]
-    assert names(figure.legends[0]) == ["4"]
+    assert names(left.get_legend()) == ["4"]
     check_labels(figure)
 
 
@@ -91,11 +91,15 @@ def test_schedules_are_drawn_over_updates():
     check_labels(figure)
 
 
-def test_the_lowest_loss_is_marked():
-    figure = smoothing_curves(np.array([0.5, 0.9, 1.0]), {0.1: np.array([2.0, 1.0, 3.0])})
+def test_a_loss_is_marked_where_it_turns():
+    falling, turning = np.array([2.0, 1.0, 0.0]), np.array([2.0, 1.0, 3.0])
+    figure = smoothing_curves(np.array([0.5, 0.9, 1.0]), {0.0: falling, 0.1: turning})
     (axes,) = figure.get_axes()
-    assert drawn(axes) == [[[0.5, 2], [0.9, 1], [1, 3]], [[0.9, 1]]]
-    assert names(axes.get_legend()) == [r"$\epsilon_{ls}$ = 0.1: lowest at p = 0.90"]
+    assert drawn(axes) == [[[0.5, 2], [0.9, 1], [1, 0]], [[0.9, 1]], [[0.5, 2], [0.9, 1], [1, 3]]]
+    assert names(axes.get_legend()) == [
+        r"$\epsilon_{ls}$ = 0",
+        r"$\epsilon_{ls}$ = 0.1: lowest at p = 0.90",
+    ]
     check_labels(figure)
 
 

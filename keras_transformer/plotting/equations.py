@@ -91,16 +91,19 @@ def wavelength_curves(positions, waves, wavelengths):
     for color, (dimension, wave) in zip(COLOURS, waves.items(), strict=False):
         left.plot(positions, wave, color=color, label=str(dimension))
     left.set(xlabel="position (tokens)", ylabel="value of the encoding", ylim=(-1.05, 1.05))
-    figure.legend(
-        *left.get_legend_handles_labels(),
+    left.legend(
         title="dimension",
-        loc="outside left upper",
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=len(waves),
         frameon=False,
     )
     right.plot(2 * np.arange(len(wavelengths)), wavelengths, color=BLUE)
     for value, text in ((2 * np.pi, r"$2\pi$"), (20_000 * np.pi, r"$10000 \cdot 2\pi$")):
         right.axhline(value, color="black", linewidth=0.8, linestyle="--")
-        right.annotate(text, (0, value), xytext=(2, 3), textcoords="offset points")
+        right.annotate(
+            text, (1, value), ("axes fraction", "data"), xytext=(0, 3), textcoords="offset points", ha="right"
+        )
     right.set(xlabel="dimension of the encoding", ylabel="wavelength (tokens)", yscale="log", ylim=(3, 2e5))
     for axes in (left, right):
         tidy(axes)
@@ -165,15 +168,17 @@ def smoothing_curves(probabilities, losses):
         losses: dict: smoothing, float -> float array, shape `(points,)`, in nats.
 
     Returns:
-        `matplotlib.figure.Figure`; a dot marks the lowest point of every curve.
+        `matplotlib.figure.Figure`; a dot marks where a curve turns.
     """
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
     for color, style, (smoothing, values) in zip(COLOURS, _STYLES, losses.items(), strict=False):
         lowest = int(np.argmin(values))
-        label = rf"$\epsilon_{{ls}}$ = {smoothing:g}: lowest at p = {probabilities[lowest]:.2f}"
+        label = rf"$\epsilon_{{ls}}$ = {smoothing:g}"
+        if 0 < lowest < len(values) - 1:  # not where the curve only ends
+            label += f": lowest at p = {probabilities[lowest]:.2f}"
+            axes.plot(probabilities[lowest], values[lowest], "o", color=color, markersize=6)
         axes.plot(probabilities, values, color=color, linestyle=style, label=label)
-        axes.plot(probabilities[lowest], values[lowest], "o", color=color, markersize=6, clip_on=False)
     axes.set(xlabel="probability p of the label", ylabel="loss of the token (nats)", xlim=(0, 1))
     axes.set_ylim(0, None)
     axes.legend(frameon=False)
