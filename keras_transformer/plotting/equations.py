@@ -102,7 +102,12 @@ def wavelength_curves(positions, waves, wavelengths):
     for value, text in ((2 * np.pi, r"$2\pi$"), (20_000 * np.pi, r"$10000 \cdot 2\pi$")):
         right.axhline(value, color="black", linewidth=0.8, linestyle="--")
         right.annotate(
-            text, (1, value), ("axes fraction", "data"), xytext=(0, 3), textcoords="offset points", ha="right"
+            text,
+            (1, value),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="right",
         )
     right.set(xlabel="dimension of the encoding", ylabel="wavelength (tokens)", yscale="log", ylim=(3, 2e5))
     for axes in (left, right):
