@@ -117,10 +117,8 @@ def products(function, shape):
     Raises:
         ValueError: the graph has a loop or another operation that hides products.
     """
-    traced = tf.function(function, autograph=False)
-    graph = traced.get_concrete_function(tf.TensorSpec(shape, tf.float32)).graph
     depth, total = {}, 0
-    for operation in graph.get_operations():  # each comes after what it reads
+    for operation in _traced(function, shape).graph.get_operations():  # each comes after what it reads
         count = _multiply_adds(operation)
         total += count
         before = [depth[tensor.op.name] for tensor in operation.inputs]
@@ -128,26 +126,34 @@ def products(function, shape):
     return Products(total, max(depth.values()))
 
 
-def best_seconds(function, shape, *, repeats=5):
-    """Times a function in graph mode.
+def best_seconds(cases, *, rounds=5):
+    """Times functions in graph mode, one after the other, several times round.
+
+    What else the machine does only ever adds to a time, so the shortest is kept; and it slows
+    all cases alike where they take turns, rather than the one whose turn it was.
 
     Args:
-        function: of one float tensor.
-        shape: of that tensor, list of int.
-        repeats: how often it is timed, after a first call that is not.
+        cases: list of (function, shape): of one float tensor, and the shape of that tensor.
+        rounds: how often each is timed twice, after a first call that is not. Twice, because
+            the other cases have filled the caches.
 
     Returns:
-        float, seconds of the quickest call: what else the machine does only ever adds.
+        list of float, seconds of the quickest call of each case.
     """
-    x = tf.random.stateless_normal(shape, seed=(1, 2))
-    traced = tf.function(function, autograph=False)
-    traced(x)
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        traced(x).numpy()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+    calls = []
+    for function, shape in cases:
+        x = tf.random.stateless_normal(shape, seed=(1, 2))
+        traced = _traced(function, shape)
+        traced(x)
+        calls.append((traced, x))
+    best = [math.inf] * len(calls)
+    for _ in range(rounds):
+        for number, (traced, x) in enumerate(calls):
+            for _ in range(2):
+                begin = time.perf_counter()
+                traced(x).numpy()
+                best[number] = min(best[number], time.perf_counter() - begin)
+    return best
 
 
 def reach(layer_of, length, d_model, *, causal=False, max_layers=100):
@@ -182,6 +188,10 @@ def reach(layer_of, length, d_model, *, causal=False, max_layers=100):
             if found[-1][wanted].all():
                 break
     return np.stack(found)
+
+
+def _traced(function, shape):
+    return tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec(shape, tf.float32))
 
 
 def _multiply_adds(operation):

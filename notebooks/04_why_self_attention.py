@@ -112,58 +112,60 @@ for name, wanted in zip(layers, [(2, 1), (1, 2), (1, 2), (1, 1)], strict=True):
 # %% [markdown]
 # ## Complexity per layer: timed
 #
-# Now the clock, for batches of 8 sentences. Of several calls the quickest counts: whatever else the machine
-# does only ever adds. Heads are 64 wide, as in the paper, so wider models have more of them.
+# Now the clock, for batches of 8 sentences. All cases take turns, many times; of each the quickest call
+# counts: whatever else the machine does only ever adds. Heads are 64 wide, as in the paper, so wider
+# models have more of them.
 
 # %%
-repeats = 2 if QUICK else 12
+rounds = 1 if QUICK else 20
 lengths, widths = ([32, 64], [64, 128]) if QUICK else ([256, 512, 1024, 2048], [256, 512, 1024, 2048])
 fixed_d, fixed_n = (64, 32) if QUICK else (256, 128)
-over_n, over_d = {}, {}
+cases = {}
 for name, layer in layers.items():
-    over_n[name] = (
-        lengths,
-        [best_seconds(layer(fixed_d), (BATCH, n, fixed_d), repeats=repeats) for n in lengths],
-    )
-    over_d[name] = widths, [best_seconds(layer(d), (BATCH, fixed_n, d), repeats=repeats) for d in widths]
-    exponents[name]["timed"] = fitted_exponent(*over_n[name]), fitted_exponent(*over_d[name])
+    cases |= {(name, "n", n): (layer(fixed_d), (BATCH, n, fixed_d)) for n in lengths}
+    cases |= {(name, "d", d): (layer(d), (BATCH, fixed_n, d)) for d in widths}
+seconds = dict(zip(cases, best_seconds(list(cases.values()), rounds=rounds), strict=True))
 
-print(f"left: d = {fixed_d}; right: n = {fixed_n}; batches of {BATCH}")
+over_n = {name: (lengths, [seconds[name, "n", n] for n in lengths]) for name in layers}
+over_d = {name: (widths, [seconds[name, "d", d] for d in widths]) for name in layers}
+for name in layers:
+    exponents[name]["timed"] = fitted_exponent(*over_n[name]), fitted_exponent(*over_d[name])
+print(f"left: d = {fixed_d}; right: n = {fixed_n}; batches of {BATCH}; {os.cpu_count()} CPU cores")
 plotting.cost_curves(over_n, over_d, ylabel="time for a batch (seconds)")
 
 # %% [markdown]
-# The lines have the paper's slopes, roughly. Where a measured exponent is off, it is for reasons that no
-# count of multiply-adds knows:
+# The slopes are close to the paper's. Where a measured exponent is off, it is for reasons that no count of
+# multiply-adds knows:
 #
 # - *Constant parts.* Starting an operation costs tens of microseconds. At the small end of a range that is
 #   a good part of the time, and the exponent comes out too small.
-# - *Caches.* Arrays that no longer fit into a cache slow down the large end, and the exponent comes out too
-#   large: weights of $2048 \times 2048$ numbers are read from memory again at every step of the recurrent
-#   layer.
-# - *The softmax* works on $n^2$ scores a head and multiplies nothing: it adds to the constant, not to the
-#   order, because heads of fixed width make the number of scores grow with $d$, too.
+# - *Caches.* Arrays that fit into a cache at the small end and no longer at the large end make the exponent
+#   too large: the scores of self-attention over n, the weights of the recurrent layer over d, which it
+#   reads anew at every step.
+# - *The softmax* works on every score and is no product. Heads of a fixed width hide it from the exponents:
+#   twice the width is twice the heads, and so twice the scores.
 #
 # ## Multiply-adds are not equally fast
 #
-# A recurrent layer has the same multiply-adds as a product of large matrices, in many small products that
-# wait for each other. A processor is kept busy by large ones:
+# The products of a recurrent layer are small and wait for each other; those of a convolution are a single
+# large one, which keeps a processor busy. Restricted attention pays for its blocks: small products again,
+# neighbours that are copied together, a mask.
 
 # %%
 n, d = (32, 64) if QUICK else (512, 512)
-rates = {}
-for name, layer in layers.items():
-    multiply_adds = products(counted[name](d), (BATCH, n, d)).multiply_adds
-    rates[name] = multiply_adds / best_seconds(layer(d), (BATCH, n, d), repeats=repeats)
-    print(f"{name:26}{rates[name] / 1e9:7.1f} billion multiply-adds a second (n = {n}, d = {d})")
+found = best_seconds([(layer(d), (BATCH, n, d)) for layer in layers.values()], rounds=rounds)
+for (name, layer), best in zip(counted.items(), found, strict=True):
+    rate = products(layer(d), (BATCH, n, d)).multiply_adds / best
+    print(f"{name:26}{rate / 1e9:7.1f} billion multiply-adds a second (n = {n}, d = {d})")
 
 # %% [markdown]
 # ## Short sentences in wide models
 #
 # "Self-attention layers are faster than recurrent layers when the sequence length n is smaller than the
 # representation dimensionality d": $2 n^2 d < 2 n d^2$ where $n < d$. The paper's base model has
-# $d = 512$, its sentences about 25 tokens. A whole multi-head layer also has four projections,
-# $4 n d^2$, which Table 1 leaves out. So the table's comparison is about how costs grow; for short
-# sentences the projections are most of a layer:
+# $d = 512$; a sentence has some 25 tokens. Two things are outside of Table 1: a multi-head layer has four
+# projections, $4 n d^2$ multiply-adds, most of its work when sentences are short; and recurrent
+# translators used LSTMs, which have four times the products of the simplest recurrent layer.
 
 # %%
 d = 64 if QUICK else 512
@@ -173,13 +175,19 @@ kinds = {
     "attention alone": self_attention,
     "multi-head layer": lambda x: heads(x, x).output,
     "recurrent": recurrent(d),
+    "LSTM": keras.layers.LSTM(d, return_sequences=True),
 }
 print(f"d = {d}; milliseconds for a batch of {BATCH}\n{'n':>6}" + "".join(f"{kind:>19}" for kind in kinds))
 for n in (16, 32) if QUICK else (32, 128, 512, 1024):
-    times = [1e3 * best_seconds(kind, (BATCH, n, d), repeats=repeats) for kind in kinds.values()]
-    print(f"{n:6}" + "".join(f"{milliseconds:19.1f}" for milliseconds in times))
+    times = best_seconds([(kind, (BATCH, n, d)) for kind in kinds.values()], rounds=rounds)
+    print(f"{n:6}" + "".join(f"{1e3 * best:19.1f}" for best in times))
 
 # %% [markdown]
+# Attention alone against the simplest recurrent layer: the order of the two changes about where $n$ passes
+# $d$, as the counts say. Fair opponents, with all their matrices, are the multi-head layer and the LSTM. On
+# a CPU of few cores this is a comparison of work alone; the next column says how much of the work can be
+# done at once, which is what other processors turn into time.
+#
 # ## Sequential operations
 #
 # How many products must wait for each other, however many processors there are? In the graph, that is the
@@ -222,7 +230,7 @@ def dilated(number):
 
 
 def neighbours(number):
-    return lambda x: restricted_self_attention(x, 2)
+    return lambda x: restricted_self_attention(x, 4)
 
 
 shown = reach(dilated, 16, 8, causal=True)
@@ -263,14 +271,14 @@ paths = {
     ],
     f"convolutional, k = {KERNEL}": [len(reach(contiguous, n, 8, causal=True)) for n in lengths],
     f"dilated, k = {KERNEL}": [len(reach(dilated, n, 8, causal=True)) for n in lengths],
-    "restricted, r = 5": [len(reach(neighbours, n, 8)) for n in lengths],
+    "restricted, r = 9": [len(reach(neighbours, n, 8)) for n in lengths],
 }
 print(f"{'n':22}" + "".join(f"{n:5}" for n in lengths))
 for name, steps in paths.items():
     print(f"{name:22}" + "".join(f"{number:5}" for number in steps))
 
 for number, n in enumerate(lengths):
-    wanted = [1, n, -(-(n - 1) // (KERNEL - 1)), np.ceil(np.log(n) / np.log(KERNEL)), -(-(n - 1) // 2)]
+    wanted = [1, n, -(-(n - 1) // (KERNEL - 1)), np.ceil(np.log(n) / np.log(KERNEL)), -(-(n - 1) // 4)]
     assert [steps[number] for steps in paths.values()] == wanted
 plotting.path_curves({name: (lengths, steps) for name, steps in paths.items()})
 
@@ -308,7 +316,7 @@ display(Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in ta
 
 # %% [markdown]
 # The paper's columns say $O(\ldots)$; beside each stands what was found. ($r = 33$ for the costs of
-# restricted attention, $r = 5$ for its path.)
+# restricted attention, $r = 9$ for its path.)
 #
 # ## What to read next
 #

@@ -78,10 +78,14 @@ def test_a_loop_is_refused():
         products(keras.layers.SimpleRNN(WIDTH, name="simple_rnn"), (1, LENGTH, WIDTH))
 
 
-def test_time_is_the_shortest(monkeypatch):
-    ticks = iter([0.0, 5.0, 10.0, 12.0, 20.0, 23.0])
+def test_times_are_the_shortest_of_each_case(monkeypatch):
+    # Begin and end of two calls of one, two of the other, and all again.
+    durations = [5.0, 4.0, 30.0, 40.0, 3.0, 6.0, 20.0, 50.0]
+    ticks = iter([tick for duration in durations for tick in (1000.0, 1000.0 + duration)])
     monkeypatch.setattr(complexity.time, "perf_counter", lambda: next(ticks))
-    assert complexity.best_seconds(tf.identity, (2, 3), repeats=3) == 2.0
+    cases = [(tf.identity, (2, 3)), (tf.square, (4,))]
+    assert complexity.best_seconds(cases, rounds=2) == [3.0, 20.0]
+    assert next(ticks, None) is None
 
 
 def test_attention_reaches_all_at_once():

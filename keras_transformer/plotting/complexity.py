@@ -68,7 +68,9 @@ def path_curves(paths):
     axes = figure.subplots()
     for color, marker, (layer, (lengths, steps)) in zip(COLOURS, _MARKERS, paths.items(), strict=False):
         axes.plot(lengths, steps, color=color, marker=marker, markersize=5, label=layer)
-    axes.set(xscale="log", yscale="log", xlabel="length n (tokens)", ylabel="longest path (steps)")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel="length n (tokens)", ylabel="longest path (steps)")
     ticks = sorted({length for lengths, _ in paths.values() for length in lengths})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
