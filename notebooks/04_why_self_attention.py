@@ -17,7 +17,7 @@
 # counted in TensorFlow's graph, timed on this machine, or read off gradients; the last table sets both
 # side by side.
 #
-# *What one needs to know:* notebook `01_the_paper` up to its heads. *Time:* two minutes on two CPU cores;
+# *What one needs to know:* notebook `01_the_paper` up to its heads. *Time:* two minutes, on one CPU core;
 # the timings want a machine with nothing else to do.
 
 # %%
@@ -26,6 +26,7 @@ import os
 
 import keras
 import numpy as np
+import tensorflow as tf
 from IPython.display import Markdown, display
 
 from keras_transformer import MultiHeadAttention, plotting
@@ -42,6 +43,9 @@ from keras_transformer.plotting import fitted_exponent
 
 QUICK = "QUICK" in os.environ
 keras.utils.set_random_seed(1)
+# One core: its time is the work, whatever another program does to the others.
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
 
 # %% [markdown]
 # ## The four layers
@@ -54,7 +58,7 @@ keras.utils.set_random_seed(1)
 # Each maps *(batch, n, d)* to the same shape, so that any one could stand in place of another.
 
 # %%
-KERNEL, RADIUS, BATCH = 3, 16, 8
+KERNEL, RADIUS, BATCH = 3, 16, 4
 
 
 def restricted(x):
@@ -112,12 +116,12 @@ for name, wanted in zip(layers, [(2, 1), (1, 2), (1, 2), (1, 1)], strict=True):
 # %% [markdown]
 # ## Complexity per layer: timed
 #
-# Now the clock, for batches of 8 sentences. All cases take turns, many times; of each the quickest call
-# counts: whatever else the machine does only ever adds. Heads are 64 wide, as in the paper, so wider
-# models have more of them.
+# Now the clock, on one core, for batches of 4 sentences. All cases take turns, many times; of each the
+# quickest call counts: whatever else the machine does only ever adds. Heads are 64 wide, as in the paper,
+# so wider models have more of them.
 
 # %%
-rounds = 1 if QUICK else 20
+rounds = 1 if QUICK else 10
 lengths, widths = ([32, 64], [64, 128]) if QUICK else ([256, 512, 1024, 2048], [256, 512, 1024, 2048])
 fixed_d, fixed_n = (64, 32) if QUICK else (256, 128)
 cases = {}
@@ -130,7 +134,7 @@ over_n = {name: (lengths, [seconds[name, "n", n] for n in lengths]) for name in 
 over_d = {name: (widths, [seconds[name, "d", d] for d in widths]) for name in layers}
 for name in layers:
     exponents[name]["timed"] = fitted_exponent(*over_n[name]), fitted_exponent(*over_d[name])
-print(f"left: d = {fixed_d}; right: n = {fixed_n}; batches of {BATCH}; {os.cpu_count()} CPU cores")
+print(f"left: d = {fixed_d}; right: n = {fixed_n}; batches of {BATCH}")
 plotting.cost_curves(over_n, over_d, ylabel="time for a batch (seconds)")
 
 # %% [markdown]
@@ -185,7 +189,7 @@ for n in (16, 32) if QUICK else (32, 128, 512, 1024):
 # %% [markdown]
 # Attention alone against the simplest recurrent layer: the order of the two changes about where $n$ passes
 # $d$, as the counts say. Fair opponents, with all their matrices, are the multi-head layer and the LSTM. On
-# a CPU of few cores this is a comparison of work alone; the next column says how much of the work can be
+# a single core this is a comparison of work alone; the next column says how much of the work can be
 # done at once, which is what other processors turn into time.
 #
 # ## Sequential operations
