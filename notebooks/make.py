@@ -53,6 +53,7 @@ def make(name, out):
         timeout=SECONDS_A_CELL,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(FOLDER)}},
     )
     client.execute(stderr=subprocess.DEVNULL)  # the cells have it, too

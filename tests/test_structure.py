@@ -83,7 +83,9 @@ FLOORS = [
         "long_lines",
         "metrics",
         "plotting.attention",
+        "plotting.complexity",
         "plotting.corpus",
+        "plotting.equations",
         "plotting.training",
         "score_lines",
         "search",
@@ -120,6 +122,7 @@ FLOORS = [
     },
     {
         "comparison",
+        "complexity",
         "data.feeding",
         "data.progress",
         "data.sources",

@@ -1,0 +1,162 @@
+"""The notebooks: what is stored is what the text says, and every one runs in its small setting.
+
+`RUN` is a run of a few steps of the built-in corpus, trained once for all of them: a finished run
+of two encoder and two decoder layers that translates nothing well.
+"""
+
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import jupytext
+import nbformat
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "notebooks"
+NAMES = sorted(path.stem for path in FOLDER.glob("[0-9][0-9]_*.py"))
+# Runs in seconds; the others need a trained run, or time.
+QUICK = "01_the_paper"
+SETTINGS = [
+    "model.num_encoder_layers=2",
+    "model.num_decoder_layers=2",
+    "model.d_model=32",
+    "model.d_ff=64",
+    "model.num_heads=4",
+    "data.vocab_size=500",
+    "data.max_length=60",
+    "training.max_steps=30",
+    "training.warmup_steps=10",
+    "training.log_every_steps=10",
+    "training.validate_every_steps=15",
+    "training.validation_sentences=8",
+    "training.checkpoint_every_steps=10",
+    "training.average_last=3",
+]
+ABSOLUTE_PATH = re.compile(r"(?:^|[\s'\"(=,\[])/[A-Za-z][\w.-]*/[\w.]", re.MULTILINE)
+
+
+def load_make():
+    spec = importlib.util.spec_from_file_location("make_notebooks", FOLDER / "make.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(arguments, **environment):
+    """Runs a Python program; returns what `subprocess.run` does."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+def outputs(notebook):
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def texts(notebook):
+    """All that a reader sees as text, of outputs."""
+    for output in outputs(notebook):
+        yield output.get("text", "")
+        yield from (text for kind, text in output.get("data", {}).items() if kind.startswith("text/"))
+
+
+def check_outputs(notebook):
+    """Executed once from the top, without errors and warnings, with pictures, nothing of the machine."""
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+    assert not [output for output in outputs(notebook) if output.output_type == "error"]
+    assert any("image/png" in output.get("data", {}) for output in outputs(notebook))
+    for text in texts(notebook):
+        assert not re.search("warning", text, re.IGNORECASE), text
+        assert not ABSOLUTE_PATH.search(text), text
+
+
+def check_runs(name, out, **environment):
+    done = run([FOLDER / "make.py", name, "--quick", "--out", out], **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    check_outputs(nbformat.read(out / f"{name}.ipynb", as_version=4))
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("notebooks") / "run"
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    done = run([ROOT / "pipelines/train_wmt.py", "--run-dir", path, *settings])
+    assert done.returncode == 0, done.stderr[-3000:]
+    return path
+
+
+def files_in(folder):
+    return sorted((path.relative_to(folder), path.stat().st_size) for path in folder.rglob("*"))
+
+
+def test_there_are_notebooks_and_nothing_else():
+    assert QUICK in NAMES
+    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stored_notebook_is_its_text_executed(name):
+    text = jupytext.read(FOLDER / f"{name}.py")
+    stored = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    nbformat.validate(stored)
+    found, wanted = ([(cell.cell_type, cell.source) for cell in book.cells] for book in (stored, text))
+    assert found == wanted, f"make notebooks, or: python notebooks/make.py {name}"
+    check_outputs(stored)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_begins_with_a_title_and_defines_little(name):
+    book = jupytext.read(FOLDER / f"{name}.py")
+    assert book.cells[0].source.startswith("# ")
+    first = next(cell.source for cell in book.cells if cell.cell_type == "code")
+    assert first.startswith("%matplotlib inline\n")
+    for cell in book.cells:
+        # A function of more lines belongs into the package, where it is tested.
+        for body in re.findall(r"^def .*\n((?:(?:    .*)?\n)+)", cell.source + "\n", re.MULTILINE):
+            assert len(body.strip().splitlines()) <= 6, body
+
+
+def test_a_notebook_of_no_trained_run_runs(tmp_path):
+    check_runs(QUICK, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name != QUICK])
+def test_every_notebook_runs_and_leaves_the_run_as_it_was(name, finished_run, tmp_path):
+    before = files_in(finished_run)
+    check_runs(name, tmp_path, RUN=str(finished_run))
+    assert files_in(finished_run) == before
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import sys\nprint('it went wrong', file=sys.stderr)", "a cell wrote to standard error"),
+    ],
+)
+def test_a_notebook_with_an_error_or_a_warning_is_not_written(cell, message, tmp_path):
+    shutil.copy(FOLDER / "make.py", tmp_path)
+    (tmp_path / "01_broken.py").write_text(f"# %%\n{cell}\n", encoding="utf-8")
+    done = run([tmp_path / "make.py"])
+    assert done.returncode == 1
+    assert "01_broken.py" in done.stderr
+    assert message in done.stderr
+    assert list(tmp_path.glob("*.ipynb*")) == []
+
+
+def test_an_unknown_notebook_is_refused(capsys):
+    with pytest.raises(SystemExit) as exit_code:
+        load_make().parse_args(["01_the_papre"])
+    assert exit_code.value.code == 2
+    assert "no notebook '01_the_papre'. There are: 01_the_paper" in capsys.readouterr().err
