@@ -2,6 +2,22 @@
 
 from keras_transformer.plotting.attention import attention_map
 from keras_transformer.plotting.corpus import length_histogram
+from keras_transformer.plotting.fit import fit_curves
+from keras_transformer.plotting.heads import ablation_bars, attention_lines, head_grid, job_shares
+from keras_transformer.plotting.search import diversity_curves, search_curves
+from keras_transformer.plotting.speed import speed_bars
 from keras_transformer.plotting.training import training_curves
 
-__all__ = ["attention_map", "length_histogram", "training_curves"]
+__all__ = [
+    "ablation_bars",
+    "attention_lines",
+    "attention_map",
+    "diversity_curves",
+    "fit_curves",
+    "head_grid",
+    "job_shares",
+    "length_histogram",
+    "search_curves",
+    "speed_bars",
+    "training_curves",
+]
