@@ -3,7 +3,6 @@
 import contextlib
 from typing import NamedTuple
 
-
 KINDS = ("encoder", "decoder", "cross")
 
 

@@ -15,6 +15,7 @@
 
 # %%
 # %matplotlib inline
+import functools
 import logging
 import os
 import time
@@ -63,8 +64,10 @@ print(f"{len(sources)} sentences")
 
 
 # %%
-def searched(**settings):
+@functools.cache
+def searched(beam_size, alpha, formula="gnmt", stop="exact"):
     """Translates the text with some settings of search; returns settings and figures."""
+    settings = {"beam_size": beam_size, "alpha": alpha, "length_penalty": formula, "stop": stop}
     begin = time.perf_counter()
     found = [one.best for one in translator.n_best(sources, **settings)]
     seconds = time.perf_counter() - begin
@@ -93,10 +96,10 @@ def searched(**settings):
 # $$lp(Y) = \left(\frac{5 + |Y|}{6}\right)^{\alpha}$$
 
 # %%
-greedy, wide = (searched(beam_size=size, alpha=0.0) for size in (1, 4))
+greedy, wide = (searched(size, 0.0) for size in (1, 4))
 gains = [b.log_prob - a.log_prob for a, b in zip(greedy["found"], wide["found"], strict=True)]
 number = int(np.argmax(gains))
-(listed,) = translator.n_best([sources[number]], beam_size=8, n_best=8, alpha=0.6)
+(listed,) = translator.n_best([sources[number]], beam_size=8, n_best=8, alpha=0.6, length_penalty="gnmt")
 print(f"source     {sources[number]}\nreference  {references[number]}\n")
 print(f"  score  log P   |Y|   greedy: {greedy['found'][number].text}")
 for one in listed.translations:
@@ -113,7 +116,7 @@ for one in listed.translations:
 
 # %%
 BEAMS, ALPHAS = ((1, 2), (0.6,)) if QUICK else ((1, 2, 4, 8), (0.0, 0.3, 0.6, 1.0, 1.5))
-by_alpha = [searched(beam_size=size, alpha=alpha) for size in BEAMS for alpha in ALPHAS]
+by_alpha = [searched(size, alpha) for size in BEAMS for alpha in ALPHAS]
 search_curves(
     by_alpha, x="alpha", lines="beam_size", names=("alpha of the penalty ((5 + n) / 6)^alpha", "beam")
 )
@@ -141,16 +144,12 @@ print(
 # ## One $\alpha$, three formulas
 #
 # Systems call different things length penalty. `gnmt` is the one above, `average` is $|Y|^{\alpha}$
-# (fairseq, Marian, CTranslate2; with $\alpha = 1$ the mean over pieces), `none` is 1. A figure quoted with
-# an $\alpha$ and without its formula says little:
+# (fairseq, Marian, CTranslate2; with $\alpha = 1$ the mean over pieces), `none` is 1, as is any of them at
+# $\alpha = 0$. A figure quoted with an $\alpha$ and without its formula says little:
 
 # %%
 size = paper[0]
-by_formula = [
-    searched(beam_size=size, alpha=alpha, length_penalty=formula)
-    for formula in ("gnmt", "average", "none")
-    for alpha in ALPHAS
-]
+by_formula = [searched(size, alpha, formula) for formula in ("gnmt", "average") for alpha in ALPHAS]
 search_curves(
     by_formula, x="alpha", lines="length_penalty", names=(f"alpha, with a beam of {size}", "length penalty")
 )
@@ -169,15 +168,9 @@ for length in (1, 5, 10, 20, 40):
 
 # %%
 WIDTHS = (1, 2) if QUICK else (1, 2, 4, 8, 16, 32)
-PENALTIES = {
-    "none": {"length_penalty": "none"},
-    "gnmt, 0.6": {"alpha": 0.6},
-    "average, 1": {"length_penalty": "average", "alpha": 1.0},
-}
+PENALTIES = {"none": (0.0,), "gnmt, 0.6": (0.6,), "average, 1": (1.0, "average")}
 by_width = [
-    {**searched(beam_size=size, **settings), "penalty": name}
-    for name, settings in PENALTIES.items()
-    for size in WIDTHS
+    {**searched(size, *penalty), "penalty": name} for name, penalty in PENALTIES.items() for size in WIDTHS
 ]
 search_curves(
     by_width,
@@ -234,7 +227,7 @@ print(f"{preferred:.1%} of its translations are more probable to the model than 
 # %%
 print("beam   stop    BLEU    seconds   translations with a better, worse score than the other rule's")
 for size in (2,) if QUICK else (4, 8):
-    exact, first = (searched(beam_size=size, stop=rule, alpha=0.6) for rule in ("exact", "first"))
+    exact, first = searched(size, 0.6), searched(size, 0.6, "gnmt", "first")
     pairs = list(zip(exact["found"], first["found"], strict=True))
     better = sum(a.score > b.score + 1e-4 for a, b in pairs)
     worse = sum(a.score < b.score - 1e-4 for a, b in pairs)

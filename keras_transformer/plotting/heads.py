@@ -32,7 +32,7 @@ def head_grid(weights, query_pieces, key_pieces, *, names=("query", "key"), titl
     width = max(1.3, 0.17 * shape[1])
     height = width * shape[0] / shape[1]
     figure = Figure(
-        figsize=(num_heads * width + 1.9, num_layers * (height + 0.25) + 1.3), layout="constrained"
+        figsize=(num_heads * width + 1.9, num_layers * (height + 0.12) + 1.1), layout="compressed"
     )
     panels = figure.subplots(num_layers, num_heads, squeeze=False, sharex=True, sharey=True)
     for layer, row in enumerate(panels):
@@ -60,15 +60,20 @@ def attention_lines(panels, *, names=("query", "key"), title=""):
         title: above the picture.
 
     Returns:
-        `matplotlib.figure.Figure`, one panel a head.
+        `matplotlib.figure.Figure`, one panel a head, three in a row.
 
     Raises:
         ValueError: there are not as many pieces as queries or keys.
     """
     rows = max(max(len(queries), len(keys)) for _, queries, keys in panels.values())
-    figure = Figure(figsize=(3.1 * len(panels), 0.24 * rows + 1.0), layout="constrained")
+    columns = min(3, len(panels))
+    bands = -(-len(panels) // columns)
+    figure = Figure(figsize=(3.1 * columns, bands * (0.24 * rows + 1.0)), layout="constrained")
+    places = figure.subplots(bands, columns, squeeze=False).ravel()
+    for unused in places[len(panels) :]:
+        unused.remove()
     for axes, (number, (name, (weights, queries, keys))) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], enumerate(panels.items()), strict=True
+        places, enumerate(panels.items()), strict=False
     ):
         if np.shape(weights) != (len(queries), len(keys)):
             raise ValueError(
@@ -107,9 +112,9 @@ def job_shares(shares, *, title=""):
         percent.
     """
     num_layers, num_heads = np.shape(next(iter(shares.values())).heads)
-    width = max(1.9, 0.42 * num_heads + 0.4)
+    width = max(1.6, 0.36 * num_heads + 0.35)
     figure = Figure(
-        figsize=(width * len(shares) + 0.9, max(1.9, 0.42 * num_layers + 1.4)), layout="constrained"
+        figsize=(width * len(shares) + 0.9, max(1.9, 0.36 * num_layers + 1.4)), layout="constrained"
     )
     panels = figure.subplots(1, len(shares), squeeze=False, sharey=True)[0]
     for axes, (name, share) in zip(panels, shares.items(), strict=True):
