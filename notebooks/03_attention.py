@@ -16,6 +16,7 @@
 
 # %%
 # %matplotlib inline
+import contextlib
 import os
 
 import numpy as np
@@ -52,7 +53,8 @@ if os.environ.get("TEXT"):
     sources, references = read_lines(os.environ["TEXT"]), read_lines(os.environ["REFERENCE"])
 else:
     data = config.data
-    sources, references = load_split(data.dataset, "test", data.source, data.target)
+    with contextlib.chdir(".."):  # a run names its corpus as the program was told, from there
+        sources, references = load_split(data.dataset, "test", data.source, data.target)
 COUNT = 12 if QUICK else 300
 translator = Translator.load(RUN)
 model, tokenizers = translator.models[0], translator.tokenizers

@@ -15,6 +15,7 @@
 # %%
 # %matplotlib inline
 import concurrent.futures
+import contextlib
 import itertools
 import json
 import os
@@ -48,7 +49,8 @@ if os.environ.get("TEXT"):
     sources, references = read_lines(os.environ["TEXT"]), read_lines(os.environ["REFERENCE"])
 else:
     data = run.config.data
-    sources, references = load_split(data.dataset, "test", data.source, data.target)
+    with contextlib.chdir(".."):  # a run names its corpus as the program was told, from there
+        sources, references = load_split(data.dataset, "test", data.source, data.target)
 COUNT, ROUNDS = (8, 1) if QUICK else (400, 5)
 sources, references = sources[:COUNT], references[:COUNT]
 temporary = tempfile.TemporaryDirectory()
