@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from keras_transformer.plotting.style import COLOURS, ORANGE, tidy
+from keras_transformer.plotting.style import COLOURS, tidy
 
 _MARKERS = "osD^vPX*"
 
@@ -26,7 +26,7 @@ def search_curves(records, *, x, lines, names=("", ""), panels=None, log=False, 
         `matplotlib.figure.Figure`, one panel a figure.
     """
     panels = panels or {"bleu": "BLEU", "length_ratio": "length of translations / of references"}
-    figure = Figure(figsize=(4.5 * len(panels), 3.6), layout="constrained")
+    figure = Figure(figsize=(3 + 2.6 * len(panels), 3.4), layout="constrained")
     values = list(dict.fromkeys(record[lines] for record in records))
     for axes, (key, label) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
@@ -93,7 +93,7 @@ def diversity_curves(records, *, reference=None, title=""):
                 color=COLOURS[number % len(COLOURS)],
             )
     if reference is not None:
-        axes.axhline(reference, color=ORANGE, linewidth=0.9, linestyle="--", label="beam search")
+        axes.axhline(reference, color="black", linewidth=0.9, linestyle="--", label="beam search")
     axes.set(xlabel="how samples differ: 100 - pairwise BLEU", ylabel="BLEU of samples")
     axes.margins(0.12)
     axes.legend(frameon=False, fontsize=8)

@@ -31,6 +31,8 @@ def speed_bars(rounds, *, unit="sentences a second", title=""):
     axes.set(xlabel=f"{unit} (median of the rounds, and their range)", xlim=(0, 1.12 * most))
     axes.invert_yaxis()
     tidy(axes)
+    axes.grid(False, axis="y")
+    axes.set_axisbelow(True)
     if title:
         figure.suptitle(title)
     return figure
