@@ -106,7 +106,8 @@ for name, arguments in calls.items():
         value = value.numpy().ravel()[:4].tolist()
         print(f"    {key:16} {found[key].dtype.name:8} {str(found[key].shape):12}",
               [one.decode() if isinstance(one, bytes) else one for one in value])
-print("this package or SentencePiece imported:", bool({"keras_transformer", "sentencepiece"} & set(sys.modules)))
+strangers = {"keras_transformer", "sentencepiece"} & set(sys.modules)
+print("of this package and SentencePiece imported:", strangers or "nothing")
 """
 translator = Translator.load(RUN, threads=2)
 two = sources[:2]
