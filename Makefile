@@ -18,11 +18,12 @@ test: $(VENV)/.installed-test lint
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "slow or not slow"
 
-# Notebooks 3, 5 and 6 look at a trained run: RUN=runs/m30k for another than the demo's.
+# Notebooks 3, 5 and 6 look at a trained run: RUN=runs/m30k for another than the demo's. They translate its
+# test split, or the files TEXT and REFERENCE.
 RUN ?= $(RUN_DIR)
 notebooks: $(VENV)/.installed-test
 	$(if $(filter $(RUN_DIR),$(RUN)),$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN))
-	RUN=$(abspath $(RUN)) $(BIN)/python notebooks/make.py
+	RUN=$(abspath $(RUN)) TEXT=$(abspath $(TEXT)) REFERENCE=$(abspath $(REFERENCE)) $(BIN)/python notebooks/make.py
 
 # Read docs/_build/html/index.html.
 docs: $(VENV)/.installed-test

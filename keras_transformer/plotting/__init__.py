@@ -11,19 +11,31 @@ from keras_transformer.plotting.equations import (
     smoothing_curves,
     wavelength_curves,
 )
+from keras_transformer.plotting.fit import fit_curves
+from keras_transformer.plotting.heads import ablation_bars, attention_lines, head_grid, job_shares
+from keras_transformer.plotting.search import diversity_curves, search_curves
+from keras_transformer.plotting.speed import speed_bars
 from keras_transformer.plotting.training import training_curves
 
 __all__ = [
+    "ablation_bars",
+    "attention_lines",
     "attention_map",
     "boolean_maps",
     "cost_curves",
+    "diversity_curves",
+    "fit_curves",
     "fitted_exponent",
+    "head_grid",
+    "job_shares",
     "length_histogram",
     "path_curves",
     "position_heat_maps",
     "schedule_curves",
     "score_curves",
+    "search_curves",
     "smoothing_curves",
+    "speed_bars",
     "training_curves",
     "wavelength_curves",
 ]

@@ -1,0 +1,153 @@
+"""What the heads of a trained model do, measured; NumPy only.
+
+A job is a bool matrix with a row for each query and a column for each key: where a head would
+look if it did that job and nothing else. How well a head does it is the share of its attention that
+falls there. A head that looks at all positions alike has a share, too, and only what is far above
+that says anything.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Maps(NamedTuple):
+    """The attention of all heads over some pairs; a list with one array a pair, each.
+
+    A decoder's query i is the step that reads target id i - 1, or bos, and produces id i; its key
+    j stands for what was read at step j.
+
+    Attributes:
+        encoder: float32, shape `(num_layers, num_heads, source_len, source_len)`.
+        decoder: float32, shape `(num_layers, num_heads, target_len, target_len)`.
+        cross: float32, shape `(num_layers, num_heads, target_len, source_len)`.
+    """
+
+    encoder: list
+    decoder: list
+    cross: list
+
+
+class Share(NamedTuple):
+    """How much of the attention falls on the keys of a job, mean over its queries.
+
+    Attributes:
+        heads: float64 NumPy array, shape `(num_layers, num_heads)`, from 0 to 1.
+        uniform: float, that of a head which looks at all that it sees alike.
+        num_queries: int, queries that the job has a key for; without any, all shares are 0.
+    """
+
+    heads: np.ndarray
+    uniform: float
+    num_queries: int
+
+    @property
+    def best(self):
+        """`(layer, head)` with the largest share, from 0."""
+        return tuple(int(i) for i in np.unravel_index(self.heads.argmax(), self.heads.shape))
+
+
+def attention_maps(model, source_rows, target_rows):
+    """Returns where all heads look, pair by pair.
+
+    Args:
+        model: a `Transformer`.
+        source_rows: list of sequences of int, eos included.
+        target_rows: list of sequences of int, as many, eos included, without bos.
+
+    Returns:
+        `Maps`.
+    """
+    layers = {
+        "cross": range(model.config.num_decoder_layers),
+        "decoder": range(model.config.num_decoder_layers),
+        "encoder": range(model.config.num_encoder_layers),
+    }
+    maps = Maps([], [], [])
+    for source, target in zip(source_rows, target_rows, strict=True):
+        read = [model.special.bos, *target[:-1]]
+        attended = model.attend((np.array([source], np.int32), np.array([read], np.int32)), **layers)
+        for kind, of_kind in maps._asdict().items():
+            weights = getattr(attended, kind)
+            of_kind.append(np.stack([np.asarray(weights[layer])[0] for layer in layers[kind]]))
+    return maps
+
+
+def share_of_job(maps, jobs, *, causal=False):
+    """Measures how well each head does a job.
+
+    Args:
+        maps: list of float NumPy arrays, shape `(num_layers, num_heads, num_queries, num_keys)`,
+            each row of which sums to 1.
+        jobs: list of bool NumPy arrays, one for each map, shape `(num_queries, num_keys)`.
+            Queries without a wanted key do not count.
+        causal: query i sees the keys 0 to i only, as in a decoder's self-attention.
+
+    Returns:
+        `Share`.
+
+    Raises:
+        ValueError: a job has another shape than its map.
+    """
+    total, uniform, count = 0.0, 0.0, 0
+    for weights, wanted in zip(maps, jobs, strict=True):
+        if wanted.shape != weights.shape[2:]:
+            raise ValueError(
+                f"A job must have the shape of its map, {weights.shape[2:]}. Received: {wanted.shape}"
+            )
+        if causal:
+            wanted = wanted & np.tri(*wanted.shape, dtype=bool)
+        visible = np.arange(1, len(wanted) + 1) if causal else np.full(len(wanted), wanted.shape[1])
+        total = total + (weights * wanted).sum((2, 3), dtype=np.float64)
+        uniform += (wanted.sum(1) / visible).sum()
+        count += int(wanted.any(1).sum())
+    return Share(total / max(count, 1), float(uniform / max(count, 1)), count)
+
+
+def offset_job(num_queries, num_keys, offset):
+    """Looks so many places further: -1 is the position before, 0 the query's own, 1 the next.
+
+    Returns:
+        bool NumPy array, shape `(num_queries, num_keys)`.
+    """
+    return np.eye(num_queries, num_keys, k=offset, dtype=bool)
+
+
+def place_job(num_queries, num_keys, key):
+    """Looks at one place whatever the query: 0 is the first, -1 the last.
+
+    Returns:
+        bool NumPy array, shape `(num_queries, num_keys)`.
+    """
+    wanted = np.zeros((num_queries, num_keys), bool)
+    wanted[:, key] = True
+    return wanted
+
+
+def repeat_job(pieces):
+    """Looks at other places with the piece of the query.
+
+    Args:
+        pieces: sequence of str or int, of queries and keys alike.
+
+    Returns:
+        bool NumPy array, shape `(len(pieces), len(pieces))`.
+    """
+    pieces = np.asarray(pieces)
+    return (pieces[:, None] == pieces[None]) & ~np.eye(len(pieces), dtype=bool)
+
+
+def link_job(num_queries, num_keys, links, *, shift=0):
+    """Looks at the source pieces that are linked to a target piece.
+
+    Args:
+        links: iterable of `(source, target)`, numbers of pieces from 0.
+        shift: 0 for the step that produces the target piece, 1 for the next, which reads it.
+
+    Returns:
+        bool NumPy array, shape `(num_queries, num_keys)`.
+    """
+    wanted = np.zeros((num_queries, num_keys), bool)
+    for source, target in links:
+        wanted[target + shift, source] = True
+    return wanted

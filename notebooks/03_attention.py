@@ -1,0 +1,350 @@
+# %% [markdown]
+# # What attention sees
+#
+# **The question:** a trained model looks from every word at every other, in every head of every layer.
+# Where does it look, do heads have jobs that one can name, and what is lost without one?
+#
+# **What one needs to know:** heads and the three kinds of attention of section 3.2.3: the encoder's to
+# itself, the decoder's to itself, and the decoder's to the source ("cross"). [Notebook
+# 1](01_the_paper.ipynb) has them.
+#
+# **How long it takes:** about three minutes on two CPU cores, and a trained run (`python
+# pipelines/train_wmt.py` makes one).
+#
+# The pictures stored here are of a run on Multi30k; `make notebooks RUN=...` makes them of yours. What is
+# said of heads is therefore computed and printed, and the text around it says only how it was measured.
+
+# %%
+# %matplotlib inline
+import contextlib
+import os
+
+import numpy as np
+
+from keras_transformer import RunFolder, Scorer, Translator, corpus_scores, hard_alignment, soft_alignment
+from keras_transformer.ablation import Head, all_heads, without_heads
+from keras_transformer.alignment import format_pharaoh
+from keras_transformer.data.corpus import load_split
+from keras_transformer.data.text import read_lines
+from keras_transformer.heads import (
+    attention_maps,
+    link_job,
+    offset_job,
+    place_job,
+    repeat_job,
+    share_of_job,
+)
+from keras_transformer.ibm1 import sure_links
+from keras_transformer.plotting import ablation_bars, attention_lines, attention_map, head_grid, job_shares
+from keras_transformer.scoring import perplexity
+
+QUICK = "QUICK" in os.environ  # the tests' small setting
+RUN = os.environ.get("RUN", "../runs/demo")  # the folder of a finished run
+
+# %% [markdown]
+# ## A run and its text
+#
+# The text is the test split of the corpus that the run was trained on, or the files that the environment
+# variables `TEXT` and `REFERENCE` name.
+
+# %%
+config = RunFolder(RUN).config
+if os.environ.get("TEXT"):
+    sources, references = read_lines(os.environ["TEXT"]), read_lines(os.environ["REFERENCE"])
+else:
+    data = config.data
+    with contextlib.chdir(".."):  # a run names its corpus as the program was told, from there
+        sources, references = load_split(data.dataset, "test", data.source, data.target)
+COUNT = 12 if QUICK else 300
+translator = Translator.load(RUN)
+model, tokenizers = translator.models[0], translator.tokenizers
+scorer = Scorer(model, tokenizers, choice=RunFolder(RUN).alignment())
+
+sizes = model.config
+print(f"{sizes.num_encoder_layers} + {sizes.num_decoder_layers} layers of {sizes.num_heads} heads,", end=" ")
+print(f"d_model {sizes.d_model}; {len(all_heads(sizes))} heads in all; {len(sources):,} test sentences")
+
+# %% [markdown]
+# ## One sentence, all heads
+#
+# We take the first sentence that is neither short nor long and let the model translate it.
+# `attention_maps` runs the model once more over the pair and keeps $\mathrm{softmax}(QK^T/\sqrt{d_k})$ of
+# every head: an array of shape (layers, heads, queries, keys) for each kind of attention, each row of
+# which sums to 1.
+
+# %%
+lengths = [len(pieces) for pieces in tokenizers.source.pieces(sources[:COUNT])]
+number = next((i for i, length in enumerate(lengths) if 8 <= length <= 11), 0)
+source = sources[number]
+found = translator.n_best([source])[0]
+translation = found.best
+print(source, translation.text, sep="\n")
+
+END, START = "</s>", "<s>"
+source_pieces = [*found.source_pieces, END]
+produced = [*translation.pieces, END][: len(translation.ids)]
+read = [START, *produced[:-1]]
+eos = tokenizers.source.special.eos
+maps = attention_maps(model, [[*tokenizers.source.encode([source])[0], eos]], [translation.ids])
+for kind, (weights,) in maps._asdict().items():
+    print(f"{kind:8} {weights.shape}")
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+# %% [markdown]
+# ### The encoder to itself
+#
+# Row: the position that looks. Column: what it looks at. `▁` is the space before a word, `</s>` the end of
+# the sentence, which the encoder reads, too.
+
+# %%
+head_grid(maps.encoder[0], source_pieces, source_pieces, names=("looks", "is looked at"))
+
+# %% [markdown]
+# ### The decoder to itself
+#
+# A step reads the piece that was produced before it (`<s>` at first) and may look back at all it has read,
+# never ahead: the triangle above the diagonal is zero because of the mask of section 3.2.3.
+
+# %%
+(decoder,) = maps.decoder
+assert not decoder[..., *np.triu_indices(decoder.shape[-1], k=1)].any()
+head_grid(decoder, read, read, names=("step that reads", "is looked at"))
+
+# %% [markdown]
+# ### The decoder to the source
+#
+# Row: the step that *produces* this piece. Column: the source piece that the step looks at.
+
+# %%
+head_grid(maps.cross[0], produced, source_pieces, names=("step that produces", "is looked at"))
+
+# %% [markdown]
+# ## Word alignments
+#
+# The mean of the heads of one layer's cross-attention, summed over the pieces of a word, is a soft
+# alignment; the largest weight of each row a hard one. Which layer, and whether at the step that produces
+# a piece or at the one that reads it, training measures at its end; see `alignment.py`.
+
+# %%
+layer, convention = scorer.choice
+(scored,) = scorer.score([source], [translation.text], layers=[layer])
+aligned = scored.attention[0], scored.source_pieces, scored.target_pieces
+weights = soft_alignment(*aligned, convention=convention)
+links = hard_alignment(*aligned, convention=convention)
+print(f"layer {layer}, convention {convention!r}: {format_pharaoh(links)}")
+source_words, target_words = source.split(), translation.text.split()
+assert weights.shape == (len(target_words), len(source_words))
+for link in links:
+    print(f"{source_words[link[0]]:>16} - {target_words[link[1]]}")
+attention_map(weights, source_words, target_words)
+
+# %% [markdown]
+# ## Heads with jobs
+#
+# "Many of the attention heads exhibit behaviour that seems related to the structure of the sentence", says
+# the paper below its figure 5. Some jobs are so simple that a bool matrix says what a head that did
+# nothing else would look at. The **score of a head** is the share of its attention that falls there:
+#
+# $$\frac{1}{|Q|}\sum_{i \in Q}\sum_{j:\,job_{ij}} a_{ij}, \qquad Q = \{i : job_{ij} \text{ for some } j\}$$
+#
+# A head that looks at all positions alike scores, too ("uniform", above each panel); what is far above
+# says something. We measure on pairs of the test text, the reference translation forced upon the decoder.
+
+# %%
+tests, targets = sources[:COUNT], references[:COUNT]
+source_rows = [[*row, eos] for row in tokenizers.source.encode(tests)]
+target_rows = [[*row, eos] for row in tokenizers.target.encode(targets)]
+maps = attention_maps(model, source_rows, target_rows)
+num_source, num_target = (sum(map(len, rows)) for rows in (source_rows, target_rows))
+print(f"{len(tests)} pairs, {num_source:,} source and {num_target:,} target pieces")
+
+# %%
+squares = [(len(row), len(row)) for row in source_rows]
+encoder_shares = {
+    "the piece before": share_of_job(maps.encoder, [offset_job(*shape, -1) for shape in squares]),
+    "itself": share_of_job(maps.encoder, [offset_job(*shape, 0) for shape in squares]),
+    "the next piece": share_of_job(maps.encoder, [offset_job(*shape, 1) for shape in squares]),
+    "the end </s>": share_of_job(maps.encoder, [place_job(*shape, -1) for shape in squares]),
+    "the same piece\nelsewhere": share_of_job(maps.encoder, [repeat_job(row) for row in source_rows]),
+}
+job_shares(encoder_shares, title="encoder")
+
+# %% [markdown]
+# In the decoder, a step reads one piece; "the piece before" is the one before that. Early steps see few
+# positions, which makes the uniform share larger than in the encoder.
+
+# %%
+bos = tokenizers.target.special.bos
+read_rows = [[bos, *row[:-1]] for row in target_rows]
+squares = [(len(row), len(row)) for row in read_rows]
+decoder_shares = {
+    "what it reads": share_of_job(maps.decoder, [offset_job(*shape, 0) for shape in squares], causal=True),
+    "the piece before": share_of_job(
+        maps.decoder, [offset_job(*shape, -1) for shape in squares], causal=True
+    ),
+    "the start <s>": share_of_job(maps.decoder, [place_job(*shape, 0) for shape in squares], causal=True),
+    "the same piece\nelsewhere": share_of_job(
+        maps.decoder, [repeat_job(row) for row in read_rows], causal=True
+    ),
+}
+job_shares(decoder_shares, title="decoder to itself")
+
+# %% [markdown]
+# For cross-attention the job is alignment. Nobody has aligned this text by hand; links of pieces on which
+# IBM model 1 agrees in both directions are learned from the test text itself, without a Transformer. A
+# head may look at the source of the piece that its step *produces*, or of the piece that it *reads*.
+
+# %%
+rows = [tokenizers.source.encode(sources[:2000]), tokenizers.target.encode(references[:2000])]
+links = sure_links(*rows, len(tests))
+print(f"{sum(map(len, links)):,} links")
+shapes = [(len(target), len(source)) for source, target in zip(source_rows, target_rows, strict=True)]
+cross_shares = {
+    "source of what\nis produced": share_of_job(
+        maps.cross, [link_job(*shape, ones) for shape, ones in zip(shapes, links, strict=True)]
+    ),
+    "source of what\nis read": share_of_job(
+        maps.cross, [link_job(*shape, ones, shift=1) for shape, ones in zip(shapes, links, strict=True)]
+    ),
+    "the end </s>": share_of_job(maps.cross, [place_job(*shape, -1) for shape in shapes]),
+}
+job_shares(cross_shares, title="decoder to the source")
+
+# %%
+jobs = {"encoder": encoder_shares, "decoder": decoder_shares, "cross": cross_shares}
+for kind, shares in jobs.items():
+    for name, share in shares.items():
+        layer, head = share.best
+        one_line = name.replace("\n", " ")
+        print(f"{kind:8} {one_line:28} layer {layer}, head {head}: {share.heads[share.best]:6.1%}", end="")
+        print(f"   uniform {share.uniform:6.1%}   {share.num_queries:6,} queries")
+
+# %% [markdown]
+# Not every job has a head: where even the best share is about the uniform one, nobody does it.
+#
+# ### As in the paper's figures 3 to 5
+#
+# The heads that score best, each on a sentence of the text, drawn as the paper draws them: a line from the
+# piece that looks to what it looks at, the darker the more attention. First the encoder; the sentence is
+# one in which a piece comes twice, if there is one:
+
+# %%
+rows = [(i, row) for i, row in enumerate(source_rows) if 6 <= len(row) <= 13] or [(0, source_rows[0])]
+number, row = max(rows, key=lambda one: len(one[1]) - len(set(one[1])))
+pieces = [*tokenizers.source.pieces([tests[number]])[0], END]
+panels = {}
+for name, share in encoder_shares.items():
+    layer, head = share.best
+    panels[f"{name}\nlayer {layer}, head {head}"] = (maps.encoder[number][layer, head], pieces, pieces)
+attention_lines(panels, names=("looks", "is looked at"))
+
+# %% [markdown]
+# And the decoder over the same pair. To the left stands what a step *produces*, but in the panel of
+# "read", where it is what the step reads.
+
+# %%
+produced = [*tokenizers.target.pieces([targets[number]])[0], END]
+read = [START, *produced[:-1]]
+panels = {}
+for name, share in cross_shares.items():
+    layer, head = share.best
+    left = read if "read" in name else produced
+    panels[f"{name}\nlayer {layer}, head {head}"] = (maps.cross[number][layer, head], left, pieces)
+for name in ("the piece before", "what it reads"):
+    layer, head = decoder_shares[name].best
+    panels[f"decoder: {name}\nlayer {layer}, head {head}"] = (maps.decoder[number][layer, head], read, read)
+attention_lines(panels, names=("step", "is looked at"))
+
+# %% [markdown]
+# ## Without a head
+#
+# $\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(head_1, \dots, head_h)W^O = \sum_i head_i W^O_i$, where
+# $W^O_i$ are the rows of $W^O$ that belong to head $i$: a head whose rows are 0 adds nothing.
+# `without_heads` sets them to 0 and puts them back. We do so with one head after the other, nothing is
+# trained again, and measure
+#
+# - the loss: cross-entropy of the reference, in nats a token, without smoothing;
+# - BLEU of greedy translations, which moves by some tenths with any change at all: of so few sentences,
+#   differences below a point may be chance.
+
+
+# %%
+def measured():
+    """Loss and BLEU of the model as it is now."""
+    loss = np.log(perplexity(scorer.score(tests, targets)))
+    translations = translator.translate(tests, beam_size=1, extra_length=20)
+    return loss, corpus_scores(translations, targets, target_language=config.data.target).bleu
+
+
+before = [weight.numpy() for weight in model.weights]
+whole = measured()
+figures = {}
+for head in all_heads(sizes):
+    with without_heads(model, [head]):
+        figures[head] = measured()
+assert all(np.array_equal(one, weight) for one, weight in zip(before, model.weights, strict=True))
+print(f"with all heads: loss {whole[0]:.3f} nats a token, BLEU {whole[1]:.2f}")
+
+# %%
+changes = {
+    kind: np.array(
+        [
+            [np.subtract(figures[Head(kind, layer, head)], whole) for head in range(sizes.num_heads)]
+            for layer in range(sizes.num_encoder_layers if kind == "encoder" else sizes.num_decoder_layers)
+        ]
+    )
+    for kind in ("encoder", "decoder", "cross")
+}
+names = {"encoder": "encoder", "decoder": "decoder to itself", "cross": "decoder to the source"}
+ablation_bars(
+    {names[kind]: change[..., 0] for kind, change in changes.items()},
+    ylabel="loss more without the head\n(nats a token)",
+)
+
+# %%
+ablation_bars(
+    {names[kind]: change[..., 1] for kind, change in changes.items()}, ylabel="BLEU more without the head"
+)
+
+# %% [markdown]
+# Which heads are missed most, and what was their job? The job named is the one whose share is furthest
+# above the uniform one.
+
+
+# %%
+def job_of(head):
+    """The job that a head does best, compared with a head that looks everywhere alike."""
+    shares = jobs[head.kind]
+    name = max(shares, key=lambda one: shares[one].heads[head.layer, head.head] - shares[one].uniform)
+    one_line = name.replace("\n", " ")
+    return f"{one_line} ({shares[name].heads[head.layer, head.head]:.0%})"
+
+
+order = sorted(figures, key=lambda head: -figures[head][0])
+for title, some in (("missed most", order[:6]), ("missed least", order[-6:])):
+    print(f"{title}:")
+    for head in some:
+        loss, bleu = np.subtract(figures[head], whole)
+        print(
+            f"  {head.kind:8} layer {head.layer}, head {head.head}: loss {loss:+.3f}, BLEU {bleu:+5.2f}",
+            end="",
+        )
+        print(f"   looks at {job_of(head)}")
+
+# %% [markdown]
+# A head that can go alone need not be useless: another may do its job. So how many can go together? From
+# the head that is missed least on, more and more at once (Michel et al., 2019, ask the same of the paper's
+# big model):
+
+# %%
+for share in (0, 0.125, 0.25, 0.5):
+    some = order[len(order) - int(share * len(order)) :] if share else []
+    with without_heads(model, some):
+        loss, bleu = measured()
+    print(f"without {len(some):3} of {len(order)} heads: loss {loss:.3f}, BLEU {bleu:5.2f}")
+
+# %% [markdown]
+# **What to read next:** [Why self-attention](04_why_self_attention.ipynb) compares it with what came
+# before; [Searching](05_searching.ipynb) uses the same run. In Python, `model.attend` gives the attention
+# of any layer, `Scorer` that of whole files, and `pipelines/score.py --alignment hard` writes links for
+# other programs.
