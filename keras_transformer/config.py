@@ -558,7 +558,7 @@ def override(config, assignments):
         path, equals, text = assignment.partition("=")
         section, dot, name = path.strip().partition(".")
         if not equals or not dot:
-            raise ValueError(f"Expected section.field=value. Received: {assignment!r}")
+            raise ValueError(_expected(config, assignment))
         sections = [field.name for field in dataclasses.fields(config)]
         if section not in sections:
             raise ValueError(_unknown("No section", section, sections))
@@ -627,6 +627,19 @@ def _unknown(what, name, known):
     return f"{what} {name!r}. {hint}"
 
 
+def _expected(config, assignment):
+    """What to say of an assignment without a section, or without a value."""
+    name = assignment.partition("=")[0].strip()
+    paths = {
+        field.name: f"{section.name}.{field.name}"
+        for section in dataclasses.fields(config)
+        for field in dataclasses.fields(getattr(config, section.name))
+    }
+    near = difflib.get_close_matches(name, paths, n=1)
+    hint = f". Did you mean {paths[near[0]]}?" if near else ""
+    return f"Expected section.field=value. Received: {assignment!r}{hint}"
+
+
 def _parse(path, text, wanted):
     options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
     if type(None) in options and text.lower() == "none":
@@ -667,4 +680,6 @@ def _check(config, name, holds, wanted):
 def _check_choice(config, name, choices):
     value = getattr(config, name)
     if value not in choices:
-        raise ValueError(_unknown(f"`{name}` of {type(config).__name__} cannot be", value, list(choices)))
+        known = f" Known: {', '.join(map(str, choices))}"
+        text = _unknown(f"`{name}` of {type(config).__name__} cannot be", value, list(choices))
+        raise ValueError(text if known in text else text + known)

@@ -3,6 +3,7 @@
 from command_line import Parser
 from search_flags import SETTINGS, add_search_flags
 
+FEWEST_DRAWS = 40  # of which 2.5 % is one
 ONLY_FILES = ("reference", "source", "target")
 ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "output", "threads", *SETTINGS)
 
@@ -90,6 +91,8 @@ def check(args):
         raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
     if args.draws is not None and not args.confidence and len(args.hypothesis or ()) < 2:
         raise ValueError("--draws needs --confidence, or a second --hypothesis to test")
+    if args.draws is not None and args.draws < FEWEST_DRAWS:
+        raise ValueError(f"--draws must be at least {FEWEST_DRAWS}. Received: {args.draws}")
     if args.n_best is not None:
         raise ValueError("--n-best: only the best translation is scored. Leave it out")
     useless = ONLY_FILES if args.runs else ONLY_RUN

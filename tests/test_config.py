@@ -116,7 +116,8 @@ def test_the_last_of_two_overrides_wins():
     ("text", "message"),
     [
         ("model.d_model", r"Expected section.field=value. Received: 'model.d_model'"),
-        ("d_model=3", r"Expected section.field=value. Received: 'd_model=3'"),
+        ("d_model=3", r"Expected section.field=value. Received: 'd_model=3'. Did you mean model.d_model\?"),
+        ("max_step=3", r"Did you mean training.max_steps\?"),
         ("modle.d_model=3", r"No section 'modle'. Did you mean 'model'\?"),
         ("zzz.d_model=3", r"No section 'zzz'. Known: model, data, training, search, cleaning"),
         ("model.droput=3", r"ModelConfig has no field 'droput'. Did you mean '\w*dropout'\?"),
@@ -317,6 +318,7 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
         ),
         (lambda: SearchConfig(length_penalty="gmnt"), "cannot be 'gmnt'. Did you mean 'gnmt'"),
         (lambda: SearchConfig(stop="frist"), "cannot be 'frist'. Did you mean 'first'"),
+        (lambda: TrainingConfig(precision="float16"), "Known: float32, mixed_bfloat16, mixed_float16"),
         (lambda: SearchConfig(long_lines="spilt"), "cannot be 'spilt'. Did you mean 'split'"),
         (
             lambda: CleaningConfig(max_length_ratio=0.9),

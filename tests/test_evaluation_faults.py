@@ -81,7 +81,7 @@ REFUSED = {
         f"{H} --reference {{0}}/ref.txt --detokenize both", ["--detokenize needs --target"]
     ),
     "draws of nothing": (f"{H} {R} --draws 100", ["--draws needs --confidence"]),
-    "too few draws": (f"{H} {R} --confidence --draws 1", ["`draws` must be at least 40"]),
+    "too few draws": (f"{H} {R} --confidence --draws 1", ["--draws must be at least 40"]),
 }  # fmt: skip
 # Hypotheses; words of the one line that warns.
 WARNED = {

@@ -77,6 +77,10 @@ class CTranslate2Translator:
     def __init__(self, folder, *, inter_threads=1, intra_threads=0):
         ctranslate2 = import_ctranslate2()
         folder = pathlib.Path(folder)
+        if (folder / "checkpoints").is_dir():
+            raise ValueError(
+                f"{folder}: a run. Export it first: export_model.py {folder} OUT --format ctranslate2"
+            )
         check_manifest(folder)
         facts = read_facts(folder, (KIND,))
         self.tokenizers = load_tokenizers(folder)

@@ -182,6 +182,8 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         stopping,
     ]
     dataset = placement.distribute(batches, tokens, lambda portions: portions.forever(offset + step))
+    if placement.is_chief:
+        print("compiling, and trying the largest batch", flush=True)
     with signals.deferred():
         largest = try_largest(model, placement, batches, config)
     try:

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import random
+import sys
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -136,6 +137,15 @@ def _translate_unseen(session, step):
         f" (beam {search.beam_size}, alpha {search.alpha:g})",
         flush=True,
     )
+    warmup = run.config.training.warmup_steps
+    if averaged[0] < warmup < averaged[-1]:
+        late = sum(step >= warmup for step in averaged)
+        print(
+            f"the oldest is of step {averaged[0]:,}, within the warm-up of {warmup:,}; perhaps better: "
+            f"python pipelines/average_checkpoints.py {run.path} --last {late}",
+            file=sys.stderr,
+            flush=True,
+        )
     translator = Translator.load(run.path)
     scorer = Scorer(translator.models[0], translator.tokenizers, batch_tokens=search.batch_tokens)
     run.save_alignment(scorer.count_hits(*corpus.validation, more=corpus.train))

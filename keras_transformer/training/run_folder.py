@@ -337,7 +337,7 @@ class RunFolder:
     def _how_to_get(self, name):
         kind, _, number = name.partition("-")
         if name == "averaged":
-            return "; training writes `averaged` at its end"
+            return "; training writes `averaged` at its end. Until then: --weights last"
         if name == "ema":
             return "; a moving average is kept where training.ema_decay is above 0"
         if kind in ("last", "best") and number.isdecimal():

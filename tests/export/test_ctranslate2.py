@@ -332,6 +332,11 @@ def test_a_folder_in_use_is_refused(run, folder):
         export_ctranslate2(run, folder, weights="last")
 
 
+def test_a_run_is_told_from_an_export(run):
+    with pytest.raises(ValueError, match="a run. Export it first: export_model.py .* --format ctranslate2"):
+        CTranslate2Translator(run.path)
+
+
 def test_what_ctranslate2_cannot_read_is_refused(folder, tmp_path):
     copy = pathlib.Path(shutil.copytree(folder, tmp_path / "copy"))
     (copy / "model.bin").write_bytes((folder / "model.bin").read_bytes()[:500])
