@@ -127,12 +127,13 @@ head_grid(maps.cross[0], produced, source_pieces, names=("step that produces", "
 
 # %%
 layer, convention = scorer.choice
-(scored,) = scorer.score([source], [translation.text], layers=[layer])
+target = translation.text or references[number]  # a model that learned little may say nothing
+(scored,) = scorer.score([source], [target], layers=[layer])
 aligned = scored.attention[0], scored.source_pieces, scored.target_pieces
 weights = soft_alignment(*aligned, convention=convention)
 links = hard_alignment(*aligned, convention=convention)
 print(f"layer {layer}, convention {convention!r}: {format_pharaoh(links)}")
-source_words, target_words = source.split(), translation.text.split()
+source_words, target_words = source.split(), target.split()
 assert weights.shape == (len(target_words), len(source_words))
 for link in links:
     print(f"{source_words[link[0]]:>16} - {target_words[link[1]]}")
