@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_twice_in_an_epoch_ends_as_one_that_is_not(start):
 
 
 def batches_per_epoch(process):
-    return int(re.search(r"; ([\d,]+) batches an epoch", process.out)[1].replace(",", ""))
+    return int(re.search(r"batches +([\d,]+) an epoch", process.out)[1].replace(",", ""))
 
 
 VARIANTS = {
