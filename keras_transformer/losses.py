@@ -25,6 +25,37 @@ class TokenStatistics(NamedTuple):
     correct: object
     weight: object
 
+    @classmethod
+    def of(cls, labels, loss, cross_entropy, correct, *, pad_id, shape):
+        """Makes them from flat ones, shape `(batch * length,)`, that count padding, too."""
+        weight = ops.cast(ops.not_equal(labels, pad_id), "float32")
+        return cls(
+            ops.reshape(loss * weight, shape),
+            ops.reshape(ops.stop_gradient(cross_entropy) * weight, shape),
+            ops.reshape(ops.stop_gradient(correct) * weight, shape),
+            ops.reshape(weight, shape),
+        )
+
+
+def wanted_probabilities(vocab_size, label_smoothing, formula):
+    """Returns what the smoothed distribution wants of the label and of each other token.
+
+    Args:
+        vocab_size: int.
+        label_smoothing: float, at least 0 and below 1.
+        formula: `"t2t"` or `"uniform"`.
+
+    Raises:
+        ValueError: for another formula.
+    """
+    if formula == "t2t":
+        others = label_smoothing / (vocab_size - 1)
+    elif formula == "uniform":
+        others = label_smoothing / vocab_size
+    else:
+        raise ValueError(f"`formula` must be one of {FORMULAS}. Received: {formula!r}")
+    return 1.0 - others * (vocab_size - 1), others
+
 
 def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_id=0):
     """Computes the loss of every token and what the metrics need.
@@ -47,14 +78,7 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
         `TokenStatistics`.
     """
     vocab_size = logits.shape[-1]
-    if formula == "t2t":
-        others = label_smoothing / (vocab_size - 1)
-    elif formula == "uniform":
-        others = label_smoothing / vocab_size
-    else:
-        raise ValueError(f"`formula` must be one of {FORMULAS}. Received: {formula!r}")
-    label = 1.0 - others * (vocab_size - 1)  # the wanted probability of the label
-
+    label, others = wanted_probabilities(vocab_size, label_smoothing, formula)
     shape = ops.shape(labels)
     labels = ops.reshape(labels, (-1,))
     flat_logits = ops.cast(ops.reshape(logits, (-1, vocab_size)), "float32")
@@ -87,13 +111,7 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
 
     labels = ops.cast(labels, "int32")
     loss, cross_entropy, correct = forward(flat_logits)
-    weight = ops.cast(ops.not_equal(labels, pad_id), "float32")
-    return TokenStatistics(
-        ops.reshape(loss * weight, shape),
-        ops.reshape(ops.stop_gradient(cross_entropy) * weight, shape),
-        ops.reshape(ops.stop_gradient(correct) * weight, shape),
-        ops.reshape(weight, shape),
-    )
+    return TokenStatistics.of(labels, loss, cross_entropy, correct, pad_id=pad_id, shape=shape)
 
 
 def _add_at(matrix, indices, values):

@@ -12,7 +12,9 @@ from keras_transformer.layers.decoder import DecoderLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.layers.encoder import EncoderLayer
+from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.layers.projection import PACKAGE, Projection
+from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.masks import causal_mask, padding_mask
 
 if keras.backend.backend() == "tensorflow":
@@ -202,7 +204,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         Returns:
             float logits, shape `(batch, target_len, target_vocab_size)`.
         """
-        return self._decode(target_ids, encoded, training=training).logits
+        return self._logits(self._decode(target_ids, encoded, training=training)[0])
 
     def attend(self, inputs, *, cross=(), decoder=(), encoder=()):
         """Runs the model without dropout and keeps the attention of some layers.
@@ -231,8 +233,33 @@ class Transformer(TokenWeightedStep, keras.Model):
                 )
         source_ids, target_ids = inputs
         encoded, weights = self._encode(source_ids, encoder, training=False)
-        attended = self._decode(target_ids, encoded, cross, decoder, training=False)
-        return attended._replace(encoder=weights)
+        hidden, attended = self._decode(target_ids, encoded, cross, decoder, training=False)
+        return attended._replace(logits=self._logits(hidden), encoder=weights)
+
+    def statistics(self, inputs, labels, training=None):
+        """Returns the `TokenStatistics` of a batch, without its logits where nobody else sees them.
+
+        Args:
+            inputs: as a call takes them.
+            labels: int, shape `(batch, target_len)`.
+        """
+        # float16 holds no small probabilities, and who changes the logits or the loss wants them used.
+        changed = type(self).call, type(self.loss).statistics
+        if self.compute_dtype == "float16" or changed != (
+            Transformer.call,
+            LabelSmoothedCrossEntropy.statistics,
+        ):
+            return super().statistics(inputs, labels, training)
+        source_ids, target_ids = inputs
+        hidden, _ = self._decode(target_ids, self.encode(source_ids, training), training=training)
+        untied = self.output_projection is not None
+        return self.projected_statistics(
+            labels,
+            hidden,
+            self.output_projection.kernel if untied else self.target_embedding.embeddings,
+            self.output_bias,
+            transposed=untied,
+        )
 
     def start(self, encoded, *, max_length, hypotheses=1):
         """Makes the caches for decoding step by step.
@@ -298,7 +325,7 @@ class Transformer(TokenWeightedStep, keras.Model):
                 first_slot=None if grows else position * n,
             )
             caches.append(cache)
-        logits = ops.reshape(self._logits(x), (-1, self.config.target_vocab_size))
+        logits = ops.reshape(self._logits(self._normalized(x)), (-1, self.config.target_vocab_size))
         return ModelStep(logits, state._replace(self_attention=caches, ancestors=ancestors))
 
     def reorder(self, state, parents):
@@ -369,7 +396,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         return Encoded(x, mask), weights
 
     def _decode(self, target_ids, encoded, cross=(), decoder=(), training=None):
-        """Returns `Attended`, with the attention of the layers `cross` and `decoder`."""
+        """Returns what is projected onto the vocabulary, and `Attended` with the attention of some layers."""
         # Padding comes after the real tokens, so the causal mask hides it from them.
         visible = causal_mask(ops.shape(target_ids)[1])
         x = self.target_embedding(target_ids)
@@ -387,11 +414,12 @@ class Transformer(TokenWeightedStep, keras.Model):
                 attended.cross[number] = to_source
             if number in decoder:
                 attended.decoder[number] = to_target
-        return attended._replace(logits=self._logits(x))
+        return self._normalized(x), attended
+
+    def _normalized(self, x):
+        return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def _logits(self, x):
-        if self.decoder_norm is not None:
-            x = self.decoder_norm(x)
         if self.output_projection is not None:
             logits = self.output_projection(x)
         else:
@@ -412,6 +440,6 @@ class Transformer(TokenWeightedStep, keras.Model):
         )
 
     def _norm(self, name):
-        return keras.layers.LayerNormalization(
+        return LayerNormalization(
             epsilon=self.config.layer_norm_epsilon, name=name, dtype=self.dtype_policy
         )

@@ -6,6 +6,15 @@ from keras import ops
 PACKAGE = "keras_transformer"
 
 
+def add_bias(matrix, bias):
+    """Adds a vector to every row; TensorFlow sums its gradient quickest by an operation of its own."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.nn.bias_add(matrix, tf.convert_to_tensor(bias))
+    return matrix + bias
+
+
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class Projection(keras.layers.Layer):
     """x W, or x W + b, for every position.
@@ -45,7 +54,7 @@ class Projection(keras.layers.Layer):
     def call(self, inputs):
         outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), self.kernel)
         if self.bias is not None:
-            outputs = outputs + self.bias
+            outputs = add_bias(outputs, self.bias)
         return ops.reshape(self._activate(outputs), (*ops.shape(inputs)[:-1], self.units))
 
     def compute_output_shape(self, inputs_shape):

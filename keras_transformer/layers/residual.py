@@ -3,6 +3,7 @@
 import keras
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.layers.projection import PACKAGE
 
 
@@ -29,7 +30,7 @@ class Residual(keras.layers.Layer):
         self.norm_first = norm_first
         self.epsilon = epsilon
         self.supports_masking = True
-        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+        self.norm = LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
         self.residual_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def build(self, inputs_shape):

@@ -14,6 +14,7 @@ from keras_transformer.training.crash import advice, write_crash_dump
 from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.errors import NotFiniteError
 from keras_transformer.training.events import Events
+from keras_transformer.training.optimizers import Adam
 from keras_transformer.training.initial_weights import initialize_from
 from keras_transformer.training.position import restored_position
 from keras_transformer.training.preflight import out_of_memory, try_largest
@@ -27,7 +28,7 @@ from keras_transformer.translator import Translator
 
 def compile_model(model, training, *, xla=False):
     """Compiles a `Transformer` for the recipe of a `TrainingConfig` (section 5)."""
-    optimizer = keras.optimizers.Adam(
+    optimizer = Adam(
         learning_rate_schedule(model.config, training),
         beta_1=training.adam_beta_1,
         beta_2=training.adam_beta_2,

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenStatistics
 from keras_transformer.metrics import Tally, TokenLoss, TokenMean
+from keras_transformer.projected_loss import projected_statistics
 from keras_transformer.training.updating import refuse_optimizer, update_weights
 
 REQUESTS = 3  # things that a worker may ask all others to do after a step
@@ -188,6 +189,26 @@ class TokenWeightedStep:
         self._add_to_metrics(sums, None, None)
         return self._results(only=(TokenMean,))
 
+    def statistics(self, inputs, labels, training=None):
+        """Returns the `TokenStatistics` of a batch."""
+        return self.loss.statistics(labels, self(inputs, training=training))
+
+    def projected_statistics(self, labels, hidden, matrix, bias=None, *, transposed=False):
+        """Returns the `TokenStatistics` of what is not projected onto the vocabulary yet.
+
+        Takes what the function `projected_statistics` takes.
+        """
+        return projected_statistics(
+            labels,
+            hidden,
+            matrix,
+            bias,
+            transposed=transposed,
+            label_smoothing=self.loss.label_smoothing,
+            formula=self.loss.formula,
+            pad_id=self.loss.pad_id,
+        )
+
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Keras builds models on the mean of the replicas' batches: with rows in other numbers
         # there is none. This model is built when it is made, its optimizer by `compile`.
@@ -262,7 +283,7 @@ class TokenWeightedStep:
         return gradients, sums
 
     def _sums(self, source_ids, target_ids, labels, training):
-        statistics = self.loss.statistics(labels, self((source_ids, target_ids), training=training))
+        statistics = self.statistics((source_ids, target_ids), labels, training=training)
         return _Sums.of(statistics, source_ids, labels, self.loss.pad_id)
 
     def _loss_scale(self):

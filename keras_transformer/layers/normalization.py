@@ -1,0 +1,65 @@
+"""Layer normalisation (section 3.1) in few passes over memory."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.projection import PACKAGE
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class LayerNormalization(keras.layers.LayerNormalization):
+    """Keras' own over the last axis, with the gradient written down rather than derived.
+
+    Weights, configuration and values are Keras'. On TensorFlow, which derives the gradient
+    operation by operation, a training step of a small model spends a tenth of its time there.
+
+    Args:
+        epsilon: added to the variance.
+
+    Input and output: float, shape `(..., features)`; computed in float32.
+    """
+
+    def __init__(self, *, epsilon=1e-6, **kwargs):
+        super().__init__(epsilon=epsilon, **kwargs)
+
+    def call(self, inputs):
+        if keras.backend.backend() != "tensorflow":
+            return super().call(inputs)
+        x = ops.cast(inputs, "float32")
+        flat = ops.reshape(x, (-1, x.shape[-1]))
+        normalized = _layer_norm(flat, _read(self.gamma), _read(self.beta), self.epsilon)
+        return ops.cast(ops.reshape(normalized, ops.shape(x)), self.compute_dtype)
+
+
+def _read(weight):
+    """A tensor, as TensorFlow wants custom gradients to know of the variables that they use."""
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(weight)
+
+
+def _layer_norm(x, gamma, beta, epsilon):
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta for every row of `(rows, features)`."""
+
+    @ops.custom_gradient
+    def forward(x, gamma, beta):
+        centred = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(centred * centred, axis=-1, keepdims=True)
+        inverse = ops.rsqrt(variance + epsilon)
+        normalized = centred * inverse
+
+        def gradient(upstream):
+            # With u the gradient of the normalised rows, that of x is
+            # (u - mean(u) - normalized * mean(u * normalized)) * inverse.
+            # Sums are matrix products, the quickest way to read a matrix once.
+            by_normalized = upstream * normalized
+            to_means = (gamma / x.shape[-1])[:, None]
+            of_rows = ops.matmul(upstream, to_means), ops.matmul(by_normalized, to_means)
+            of_x = (upstream * gamma - of_rows[0] - normalized * of_rows[1]) * inverse
+            ones = ops.ones((1, ops.shape(x)[0]))
+            of_gamma, of_beta = (ops.matmul(ones, each)[0] for each in (by_normalized, upstream))
+            return of_x, of_gamma, of_beta
+
+        return normalized * gamma + beta, gradient
+
+    return forward(x, gamma, beta)
