@@ -23,7 +23,6 @@ relative errors (beyond 1 %, of their absolute values), with one factor for each
 while it was measured. Points more than 10 % off are marked as kinks, with what they keep in memory.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -32,6 +31,7 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
+from refusing import Parser
 from step_costs import HEADS, INNER, WIDTH, Point, fit, memory_text, multiply_adds
 from step_worker import PRODUCT, StepWorker
 
@@ -45,7 +45,7 @@ KINK = 0.10  # relative error
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = Parser(description=__doc__.split("\n")[0])
     parser.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES))
     parser.add_argument("--lengths", nargs="+", type=int, default=[16, 32, 64, 128, 256, 512])
     parser.add_argument("--vocabularies", nargs="+", type=int, default=[4000, 8000, 16000, 32000, 64000])
@@ -67,6 +67,13 @@ def parse_args(argv=None):
             parser.error(f"--tokens must be a multiple of every length. Received: {args.tokens}, {length}")
     if args.show and args.records:
         parser.error("--show reads records and --records writes them; give one of the two")
+    if args.show and not os.path.isfile(args.show):
+        parser.error(f"{args.show}: no such file; --records FILE writes one")
+    if args.picture and pathlib.Path(args.picture).suffix not in (".png", ".pdf", ".svg"):
+        parser.error(f"--picture must end with .png, .pdf or .svg. Received: {args.picture}")
+    for file in filter(None, (args.records, args.picture)):
+        if not pathlib.Path(file).absolute().parent.is_dir():
+            parser.error(f"{file}: its folder does not exist; make it first")
     return args
 
 

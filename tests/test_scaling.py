@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import scaling
+import training_memory
 from step_costs import CostModel, Point, fit, multiply_adds, non_negative
 
 from keras_transformer.config import Config, override
@@ -106,12 +107,55 @@ def test_panels_hold_the_speed_of_every_round():
         (["--tokens", "2000"], "--tokens must be a multiple of every length. Received: 2000, "),
         (["--layers", "3", "0"], "--layers must be at least 1. Received: 0"),
         (["--show", "a", "--records", "b"], "--show reads records and --records writes them"),
+        (["--show", "no/such"], "no/such: no such file"),
+        (["--picture", "a.doc"], "--picture must end with .png, .pdf or .svg. Received: a.doc"),
+        (["--records", "no/such/a"], "no/such/a: its folder does not exist"),
     ],
 )
 def test_bad_arguments_are_refused(capsys, arguments, message):
     with pytest.raises(SystemExit, match="2"):
         scaling.parse_args(arguments)
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batches", "32x"], "--batches must be like 32x32, sentences x tokens. Received: '32x'"),
+        (["--compare", "model.droput=0"], "ModelConfig has no field 'droput'"),
+        (["--rounds", "0"], "--rounds must be at least 1. Received: 0"),
+    ],
+)
+def test_bad_arguments_of_the_benchmark_of_memory_are_refused(capsys, arguments, message):
+    with pytest.raises(SystemExit, match="2"):
+        training_memory.parse_args(arguments)
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_lines_of_memory_compare_each_model_with_the_first(monkeypatch, capsys):
+    class Worker:
+        def __init__(self, settings, *, rows, length, threads):
+            assert (rows, length) == (4, 512)
+            self.factor = 1 + ("model.norm_first=true" in settings)
+
+        def wait(self):
+            return {"built_mib": 1000}
+
+        def measure(self, seconds):
+            return {"times": [0.5 * self.factor] * 3, "peak_mib": 1000 + 700 * self.factor}
+
+        def end(self):
+            pass
+
+    monkeypatch.setattr(training_memory, "StepWorker", Worker)
+    assert training_memory.main(["--batches", "4x512", "--compare", "model.norm_first=true"]) == 0
+    first, second = (line.split() for line in capsys.readouterr().out.splitlines()[1:])
+    assert first == ["4x512", "1,000", "1,700", "700", "1.00", "0.500", "1.00", "as", "it", "is"]
+    assert second == ["4x512", "1,000", "2,400", "1,400", "2.00", "1.000", "2.00", "model.norm_first=true"]
 
 
 PANELS = {
