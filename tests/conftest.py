@@ -6,7 +6,12 @@ import sys
 import tensorflow as tf
 
 TESTS = pathlib.Path(__file__).parent
-sys.path[:0] = [str(TESTS.parent / "pipelines"), str(TESTS / "training"), str(TESTS / "docs")]
+sys.path[:0] = [
+    str(TESTS.parent / "pipelines"),
+    str(TESTS.parent / "benchmarks"),
+    str(TESTS / "training"),
+    str(TESTS / "docs"),
+]
 
 # Before TensorFlow starts, or never: strategies are tested on two logical devices.
 tf.config.set_logical_device_configuration(
