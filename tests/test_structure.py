@@ -90,6 +90,7 @@ FLOORS = [
         "plotting.equations",
         "plotting.fit",
         "plotting.heads",
+        "plotting.quality",
         "plotting.search",
         "plotting.speed",
         "plotting.training",

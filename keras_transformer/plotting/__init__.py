@@ -13,6 +13,7 @@ from keras_transformer.plotting.equations import (
 )
 from keras_transformer.plotting.fit import fit_curves
 from keras_transformer.plotting.heads import ablation_bars, attention_lines, head_grid, job_shares
+from keras_transformer.plotting.quality import crossing, quality_curves
 from keras_transformer.plotting.search import diversity_curves, search_curves
 from keras_transformer.plotting.speed import speed_bars
 from keras_transformer.plotting.training import training_curves
@@ -23,6 +24,7 @@ __all__ = [
     "attention_map",
     "boolean_maps",
     "cost_curves",
+    "crossing",
     "diversity_curves",
     "fit_curves",
     "fitted_exponent",
@@ -31,6 +33,7 @@ __all__ = [
     "length_histogram",
     "path_curves",
     "position_heat_maps",
+    "quality_curves",
     "schedule_curves",
     "score_curves",
     "search_curves",
