@@ -17,6 +17,7 @@ def prepare(args, out):
         ValueError: the peer cannot have a model or a recipe like that.
     """
     import keras
+    import tensorflow as tf
 
     from keras_transformer.config import override
     from keras_transformer.data.feeding import training_batches
@@ -41,7 +42,7 @@ def prepare(args, out):
     facts = {
         "kind": "contestant",
         "name": "ours",
-        "library": f"keras_transformer {VERSION}, Keras {keras.__version__}",
+        "library": f"keras_transformer {VERSION}, Keras {keras.__version__}, TensorFlow {tf.__version__}",
         "parameters": Transformer(model).count_params(),
         "learning_rates": [float(schedule(step - 1)) for step in PROBED_STEPS],
         "updates_per_epoch": len(plans),

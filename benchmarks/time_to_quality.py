@@ -20,7 +20,7 @@ the vocabulary and the reading of text are outside. Validations (beam search ove
 sentences) are inside, and counted apart: `training_minutes` is without them. A validation stands
 at the time when its weights were there, that is when it began. Ours computes the validation loss,
 saves checkpoints and the best weights besides; the peer does none of that. Translations are scored
-by one function, detokenised and cased; the peer's outside its clock, ours inside (0.3 s each).
+by one function, detokenised and cased; the peer's outside its clock, ours inside (less than a second each).
 
 Where the two cannot be the same: budgets are both in padded tokens of the longer side, but ours cuts
 batches so that little is padding, the peer's library by buckets of two lengths, with small batches
@@ -69,7 +69,7 @@ def parse_args(argv=None):
         "--until-passed", action="store_true", help=f"ends each after {PASSES} validations with that BLEU"
     )
     parser.add_argument("--validate-every", type=int, default=250, metavar="UPDATES")
-    parser.add_argument("--inference-batch", type=int, default=64, metavar="SENTENCES", help="of the peer")
+    parser.add_argument("--inference-batch", type=int, default=32, metavar="SENTENCES", help="of the peer")
     parser.add_argument(
         "--cores", nargs=2, type=int, metavar="CORE", help="both at once: ours here, the peer there"
     )
@@ -227,7 +227,7 @@ def show(paths, plot):
             points = [
                 (one["minutes"], one["bleu"]) for one in records if one.get("name") == name and "bleu" in one
             ]
-            runs.setdefault(f"{name} ({contestant['library']})", []).append(points)
+            runs.setdefault(name if name == "ours" else contestant["library"], []).append(points)
     figure = quality_curves(runs, target=target, title=header["text"])
     figure.savefig(plot, dpi=150)
     print(f"picture: {plot}")

@@ -9,8 +9,9 @@ tokens, sizes and recipe.
 Everything is the library's own: input pipeline, model, `Trainer`, beam search. Its best settings are
 taken: oneDNN (the environment says so), no summaries and no checkpoints, shuffling of the whole text,
 prefetching as the library tunes it, buckets of its usual width, a search that is traced once, in batches
-of sentences of like length, and that cannot run on for longer than the longest sentence may. No
-validation loss is computed, which ours does beside the BLEU.
+of sentences of like length, and that cannot run on for longer than the longest sentence may. XLA is off,
+with which a step took 1.20 s rather than 0.99 s (one core, 256 rows of 16 + 16 tokens); without oneDNN
+it took 1.3 times as long. No validation loss is computed, which ours does beside the BLEU.
 """
 
 import json

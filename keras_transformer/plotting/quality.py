@@ -68,7 +68,7 @@ def quality_curves(runs, *, target, title=""):
         ylim=(0, None),
     )
     tidy(axes)
-    axes.legend(frameon=False, loc="lower right")
+    figure.legend(frameon=False, loc="outside lower center")
     if title:
         figure.suptitle(title)
     return figure
