@@ -37,6 +37,7 @@ import hashlib
 import json
 import os
 import pathlib
+import signal
 import statistics
 import sys
 import time
@@ -236,6 +237,7 @@ def show(paths, plot):
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends, too
     try:
         paths = args.show or [run(args)]
         show(paths, args.plot or pathlib.Path(paths[0]).with_name("quality.png"))

@@ -63,7 +63,7 @@ def quality_curves(runs, *, target, title=""):
                 axes.plot([minutes], [target], color=colour, marker="D", markersize=7, label="_")
     axes.set(
         xlabel="wall-clock time, validations included (minutes)",
-        ylabel="validation BLEU (sacreBLEU, cased, beam search)",
+        ylabel="validation BLEU (sacreBLEU, cased)",
         xlim=(0, None),
         ylim=(0, None),
     )
