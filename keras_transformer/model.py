@@ -440,6 +440,4 @@ class Transformer(TokenWeightedStep, keras.Model):
         )
 
     def _norm(self, name):
-        return LayerNormalization(
-            epsilon=self.config.layer_norm_epsilon, name=name, dtype=self.dtype_policy
-        )
+        return LayerNormalization(epsilon=self.config.layer_norm_epsilon, name=name, dtype=self.dtype_policy)

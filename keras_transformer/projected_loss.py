@@ -81,9 +81,7 @@ def projected_statistics(
                 of_matrix = of_matrix + tf.transpose(sums) + everywhere[:, None]
             else:
                 of_matrix = tf.cast(tf.matmul(products, factor, transpose_a=True), tf.float32)
-                of_matrix = tf.tensor_scatter_nd_add(
-                    of_matrix + everywhere, flat_labels[:, None], at_labels
-                )
+                of_matrix = tf.tensor_scatter_nd_add(of_matrix + everywhere, flat_labels[:, None], at_labels)
             of_bias = None
             if has_bias:
                 of_bias = tf.linalg.matvec(probabilities, upstream, transpose_a=True)

@@ -13,6 +13,7 @@ from keras_transformer.plotting.equations import (
 )
 from keras_transformer.plotting.fit import fit_curves
 from keras_transformer.plotting.heads import ablation_bars, attention_lines, head_grid, job_shares
+from keras_transformer.plotting.quality import crossing, quality_curves
 from keras_transformer.plotting.scaling import scaling_curves
 from keras_transformer.plotting.search import diversity_curves, search_curves
 from keras_transformer.plotting.speed import speed_bars
@@ -24,6 +25,7 @@ __all__ = [
     "attention_map",
     "boolean_maps",
     "cost_curves",
+    "crossing",
     "diversity_curves",
     "fit_curves",
     "fitted_exponent",
@@ -33,6 +35,7 @@ __all__ = [
     "path_curves",
     "position_heat_maps",
     "scaling_curves",
+    "quality_curves",
     "schedule_curves",
     "score_curves",
     "search_curves",

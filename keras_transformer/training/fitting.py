@@ -14,8 +14,8 @@ from keras_transformer.training.crash import advice, write_crash_dump
 from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.errors import NotFiniteError
 from keras_transformer.training.events import Events
-from keras_transformer.training.optimizers import Adam
 from keras_transformer.training.initial_weights import initialize_from
+from keras_transformer.training.optimizers import Adam
 from keras_transformer.training.position import restored_position
 from keras_transformer.training.preflight import out_of_memory, try_largest
 from keras_transformer.training.progress import Progress

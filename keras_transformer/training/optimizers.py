@@ -21,9 +21,7 @@ class Adam(keras.optimizers.Adam):
             return
         index = self._get_variable_index(variable)
         # Under a strategy `variable` is one replica's, and so must be the others.
-        weight, momentum, velocity = map(
-            _own, (variable, self._momentums[index], self._velocities[index])
-        )
+        weight, momentum, velocity = map(_own, (variable, self._momentums[index], self._velocities[index]))
         step = tf.cast(self.iterations.value + 1, tf.float32)
         tf.raw_ops.ResourceApplyAdam(
             var=weight.handle,
