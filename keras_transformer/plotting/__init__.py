@@ -14,7 +14,7 @@ from keras_transformer.plotting.equations import (
 from keras_transformer.plotting.fit import fit_curves
 from keras_transformer.plotting.heads import ablation_bars, attention_lines, head_grid, job_shares
 from keras_transformer.plotting.search import diversity_curves, search_curves
-from keras_transformer.plotting.speed import speed_bars
+from keras_transformer.plotting.speed import compared_bars, speed_bars
 from keras_transformer.plotting.training import training_curves
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "attention_lines",
     "attention_map",
     "boolean_maps",
+    "compared_bars",
     "cost_curves",
     "diversity_curves",
     "fit_curves",
