@@ -156,13 +156,15 @@ def test_a_peer_that_failed_is_a_line_of_its_table():
         {"task": "machine", "run": "now", "processor": "abacus", "cores": 2, "system": "Linux", "threads": 2}
         | {"rounds": 3, "seconds": 1.5},
         record("torch", 10, versions={"torch": "2.13"}, others_cores=0.25, stolen_cores=0.0),
+        record("torch:compile", 10, versions={"torch": "2.13"}),
+        record("ours", 10, versions={"keras": "3.15", "tensorflow": "2.21"}),
         {**failed, "failed": "no module | pipe"},
         {**failed, "size": "base", "failed": "killed"},
         {"task": "peak", "environment": "torch", "run": "now", "round": 0, "failed": "none"},
     ]
     text = tables.report(records)
     assert "- now: abacus, 2 cores, Linux; 2 threads for each peer, 3 rounds" in text
-    assert "- Versions: torch 2.13" in text
+    assert "- Versions: torch: torch 2.13; ours: keras 3.15, tensorflow 2.21" in text
     assert "0.25 / 0.25 / 0.25; the host: 0.00" in text
     small, base = text.split("### ")[1:]
     assert small.startswith("Training, `small`, float32\n")

@@ -163,9 +163,12 @@ def _about(records):
             )
     versions = {}
     for record in records:
-        versions.update(record.get("versions", {}))
+        if "versions" in record:
+            libraries = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+            versions.setdefault(libraries, {})[record["peer"].partition(":")[0]] = None
     if versions:
-        lines.append(f"- Versions: {', '.join(f'{name} {versions[name]}' for name in sorted(versions))}")
+        found = "; ".join(f"{', '.join(peers)}: {libraries}" for libraries, peers in versions.items())
+        lines.append(f"- Versions: {found}")
     products = {}
     for record in records:
         if record["task"] == "peak" and "failed" not in record:

@@ -1,4 +1,4 @@
-"""Hugging Face's Marian in training (variants: `compile`; `bfloat16`, by autocast)."""
+"""Hugging Face's Marian in training (variants: `compile`; `bfloat16`, by autocast, with the loss in float32)."""
 
 import torch
 from torch.nn import functional
@@ -27,7 +27,7 @@ def main():
                     input_ids=source, attention_mask=visible, decoder_input_ids=target, use_cache=False
                 ).logits
             loss = functional.cross_entropy(
-                logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING
+                logits.flatten(0, 1).float(), labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING
             )
             loss.backward()
             optimizer.step()

@@ -1,4 +1,4 @@
-"""torch.nn.Transformer in training (variants: `compile`; `bfloat16`, by autocast)."""
+"""torch.nn.Transformer in training (variants: `compile`; `bfloat16`, by autocast, with the loss in float32)."""
 
 import torch
 from torch.nn import functional
@@ -21,7 +21,7 @@ def main():
         with torch.autocast("cpu", torch.bfloat16, enabled="bfloat16" in job.words):
             logits = model(source, target)
         return functional.cross_entropy(
-            logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING
+            logits.flatten(0, 1).float(), labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING
         )
 
     compiled = torch.compile(loss_of) if "compile" in job.words else loss_of

@@ -61,12 +61,14 @@ def compared_bars(panels, *, highlighted=(), unit, columns=1, title=""):
     names = list(panels)
     lines = [names[begin : begin + columns] for begin in range(0, len(names), columns)]
     # Bars are of one height in all panels.
-    heights = [max(len(panels[name]) for name in line) + 1.5 for line in lines]
-    figure = Figure(figsize=(6.5 * columns, 0.3 * sum(heights) + 0.5), layout="constrained")
-    grid = figure.subplots(len(lines), columns, squeeze=False, height_ratios=heights)
-    for line, row in zip(lines, grid, strict=True):
+    places = [max(len(panels[name]) for name in line) for line in lines]
+    size = 6.5 * columns, 0.3 * (sum(places) + 1.5 * len(lines)) + 0.5
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(lines), columns, squeeze=False, height_ratios=places)
+    for line, row, most in zip(lines, grid, places, strict=True):
         for axes, name in zip(row, line, strict=False):
             _compare(axes, panels[name], highlighted, name)
+            axes.set_ylim(most - 0.4, -0.6)
         for axes in row[len(line) :]:
             axes.set_axis_off()
     figure.supxlabel(f"{unit} (median of the rounds, and their range)", fontsize=10)
@@ -91,7 +93,8 @@ def _compare(axes, systems, highlighted, title):
     for label, name in zip(axes.get_yticklabels(), order, strict=True):
         label.set_fontweight("bold" if name in highlighted else "normal")
     axes.set_title(title, fontsize=10, loc="left")
-    axes.set(xlim=(0, 1.12 * most), ylim=(len(order) - 0.4, -0.6))
+    axes.set_xlim(0, 1.14 * most)
+    axes.xaxis.set_major_formatter("{x:,g}")
     tidy(axes)
     axes.grid(False, axis="y")
     axes.set_axisbelow(True)
