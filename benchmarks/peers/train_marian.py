@@ -1,4 +1,4 @@
-"""Hugging Face's Marian in training (variants: `compile`; `bfloat16`, by autocast, with the loss in float32)."""
+"""Hugging Face's Marian in training (variants: `compile`; `bfloat16`, by autocast, loss in float32)."""
 
 import torch
 from torch.nn import functional

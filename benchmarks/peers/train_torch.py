@@ -1,4 +1,4 @@
-"""torch.nn.Transformer in training (variants: `compile`; `bfloat16`, by autocast, with the loss in float32)."""
+"""torch.nn.Transformer in training (variants: `compile`; `bfloat16`, by autocast, loss in float32)."""
 
 import torch
 from torch.nn import functional
