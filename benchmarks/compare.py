@@ -17,6 +17,7 @@ cannot be had, or fails, is a line in the table.
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -28,6 +29,7 @@ from peers.running import child_environment, launch, machine
 from peers.tables import TITLES, UNITS, groups_of, is_ours, report
 from peers.work import SIZES
 
+PEERS = pathlib.Path(__file__).resolve().parent / "peers"
 TRAIN = (
     "ours,ours:static,opennmt_tf,tf_models,marian,marian:compile,torch,torch:compile,kerashub,"
     "kerashub:no_xla,joeynmt,ours:bfloat16,torch:bfloat16,torch:compile+bfloat16"
@@ -56,10 +58,20 @@ def parse_args(argv=None):
     args = parser.parse_args(argv)
     if args.train is None and args.decode is None:
         args.train, args.decode = names_of(TRAIN), names_of(DECODE)
+    for task in ("train", "decode"):
+        for peer in getattr(args, task) or []:
+            if not program_of(task, peer).exists():
+                known = sorted(path.stem.removeprefix(f"{task}_") for path in PEERS.glob(f"{task}_*.py"))
+                parser.error(f"`--{task}` takes: {', '.join(known)}. Received: {peer!r}")
     for name in ("rounds", "seconds", "limit", "threads"):
         if getattr(args, name) <= 0:
             parser.error(f"`--{name}` must be above 0. Received: {getattr(args, name)}")
     return args
+
+
+def program_of(task, peer):
+    """Returns the path of the program of a peer, `NAME` or `NAME:VARIANT`."""
+    return PEERS / f"{task}_{peer.partition(':')[0]}.py"
 
 
 def names_of(text):
@@ -120,23 +132,29 @@ class Comparison:
                     self._measure(*job)
 
     def _measure(self, task, size, peer):
-        name, _, variant = peer.partition(":")
+        variant = peer.partition(":")[2]
         arguments = ["--size", size, "--seconds", str(self.args.seconds), "--variant", variant]
-        self._process({"task": task, "size": size, "peer": peer}, f"{task}_{name}", arguments, peer)
+        module, what = program_of(task, peer).stem, {"task": task, "size": size, "peer": peer}
+        self._process(what, module, arguments, environment_of(peer))
 
     def _measure_peaks(self):
-        environments = dict.fromkeys(environment_of(peer) for *_, peer in self.jobs)
-        for environment in environments:
-            self._process({"task": "peak", "environment": environment}, "peak", [], environment)
-        if "ours" in environments:
-            self._process({"task": "peak", "environment": "ours"}, "peak", [], "ours", onednn=False)
+        """Measures matrix products once in each Python, and in ours without oneDNN, too."""
+        environments = {}
+        for *_, peer in self.jobs:
+            with contextlib.suppress(ValueError):  # a peer without a Python has its own record
+                environments.setdefault(python_of(environment_of(peer)), environment_of(peer))
+        for environment in environments.values():
+            what = {"task": "peak", "environment": environment}
+            self._process(what, "peak", [], environment)
+            if environment == "ours":
+                self._process(what, "peak", [], environment, onednn=False)
 
-    def _process(self, what, module, arguments, peer, *, onednn=True):
+    def _process(self, what, module, arguments, environment, *, onednn=True):
         """Runs one process and writes its records, or why there are none."""
         print(f"round {self._about['round'] + 1}: {' '.join(what.values())}", file=sys.stderr, flush=True)
         variables = child_environment(self.args.threads, onednn=onednn)
         try:
-            python = python_of(environment_of(peer))
+            python = python_of(environment)
             records = self._run_process(
                 python, module, arguments, environment=variables, limit=self.args.limit
             )

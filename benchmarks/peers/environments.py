@@ -64,7 +64,7 @@ def python_of(environment, *, folder=FOLDER):
     made = folder / environment / "bin" / "python"
     if (folder / environment / ".installed").exists():
         return str(made)
-    raise ValueError(f"no environment: `make bench`, or {variable_of(environment)}=<a Python that has it>")
+    raise ValueError(f"no environment: `make bench` makes it, or {variable_of(environment)} names a Python")
 
 
 def install(environment, *, folder=FOLDER, run=subprocess.run):

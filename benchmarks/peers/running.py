@@ -52,8 +52,6 @@ def launch(python, module, arguments, *, environment, limit):
     Raises:
         ValueError: the process failed, with the last line that it left.
     """
-    if not pathlib.Path(BENCHMARKS, "peers", f"{module}.py").exists():
-        raise ValueError(f"there is no benchmarks/peers/{module}.py")
     begin, (busy, stolen), own = time.time(), _processor_seconds(), _child_seconds()
     command = [python, "-m", f"peers.{module}", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
