@@ -143,10 +143,10 @@ class Comparison:
         for *_, peer in self.jobs:
             with contextlib.suppress(ValueError):  # a peer without a Python has its own record
                 environments.setdefault(python_of(environment_of(peer)), environment_of(peer))
-        for environment in environments.values():
+        for python, environment in environments.items():
             what = {"task": "peak", "environment": environment}
             self._process(what, "peak", [], environment)
-            if environment == "ours":
+            if python == python_of("ours"):
                 self._process(what, "peak", [], environment, onednn=False)
 
     def _process(self, what, module, arguments, environment, *, onednn=True):
