@@ -7,7 +7,7 @@ RUN_DIR ?= runs/demo
 # Processes that tests run in; each takes up to 6 GB.
 TEST_PROCESSES ?= 2
 
-.PHONY: demo test test-slow notebooks docs lint clean
+.PHONY: demo test test-slow notebooks bench docs lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
@@ -24,6 +24,12 @@ RUN ?= $(RUN_DIR)
 notebooks: $(VENV)/.installed-test
 	$(if $(filter $(RUN_DIR),$(RUN)),$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN))
 	RUN=$(abspath $(RUN)) TEXT=$(abspath $(TEXT)) REFERENCE=$(abspath $(REFERENCE)) $(BIN)/python notebooks/make.py
+
+# Speed beside other libraries, whose environments are made in .venv-bench/ unless PEER_TORCH and others name
+# Pythons that have them (docs/speed.md). Read build/bench/speed.md.
+BENCH ?= --sizes small,small32k,base --rounds 3
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/compare.py --install --records build/bench/records.jsonl --output build/bench $(BENCH)
 
 # Read docs/_build/html/index.html.
 docs: $(VENV)/.installed-test
@@ -44,4 +50,4 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .venv-bench build *.egg-info

@@ -16,7 +16,7 @@ from keras_transformer.plotting.heads import ablation_bars, attention_lines, hea
 from keras_transformer.plotting.quality import crossing, quality_curves
 from keras_transformer.plotting.scaling import scaling_curves
 from keras_transformer.plotting.search import diversity_curves, search_curves
-from keras_transformer.plotting.speed import speed_bars
+from keras_transformer.plotting.speed import compared_bars, speed_bars
 from keras_transformer.plotting.training import training_curves
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "attention_lines",
     "attention_map",
     "boolean_maps",
+    "compared_bars",
     "cost_curves",
     "crossing",
     "diversity_curves",

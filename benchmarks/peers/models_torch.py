@@ -1,0 +1,68 @@
+"""torch.nn.Transformer, with one embedding matrix for both sides and the output."""
+
+import math
+
+import torch
+from torch import nn
+
+from peers.work import BETA_1, BETA_2, DROPOUT, EPSILON, LEARNING_RATE, MAX_POSITIONS
+
+
+class TorchTransformer(nn.Module):
+    """Embeddings, sinusoids and `torch.nn.Transformer` (post-norm, ReLU).
+
+    Args:
+        size: `Size`.
+    """
+
+    def __init__(self, size):
+        super().__init__()
+        self.scale = math.sqrt(size.d_model)
+        self.embedding = nn.Embedding(size.vocab_size, size.d_model)
+        nn.init.normal_(self.embedding.weight, std=size.d_model**-0.5)
+        self.body = nn.Transformer(
+            size.d_model,
+            size.num_heads,
+            size.num_layers,
+            size.num_layers,
+            size.d_ff,
+            DROPOUT,
+            activation="relu",
+            batch_first=True,
+            norm_first=False,
+        )
+        for layer in [*self.body.encoder.layers, *self.body.decoder.layers]:
+            layer.dropout.p = 0.0  # inside the feed-forward layers no peer has any
+        self.dropout = nn.Dropout(DROPOUT)
+        wavelengths = 10000 ** (torch.arange(0, size.d_model, 2) / size.d_model)
+        angles = torch.arange(MAX_POSITIONS)[:, None] / wavelengths
+        self.register_buffer("positions", torch.cat([angles.sin(), angles.cos()], 1))
+
+    def embedded(self, ids):
+        """Returns float, `(batch, length, d_model)`, of int64 ids, `(batch, length)`."""
+        return self.dropout(self.embedding(ids) * self.scale + self.positions[: ids.shape[1]])
+
+    def forward(self, source, target):
+        """Returns logits, `(batch, length, vocab_size)`, of two int64 tensors, `(batch, length)`."""
+        padding = source == 0
+        future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+        hidden = self.body(
+            self.embedded(source),
+            self.embedded(target),
+            tgt_mask=future,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        return hidden @ self.embedding.weight.T
+
+
+def adam(model):
+    """Returns the optimizer that all PyTorch peers use."""
+    betas = (BETA_1, BETA_2)
+    return torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=betas, eps=EPSILON)
+
+
+def num_parameters(model):
+    """Returns int, the number of trainable parameters, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

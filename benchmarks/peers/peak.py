@@ -1,0 +1,51 @@
+"""How fast this machine multiplies matrices, by every library that this Python has; prints a record."""
+
+import importlib.util
+import json
+import os
+import time
+
+import numpy as np
+
+from peers.timing import THREADS
+
+WIDTH = 2048
+REPEATS = 8
+
+
+def gflops(multiply):
+    """GFLOP/s of the fastest of some calls, each a product of two square matrices."""
+    multiply()
+    times = []
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        multiply()
+        times.append(time.perf_counter() - begin)
+    return 2 * WIDTH**3 / min(times) / 1e9
+
+
+def main():
+    """Measures and prints."""
+    matrix = np.random.default_rng(0).standard_normal((WIDTH, WIDTH), dtype="float32")
+    found = {"NumPy float32": gflops(lambda: matrix @ matrix)}
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(THREADS)
+        for kind in (torch.float32, torch.bfloat16):
+            tensor = torch.from_numpy(matrix).to(kind)
+            name = str(kind).removeprefix("torch.")
+            found[f"PyTorch {name}"] = gflops(lambda tensor=tensor: tensor @ tensor)
+    if importlib.util.find_spec("tensorflow"):
+        import tensorflow as tf
+
+        without = " without oneDNN" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else ""
+        for kind in (tf.float32, tf.bfloat16):
+            tensor = tf.cast(matrix, kind)
+            product = tf.function(lambda tensor=tensor: tf.matmul(tensor, tensor)[0, 0])
+            found[f"TensorFlow {kind.name}{without}"] = gflops(lambda product=product: float(product()))
+    print(json.dumps({"task": "peak", "gflops": found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

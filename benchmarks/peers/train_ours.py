@@ -1,0 +1,65 @@
+"""This package in training: `compile_model` and `model.fit`, as `train_wmt.py` does.
+
+Variants: `static`, batches whose shape the graph knows; `xla`; `bfloat16`, a mixed policy.
+"""
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.config import TrainingConfig
+from keras_transformer.training.fitting import compile_model
+from peers.models_ours import build
+from peers.timing import parse_job, time_training
+from peers.work import BETA_1, BETA_2, EPSILON, SMOOTHING, training_batch
+
+
+def repeated(batch, *, static):
+    """One batch for ever.
+
+    Args:
+        batch: `(source, target, labels)`, int32, shape `(batch, length)`.
+        static: whether the graph knows their shape; the pipeline's own batches have many.
+
+    Returns:
+        `tf.data.Dataset`.
+    """
+    source, target, labels = batch
+    if static:
+        data = tf.data.Dataset.from_tensors(((source, target), labels)).repeat()
+    else:
+        ids = tf.TensorSpec((None, None), tf.int32)
+
+        def batches():
+            while True:
+                yield (source, target), labels
+
+        data = tf.data.Dataset.from_generator(batches, output_signature=((ids, ids), ids)).prefetch(2)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # else the end of a fit may wait for the tuner to wake
+    return data.with_options(options)
+
+
+def main():
+    """Runs this peer."""
+    job = parse_job(("static", "xla", "bfloat16"))
+    keras.utils.set_random_seed(0)
+    precision = "mixed_bfloat16" if "bfloat16" in job.words else "float32"
+    training = TrainingConfig(
+        label_smoothing=SMOOTHING,
+        adam_beta_1=BETA_1,
+        adam_beta_2=BETA_2,
+        adam_epsilon=EPSILON,
+        precision=precision,
+    )
+    model = build(job.size, dtype=training.precision)
+    compile_model(model, training, xla="xla" in job.words)
+    data = repeated(training_batch(job.size), static="static" in job.words)
+
+    def run(steps):
+        return model.fit(data, steps_per_epoch=steps, verbose=0).history["loss"][-1]
+
+    time_training(job, run, parameters=model.count_params, libraries=["keras", "tensorflow"])
+
+
+if __name__ == "__main__":
+    main()
