@@ -471,6 +471,8 @@ class DeviceConfig:
             A batch of more than it has for all devices is cut into micro-batches, whose
             gradients are summed before the update. 0 for no limit.
         xla: compiles the training step with XLA; needs `data.padding="fixed"`.
+        recompute: keeps only what enters each layer, and computes the rest again for the
+            gradient: less memory for long sentences and many layers, a third more time.
     """
 
     strategy: str = "auto"
@@ -479,6 +481,7 @@ class DeviceConfig:
     allow_cpu: bool = False
     batch_tokens: int = 0
     xla: bool = False
+    recompute: bool = False
 
     def __post_init__(self):
         _check_types(self)

@@ -24,6 +24,10 @@ else:
     class TokenWeightedStep:
         """Other backends train with Keras' own step."""
 
+        def run_layer(self, layer, *inputs, **how):
+            """Calls a layer."""
+            return layer(*inputs, **how)
+
 
 class Encoded(NamedTuple):
     """What the decoder needs of the source.
@@ -390,7 +394,7 @@ class Transformer(TokenWeightedStep, keras.Model):
             if number in kept:
                 x, weights[number] = layer.attend(x, mask, return_weights=True, training=training)
             else:
-                x = layer(x, attention_mask=mask, training=training)
+                x = self.run_layer(layer, x, attention_mask=mask, training=training)
         if self.encoder_norm is not None:
             x = self.encoder_norm(x)
         return Encoded(x, mask), weights
@@ -405,7 +409,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         for number, layer in enumerate(self.decoder_layers):
             masks = {"self_attention_mask": visible, "cross_attention_mask": encoded.mask}
             if number not in cross and number not in decoder:
-                x = layer(x, encoded.output, **masks, training=training)
+                x = self.run_layer(layer, x, encoded.output, **masks, training=training)
                 continue
             x, to_target, to_source = layer.attend(
                 x, encoded.output, **masks, return_weights=True, training=training

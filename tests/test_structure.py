@@ -126,8 +126,8 @@ FLOORS = [
         "training.best",
         "training.checkpoints",
         "training.preflight",
+        "training.recomputation",
         "training.steering",
-        "training.step",
         "training.validation",
         "translation_details",
     },
@@ -142,6 +142,7 @@ FLOORS = [
         "layers.decoder",
         "layers.encoder",
         "training.placement",
+        "training.step",
     },
     {
         "data.corpus",

@@ -1,5 +1,7 @@
 """Dropout that differs between the replicas of a distribution strategy."""
 
+import contextlib
+
 import keras
 from keras import ops
 
@@ -36,6 +38,7 @@ class Dropout(keras.layers.Layer):
         self.rate = rate
         self.seed = seed
         self.supports_masking = True
+        self._seed = None
         if rate > 0:
             self.seed_generator = SeedGenerator(seed)
 
@@ -46,8 +49,22 @@ class Dropout(keras.layers.Layer):
         if not training or self.rate == 0:
             return inputs
         if keras.backend.backend() == "tensorflow":
-            return inputs * _kept(ops.shape(inputs), self.rate, self.seed_generator.next(), inputs.dtype)
+            seed = self.draw_seed() if self._seed is None else self._seed
+            return inputs * _kept(ops.shape(inputs), self.rate, seed, inputs.dtype)
         return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
+
+    def draw_seed(self):
+        """Returns the seed that the next call would draw, which draws the one after it."""
+        return self.seed_generator.next()
+
+    @contextlib.contextmanager
+    def fixed(self, seed):
+        """While this lasts, calls use a seed of `draw_seed` (TensorFlow only)."""
+        self._seed = seed
+        try:
+            yield
+        finally:
+            self._seed = None
 
     def get_config(self):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}

@@ -30,6 +30,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
         normalized = _layer_norm(flat, _read(self.gamma), _read(self.beta), self.epsilon)
         return ops.cast(ops.reshape(normalized, ops.shape(x)), self.compute_dtype)
 
+    def get_config(self):
+        return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}
+
 
 def _read(weight):
     """A tensor, as TensorFlow wants custom gradients to know of the variables that they use."""

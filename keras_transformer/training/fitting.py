@@ -26,8 +26,15 @@ from keras_transformer.training.validation import Validation, ValidationSearch
 from keras_transformer.translator import Translator
 
 
-def compile_model(model, training, *, xla=False):
-    """Compiles a `Transformer` for the recipe of a `TrainingConfig` (section 5)."""
+def compile_model(model, training, *, xla=False, recompute=False):
+    """Compiles a `Transformer` for the recipe of a `TrainingConfig` (section 5).
+
+    Args:
+        model: `Transformer`.
+        training: `TrainingConfig`.
+        xla: as in `DeviceConfig`.
+        recompute: as in `DeviceConfig`.
+    """
     optimizer = Adam(
         learning_rate_schedule(model.config, training),
         beta_1=training.adam_beta_1,
@@ -40,7 +47,9 @@ def compile_model(model, training, *, xla=False):
         training.label_smoothing, formula=training.smoothing_formula, pad_id=pad_id
     )
     metrics = [TokenAccuracy(pad_id=pad_id), Perplexity(pad_id=pad_id), Tally()]
-    model.compile(optimizer, loss, metrics, ema_decay=training.ema_decay, jit_compile=xla)
+    model.compile(
+        optimizer, loss, metrics, ema_decay=training.ema_decay, recompute=recompute, jit_compile=xla
+    )
 
 
 def learning_rate_schedule(model, training):
@@ -69,7 +78,7 @@ def fit_session(session, placement, signals, resume_from):
     keras.utils.set_random_seed(training.seed)
     with placement.strategy.scope():
         model = Transformer(config.model, dtype=training.precision)
-        compile_model(model, training, xla=config.devices.xla)
+        compile_model(model, training, xla=config.devices.xla, recompute=config.devices.recompute)
     if placement.is_chief:
         portions = placement.portions(batches, config.devices.batch_tokens)
         table = summarize(

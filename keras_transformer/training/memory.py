@@ -2,14 +2,15 @@
 
 Beside weights and optimizer, whose size no batch changes, a step keeps for the gradient:
 
-    every residual and its LayerNorm   d_model * (two float32 numbers, one of the compute
-                                       type, one byte of dropout mask) a position
+    every residual and its LayerNorm   d_model * (one float32 number, two of the compute
+                                       type, of which one is the dropout's mask) a position
     every attention                    d_k + d_v of all heads a query, and as much a key
     every feed-forward network         d_ff a position
     every attention's weights          heads * queries * keys, in float32 and once more in
                                        the compute type
-    the loss                           two numbers of float32 for each logit, and under half
-                                       precision one of the compute type
+    the loss                           two numbers of float32 for each logit (the logit while its
+                                       probability is computed), and under half precision one of
+                                       the compute type
 
 These are the arrays of the traced training step, counted. What operations need for a
 moment comes on top, so the figure is low: by 2 to 15 % of the peak measured on a CPU, by up
@@ -28,7 +29,7 @@ _LONGEST_REASON = 160  # characters
 _ROWS_MULTIPLE = 8
 
 
-def estimate_bytes(shape, config, precision="float32"):
+def estimate_bytes(shape, config, precision="float32", *, recompute=False):
     """Estimates the activations of one training step.
 
     Args:
@@ -36,6 +37,7 @@ def estimate_bytes(shape, config, precision="float32"):
             device computes at a time.
         config: `ModelConfig`.
         precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
+        recompute: as in `DeviceConfig`: what enters each layer is kept, and one layer at a time.
 
     Returns:
         int, bytes; without weights, gradients and optimizer.
@@ -47,12 +49,12 @@ def estimate_bytes(shape, config, precision="float32"):
         raise ValueError(f"`precision` must be one of {list(_WIDTHS)}. Received: {precision!r}")
     width = _WIDTHS[precision]
     rows, source, target = shape
-    norm = config.d_model * (8 + width + 1)
+    norm = config.d_model * (4 + 2 * width)
     heads = config.num_heads * (config.d_key + config.d_value) * width
     feed_forward = config.d_ff * width
-    # A dropout that is on keeps its mask, and what went into it beside what came out.
-    weights = config.num_heads * (4 + width + (5 if config.attention_dropout else 0))
-    feed_forward += config.d_ff * (width + 1) if config.relu_dropout else 0
+    # A dropout that is on keeps its mask, and the ReLU's what went into it beside what came out.
+    weights = config.num_heads * (4 + width + (4 if config.attention_dropout else 0))
+    feed_forward += config.d_ff * 2 * width if config.relu_dropout else 0
 
     encoder = source * (_NORMS["encoder"] * norm + 2 * heads + feed_forward) + source * source * weights
     decoder = (
@@ -60,25 +62,29 @@ def estimate_bytes(shape, config, precision="float32"):
         + source * heads
         + (target * target + target * source) * weights
     )
-    embeddings = (source + target) * config.d_model * (width + 1)
+    embeddings = (source + target) * config.d_model * 2 * width
     logits = target * config.target_vocab_size * (8 if width == 4 else 8 + width)
-    return rows * (
-        config.num_encoder_layers * encoder + config.num_decoder_layers * decoder + embeddings + logits
-    )
+    layers = config.num_encoder_layers * encoder + config.num_decoder_layers * decoder
+    if recompute:
+        entering = source * config.num_encoder_layers + target * config.num_decoder_layers
+        # The logits are gone before the first layer is computed again.
+        layers = entering * config.d_model * width + max(0, max(encoder, decoder) - logits)
+    return rows * (layers + embeddings + logits)
 
 
-def largest_shape(shapes, config, precision="float32"):
+def largest_shape(shapes, config, precision="float32", *, recompute=False):
     """Returns the shape that needs the most memory: what fits it fits every other.
 
     Args:
         shapes: iterable of (rows, source_len, target_len), at least one.
         config: `ModelConfig`.
         precision: as in `estimate_bytes`.
+        recompute: as in `estimate_bytes`.
 
     Returns:
         (rows, source_len, target_len); the first of equals.
     """
-    return max(shapes, key=lambda shape: estimate_bytes(shape, config, precision))
+    return max(shapes, key=lambda shape: estimate_bytes(shape, config, precision, recompute=recompute))
 
 
 def out_of_memory_message(shape, config, error):
@@ -106,6 +112,8 @@ def out_of_memory_message(shape, config, error):
     advice = []
     if suggested < present:
         advice.append(f"--set devices.batch_tokens={suggested} (the same batches, computed in smaller parts)")
+    if not config.devices.recompute:
+        advice.append("--set devices.recompute=true (the same results in a third more time)")
     advice += [f"a data.max_length below {max_length}", "a smaller data.vocab_size"]
     return (
         f"out of memory: a batch of {rows:,} rows, {source:,} source and {target:,} target tokens each, "

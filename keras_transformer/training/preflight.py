@@ -30,9 +30,14 @@ def try_largest(model, placement, batches, config):
     device_tokens = config.devices.batch_tokens
     shapes = []
 
+    def largest():
+        return largest_shape(
+            shapes, model.config, config.training.precision, recompute=config.devices.recompute
+        )
+
     def forever(portions):
         shapes.extend({portions.shape(plan)[1:] for plan in batches.plan(0)})
-        rows, source_len, target_len = largest_shape(shapes, model.config, config.training.precision)
+        rows, source_len, target_len = largest()
         leading = (1, rows) if device_tokens else (rows,)
         source_ids = np.full((*leading, source_len), model.special.unk, np.int32)
         target_ids = np.full((*leading, target_len), model.special.unk, np.int32)
@@ -54,12 +59,11 @@ def try_largest(model, placement, batches, config):
     try:
         model.fit(dataset, steps_per_epoch=1, shuffle=False, verbose=0)
     except tf.errors.ResourceExhaustedError as error:
-        shape = largest_shape(shapes, model.config, config.training.precision)
-        raise out_of_memory(shape, config, error) from error
+        raise out_of_memory(largest(), config, error) from error
     for variable, value in zip(small, before, strict=True):
         variable.assign(value)
     model.set_interval_sums(sums)
-    return largest_shape(shapes, model.config, config.training.precision)
+    return largest()
 
 
 def out_of_memory(shape, config, error):

@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenStatistics
 from keras_transformer.metrics import Tally, TokenLoss, TokenMean
 from keras_transformer.projected_loss import projected_statistics
+from keras_transformer.training.recomputation import recomputed
 from keras_transformer.training.updating import refuse_optimizer, update_weights
 
 REQUESTS = 3  # things that a worker may ask all others to do after a step
@@ -48,7 +49,7 @@ class TokenWeightedStep:
     before the one update.
     """
 
-    def compile(self, optimizer="adam", loss=None, metrics=None, *, ema_decay=0.0, **kwargs):
+    def compile(self, optimizer="adam", loss=None, metrics=None, *, ema_decay=0.0, recompute=False, **kwargs):
         """Prepares the model for `fit` and `evaluate`.
 
         Args:
@@ -59,6 +60,8 @@ class TokenWeightedStep:
                 a `Tally()` for training.
             ema_decay: decay of an exponential moving average of the weights, kept in
                 `ema_weights`; 0 for none.
+            recompute: keeps only what enters each layer, and computes the rest again for the
+                gradient.
             **kwargs: as in `keras.Model.compile`. `jit_compile` is off unless given:
                 XLA compiles once per shape, and batches have many.
 
@@ -91,6 +94,7 @@ class TokenWeightedStep:
             self._in_training = types.SimpleNamespace(
                 metrics=[TokenLoss(pad_id=loss.pad_id), *metrics],
                 ema_decay=ema_decay,
+                recompute=recompute,
                 ema_weights=_copies(self.trainable_variables) if ema_decay else [],
             )
         # What this process asks of the others; not one variable for all of them.
@@ -146,6 +150,7 @@ class TokenWeightedStep:
         if config and self.compiled:
             config["metrics"] = [keras.saving.serialize_keras_object(metric) for metric in self.metrics[1:]]
             config["ema_decay"] = self._in_training.ema_decay
+            config["recompute"] = self._in_training.recompute
         return config
 
     def compile_from_config(self, config):
@@ -192,6 +197,18 @@ class TokenWeightedStep:
     def statistics(self, inputs, labels, training=None):
         """Returns the `TokenStatistics` of a batch."""
         return self.loss.statistics(labels, self(inputs, training=training))
+
+    def run_layer(self, layer, *inputs, training=None, **constants):
+        """Calls a layer; keeps what it computes for the gradient, unless that is computed again.
+
+        Args:
+            layer: `keras.layers.Layer`.
+            *inputs: float tensors.
+            **constants: what else the layer takes and has no gradient.
+        """
+        if training and hasattr(self, "_in_training") and self._in_training.recompute:
+            return recomputed(layer, *inputs, **constants)
+        return layer(*inputs, **constants, training=training)
 
     def projected_statistics(self, labels, hidden, matrix, bias=None, *, transposed=False):
         """Returns the `TokenStatistics` of what is not projected onto the vocabulary yet.

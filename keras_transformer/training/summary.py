@@ -66,10 +66,10 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
 
 def _memory(config, shapes, num_parameters):
     """Estimate for one device."""
-    precision = config.training.precision
-    shape = largest_shape(shapes, config.model, precision)
+    how = {"precision": config.training.precision, "recompute": config.devices.recompute}
+    shape = largest_shape(shapes, config.model, **how)
     still = num_parameters * (_BYTES_A_PARAMETER + (4 if config.training.ema_decay else 0))
-    batch = estimate_bytes(shape, config.model, precision)
+    batch = estimate_bytes(shape, config.model, **how)
     rows, source, target = shape
     return (
         f"about {_size(still + batch)} a device: weights and optimizer {_size(still)}, largest batch "

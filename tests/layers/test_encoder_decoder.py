@@ -353,6 +353,7 @@ ARGUMENTS = {
         "use_bias": True,
     },
     "Dropout": {"rate": 0.3, "seed": 5},
+    "LayerNormalization": {"epsilon": 0.01},
     "FeedForward": {"d_ff": 29, "dropout": 0.3},
     "Residual": {"dropout": 0.3, "norm_first": True, "epsilon": 0.01},
     **{
@@ -382,6 +383,7 @@ ARGUMENTS = {
         "name": "other",
     },
     **{name: {"pad_id": 3, "name": "other"} for name in ("TokenLoss", "TokenAccuracy", "Perplexity")},
+    "Adam": {},
     "TransformerSchedule": {"d_model": 14, "warmup_steps": 7, "scale": 1.5},
 }
 

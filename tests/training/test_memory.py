@@ -65,12 +65,12 @@ def model_config(**changes):
 def hand_count(width):
     """Bytes of SHAPE, array by array; `width` is that of the compute type."""
     rows, source, target = SHAPE
-    norm = 14 * 4 + 14 * 4 + 14 * width + 14  # input and scale, output, dropout's mask
+    norm = 14 * 4 + 14 * width + 14 * width  # normalised, output, dropout's mask
     query, key = 2 * (3 + 5) * width, 2 * (3 + 5) * width  # query and output; key and value
     encoder = source * (2 * norm + query + key + 11 * width)
     decoder = target * (3 * norm + query + key + query + 11 * width) + source * key
     weights = 2 * (7 * 7 + 17 * 17 + 17 * 7) * (4 + width)
-    embeddings = (source + target) * (14 * width + 14)
+    embeddings = (source + target) * (14 * width + 14 * width)
     logits = target * 29 * (4 + 4 + (width if width == 2 else 0))
     return rows * (encoder + decoder + weights + embeddings + logits)
 
@@ -85,18 +85,18 @@ def test_the_estimate_is_the_count_of_the_arrays(precision, width):
 def test_a_layer_more_adds_its_own_arrays_only():
     base = estimate_bytes(SHAPE, model_config())
     encoder = estimate_bytes(SHAPE, model_config(num_encoder_layers=2)) - base
-    # Per position 2 * 14 * 13 for the residuals, 4 * 8 * 4 for attention, 11 * 4; 8 a weight.
-    assert encoder == 13 * (7 * (364 + 128 + 44) + 2 * 7 * 7 * 8)
+    # Per position 2 * 14 * 12 for the residuals, 4 * 8 * 4 for attention, 11 * 4; 8 a weight.
+    assert encoder == 13 * (7 * (336 + 128 + 44) + 2 * 7 * 7 * 8)
     decoder = estimate_bytes(SHAPE, model_config(num_decoder_layers=2)) - base
-    assert decoder == 13 * (17 * (546 + 192 + 44) + 7 * 64 + 2 * (17 * 17 + 17 * 7) * 8)
+    assert decoder == 13 * (17 * (504 + 192 + 44) + 7 * 64 + 2 * (17 * 17 + 17 * 7) * 8)
 
 
 def test_dropout_of_weights_and_of_the_relu_is_counted():
     base = estimate_bytes(SHAPE, model_config())
     attention = estimate_bytes(SHAPE, model_config(attention_dropout=0.1)) - base
-    assert attention == 13 * 2 * (7 * 7 + 17 * 17 + 17 * 7) * (4 + 1)
+    assert attention == 13 * 2 * (7 * 7 + 17 * 17 + 17 * 7) * 4
     relu = estimate_bytes(SHAPE, model_config(relu_dropout=0.1)) - base
-    assert relu == 13 * (7 + 17) * 11 * (4 + 1)
+    assert relu == 13 * (7 + 17) * 11 * (4 + 4)
 
 
 def test_which_side_is_long_decides_by_the_vocabulary_and_the_layers():
@@ -132,6 +132,7 @@ def test_the_message_names_shape_budget_and_what_to_lower_first():
         "out of memory: a batch of 128 rows, 49 source and 52 target tokens each, within "
         "devices.batch_tokens=6700 (OOM when allocating tensor with shape[6272,37000] and type float). "
         "Try --set devices.batch_tokens=3328 (the same batches, computed in smaller parts), "
+        "then --set devices.recompute=true (the same results in a third more time), "
         "then a data.max_length below 256, then a smaller data.vocab_size"
     )
 
@@ -159,9 +160,9 @@ def test_the_suggested_budget_is_one_that_the_settings_allow(shape, device_token
 
 def test_where_one_sentence_is_all_there_is_the_length_comes_first():
     message = out_of_memory_message((1, 256, 200), settings(256, 256), MemoryError("x" * 500))
-    assert "Try a data.max_length below 256, then a smaller data.vocab_size" in message
+    assert "time), then a data.max_length below 256, then a smaller data.vocab_size" in message
     assert "--set devices.batch_tokens" not in message
-    assert len(message) < 400
+    assert len(message) < 470
 
 
 @pytest.mark.slow

@@ -291,13 +291,6 @@ def test_replicas_draw_masks_of_their_own_and_the_same_ones_again():
         assert 0.3 < (mask == 0).mean() < 0.7
 
 
-def test_one_device_draws_the_masks_of_keras():
-    ours, theirs = Dropout(0.5, seed=3), keras.layers.Dropout(0.5, seed=3)
-    for _ in range(2):
-        one, other = (layer(tf.ones((31, 7)), training=True) for layer in (ours, theirs))
-        np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize("strategy", [one_device, two_devices])
 def test_the_moving_average_follows_the_weights(strategy):
     model = make_model(strategy(), lambda: keras.optimizers.SGD(0.5), ema_decay=0.75)

@@ -1,0 +1,34 @@
+"""Layers whose inner results are computed a second time for the gradient, not kept."""
+
+import contextlib
+
+import tensorflow as tf
+
+from keras_transformer.layers.dropout import Dropout
+
+
+def recomputed(layer, *inputs, **constants):
+    """Calls a layer in training; of what it computes, only `inputs` are kept for the gradient.
+
+    Its dropout drops the same elements both times: the seeds are drawn before. (Keras'
+    `RematScope` draws anew the second time, and so takes the gradient of another function.)
+
+    Args:
+        layer: `keras.layers.Layer`.
+        *inputs: float tensors.
+        **constants: what else the layer takes and has no gradient, such as masks.
+
+    Returns:
+        float tensor.
+    """
+    dropouts = [each for each in layer._flatten_layers() if isinstance(each, Dropout) and each.rate]
+    seeds = [dropout.draw_seed() for dropout in dropouts]
+
+    @tf.recompute_grad
+    def compute(*inputs):
+        with contextlib.ExitStack() as stack:
+            for dropout, seed in zip(dropouts, seeds, strict=True):
+                stack.enter_context(dropout.fixed(seed))
+            return layer(*inputs, **constants, training=True)
+
+    return compute(*inputs)

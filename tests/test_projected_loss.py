@@ -1,0 +1,128 @@
+"""The loss without logits against the loss of logits, and against dense labels in NumPy."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.losses import token_statistics
+from keras_transformer.projected_loss import projected_statistics
+
+BATCH, LENGTH, D_MODEL, VOCAB, PAD = 3, 5, 7, 23, 2
+RNG = np.random.default_rng(0)
+HIDDEN = RNG.normal(size=(BATCH, LENGTH, D_MODEL)).astype("float32")
+MATRIX = RNG.normal(size=(VOCAB, D_MODEL)).astype("float32")
+BIAS = RNG.normal(size=VOCAB).astype("float32")
+UPSTREAM = RNG.normal(size=(BATCH, LENGTH)).astype("float32")
+# The same label twice, and padding.
+LABELS = np.array([[4, 10, 4, 22, 7], [9, 3, 4, 2, 2], [0, 2, 2, 2, 2]], "int32")
+SETTINGS = list(itertools.product([False, True], [False, True], [0.0, 0.1], ["t2t", "uniform"]))
+
+each_setting = pytest.mark.parametrize(("transposed", "has_bias", "smoothing", "formula"), SETTINGS)
+
+
+def with_gradients(compute, inputs):
+    inputs = [tf.convert_to_tensor(each) for each in inputs]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        statistics = compute(*inputs)
+        loss = tf.reduce_sum(statistics.loss * UPSTREAM)
+    return statistics, tape.gradient(loss, inputs)
+
+
+def inputs_of(transposed, has_bias):
+    return [HIDDEN, MATRIX.T if transposed else MATRIX, *([BIAS] if has_bias else [])]
+
+
+@each_setting
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_everything_is_that_of_the_logits(transposed, has_bias, smoothing, formula, in_graph):
+    options = {"label_smoothing": smoothing, "formula": formula, "pad_id": PAD}
+
+    def projected(*inputs):
+        return projected_statistics(LABELS, *inputs, transposed=transposed, **options)
+
+    def by_logits(hidden, matrix, bias=0.0):
+        matrix = matrix if transposed else tf.transpose(matrix)
+        return token_statistics(LABELS, tf.einsum("bld,dv->blv", hidden, matrix) + bias, **options)
+
+    inputs = inputs_of(transposed, has_bias)
+    find = tf.function(with_gradients, autograph=False) if in_graph else with_gradients
+    found, gradients = find(projected, inputs)
+    wanted, wanted_gradients = with_gradients(by_logits, inputs)
+    for one, other in zip([*found, *gradients], [*wanted, *wanted_gradients], strict=True):
+        np.testing.assert_allclose(one, other, atol=5e-6, rtol=1e-5)
+
+
+@each_setting
+def test_loss_and_gradients_are_those_of_dense_labels_in_numpy(transposed, has_bias, smoothing, formula):
+    hidden = HIDDEN.reshape(-1, D_MODEL).astype("float64")
+    logits = hidden @ MATRIX.T.astype("float64") + (BIAS if has_bias else 0)
+    probabilities = np.exp(logits - logits.max(-1, keepdims=True))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    one_hot = np.eye(VOCAB)[LABELS.reshape(-1)]
+    others = smoothing / (VOCAB - 1) if formula == "t2t" else smoothing / VOCAB
+    wanted = one_hot * (1 - smoothing) + (1 - one_hot) * others
+    if formula == "uniform":
+        wanted = wanted + one_hot * others
+    real = (LABELS != PAD).reshape(-1)
+    upstream = (UPSTREAM.reshape(-1) * real)[:, None]
+    of_logits = (probabilities - wanted) * upstream
+    of_matrix = of_logits.T @ hidden
+
+    found, gradients = with_gradients(
+        lambda *inputs: projected_statistics(
+            LABELS, *inputs, transposed=transposed, label_smoothing=smoothing, formula=formula, pad_id=PAD
+        ),
+        inputs_of(transposed, has_bias),
+    )
+    loss = -(wanted * np.log(probabilities)).sum(-1) * real
+    np.testing.assert_allclose(found.loss, loss.reshape(BATCH, LENGTH), atol=1e-5)
+    np.testing.assert_allclose(gradients[0], (of_logits @ MATRIX).reshape(HIDDEN.shape), atol=1e-5)
+    np.testing.assert_allclose(gradients[1], of_matrix.T if transposed else of_matrix, atol=1e-5)
+    if has_bias:
+        np.testing.assert_allclose(gradients[2], of_logits.sum(0), atol=1e-5)
+
+
+def test_a_label_of_no_probability_has_its_true_loss():
+    # exp(-200) is 0 in float32; the loss is 200 all the same, and its gradient finite.
+    hidden = np.array([[[1.0, 0.0]]], "float32")
+    matrix = np.array([[-100.0, 1.0], [100.0, 0.0], [0.0, 0.0]], "float32")
+    hidden = tf.constant(hidden)
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        found = projected_statistics(np.array([[0]]), hidden, tf.constant(matrix), pad_id=2)
+    of_hidden = tape.gradient(found.loss, hidden)
+    np.testing.assert_allclose(found.loss, [[200.0]], rtol=1e-6)
+    assert np.isfinite(of_hidden).all()
+
+
+def test_only_the_loss_has_a_gradient():
+    hidden, matrix = tf.constant(HIDDEN), tf.constant(MATRIX)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(hidden)
+        found = projected_statistics(LABELS, hidden, matrix)
+    for each in (found.cross_entropy, found.correct, found.weight):
+        gradient = tape.gradient(each, hidden)
+        assert gradient is None or not np.any(gradient)
+
+
+def test_bfloat16_products_are_near_those_of_float32():
+    def compute(dtype):
+        def projected(hidden, matrix):
+            return projected_statistics(LABELS, tf.cast(hidden, dtype), matrix)
+
+        return with_gradients(projected, inputs_of(False, False))
+
+    found, (of_hidden, of_matrix) = compute(tf.bfloat16)
+    wanted, (wanted_hidden, wanted_matrix) = compute(tf.float32)
+    assert found.loss.dtype == of_matrix.dtype == tf.float32
+    np.testing.assert_allclose(found.loss, wanted.loss, atol=0.1)
+    np.testing.assert_allclose(of_hidden, wanted_hidden, atol=0.1)
+    np.testing.assert_allclose(of_matrix, wanted_matrix, atol=0.1)
+
+
+def test_another_formula_is_refused():
+    with pytest.raises(ValueError, match="formula"):
+        projected_statistics(LABELS, HIDDEN, MATRIX, formula="other")
