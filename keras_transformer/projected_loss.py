@@ -53,7 +53,8 @@ def projected_statistics(
         total_logits = 0.0
         if of_others:
             # The sum of a row of logits is its hidden vector times the sum of all embeddings.
-            of_all = tf.reduce_sum(matrix, axis=1 if transposed else 0)
+            ones = tf.ones(vocab_size)
+            of_all = tf.linalg.matvec(matrix, ones, transpose_a=not transposed)
             total_logits = tf.linalg.matvec(tf.cast(hidden, tf.float32), of_all)
             total_logits += tf.reduce_sum(bias) if has_bias else 0.0
         probabilities = tf.nn.softmax(logits)
