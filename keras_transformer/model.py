@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.arrays import gathered, reshaped
 from keras_transformer.config import ModelConfig, SpecialIds
 from keras_transformer.layers.attention import KeyValue
 from keras_transformer.layers.decoder import DecoderLayer
@@ -315,7 +316,7 @@ class Transformer(TokenWeightedStep, keras.Model):
             mask = ops.reshape(visible, (batch, n, -1))
 
         x = self.target_embedding(ids[:, None], first_position=position)
-        x = ops.reshape(x, (batch, n, self.config.d_model))
+        x = reshaped(x, (batch, n, self.config.d_model))
         caches = []
         for layer, cache, encoder_key_value in zip(
             self.decoder_layers, state.self_attention, state.cross_attention, strict=True
@@ -346,7 +347,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         """
         batch, n, length = ops.shape(state.ancestors)
         rows = ops.reshape(ops.arange(batch, dtype="int32")[:, None] * n + parents, (-1,))
-        ancestors = ops.take(ops.reshape(state.ancestors, (batch * n, length)), rows, axis=0)
+        ancestors = gathered(ops.reshape(state.ancestors, (batch * n, length)), rows, axis=0)
         return state._replace(ancestors=ops.reshape(ancestors, (batch, n, length)))
 
     def keep(self, state, sentences):
@@ -359,7 +360,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         Returns:
             `DecoderState`.
         """
-        return keras.tree.map_structure(lambda x: ops.take(x, sentences, axis=0), state)
+        return keras.tree.map_structure(lambda x: gathered(x, sentences, axis=0), state)
 
     def compute_output_shape(self, inputs_shape):
         _, target_shape = inputs_shape

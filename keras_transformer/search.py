@@ -32,6 +32,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.arrays import gathered
 from keras_transformer.search_rules import (
     NEVER,
     best_continuations,
@@ -226,7 +227,7 @@ def sample(
         before = ops.cumsum(weights, axis=-1) - weights
         weights = ops.where(before < top_p * ops.sum(weights, axis=-1, keepdims=True), weights, 0.0)
         cumulative = ops.cumsum(weights, axis=-1)
-        uniform = ops.reshape(ops.take(sentences.uniforms, position, axis=2), (-1, 1))
+        uniform = ops.reshape(gathered(sentences.uniforms, position, axis=2), (-1, 1))
         passed = cumulative <= uniform * cumulative[:, -1:]
         last = ops.sum(ops.cast(weights > 0, "int32"), axis=-1) - 1  # rounding may pass them all
         index = ops.minimum(ops.sum(ops.cast(passed, "int32"), axis=-1), ops.maximum(last, 0))
@@ -290,14 +291,13 @@ def beam_search(
         added, next_ids = rules.continuations(taken, ids, position, forced_ids, looked_at)
         total = ops.reshape(beams.log_probs, (-1, 1)) + added
         width = added.shape[-1]
-        batch = ops.shape(beams.log_probs)[0]
         # A continuation of an empty place is one of -inf.
         total, best = ops.top_k(
-            ops.reshape(total, (batch, beam_size * width)), min(looked_at, beam_size * width)
+            ops.reshape(total, (-1, beam_size * width)), min(looked_at, beam_size * width)
         )
         best = ops.cast(best, "int32")
         parents = best // width
-        next_ids = _take(ops.reshape(next_ids, (batch, beam_size * width)), best)
+        next_ids = _take(ops.reshape(next_ids, (-1, beam_size * width)), best)
         ids = _write(_take(beams.ids, parents), next_ids, position)
 
         ends = next_ids == rules.eos_id
@@ -452,7 +452,7 @@ def _shrunk(loop, keep):
     left = ops.cast(ops.nonzero(ops.logical_not(loop.done))[0], "int32")
 
     def take(x):
-        return ops.take(x, left, axis=0)
+        return gathered(x, left, axis=0)
 
     return _Loop(
         loop.position,
@@ -512,7 +512,7 @@ def _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms=N
 def _forced(sentences, position):
     """The next token of each prefix, or padding: int32, `(batch,)`."""
     last = ops.shape(sentences.prefix_ids)[1] - 1
-    return ops.take(sentences.prefix_ids, ops.minimum(position, last), axis=1)
+    return gathered(sentences.prefix_ids, ops.minimum(position, last), axis=1)
 
 
 def _flat(ids):
@@ -535,7 +535,7 @@ def _rows(index, width):
 def _gather_rows(state, parents):
     """`reorder` for a state whose tensors all have `rows` rows."""
     rows = ops.reshape(_rows(parents, ops.shape(parents)[1]), (-1,))
-    return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+    return keras.tree.map_structure(lambda x: gathered(x, rows, axis=0), state)
 
 
 def _keep_rows(n):
@@ -543,7 +543,7 @@ def _keep_rows(n):
 
     def keep(state, sentences):
         rows = ops.reshape(sentences[:, None] * n + ops.arange(n, dtype="int32")[None], (-1,))
-        return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+        return keras.tree.map_structure(lambda x: gathered(x, rows, axis=0), state)
 
     return keep
 
@@ -560,7 +560,7 @@ def _take(values, index):
     """
     _, width, *rest = ops.shape(values)
     values = ops.reshape(values, (-1, *rest))
-    return ops.take(values, _rows(index, width), axis=0)
+    return gathered(values, _rows(index, width), axis=0)
 
 
 def _best_finished(old, new):

@@ -7,6 +7,7 @@ import math
 
 from keras import ops
 
+from keras_transformer.arrays import gathered
 from keras_transformer.config import LENGTH_PENALTIES
 
 NEVER = -math.inf  # the log-probability of what cannot happen: an empty place
@@ -91,7 +92,7 @@ def without_repeated_ngrams(log_probs, ids, position, size):
     # An n-gram that starts here ends in a token that is there already.
     repeated = ops.broadcast_to((starts + size <= position)[None], (rows, length))
     for i in range(size - 1):
-        last = ops.take(ids, ops.maximum(position - size + 1 + i, 0), axis=1)
+        last = gathered(ids, ops.maximum(position - size + 1 + i, 0), axis=1)
         repeated &= ops.roll(ids, -i, axis=1) == last[:, None]
     ends = ops.roll(ids, 1 - size, axis=1)
     row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], (rows, length))
@@ -112,11 +113,11 @@ def _largest(values, number):
         best, ids = ops.top_k(values, number)
         return best, ops.cast(ids, "int32")
     rows = ops.shape(values)[0]
-    blocks = ops.reshape(values, (rows, width // block, block))
+    blocks = ops.reshape(values, (-1, width // block, block))
     _, chosen = ops.top_k(ops.max(blocks, axis=-1), number)
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)  # among equals, the lower id first
     numbers = ops.arange(rows, dtype="int32")[:, None] * (width // block) + chosen
-    held = ops.take(ops.reshape(values, (-1, block)), numbers, axis=0)
-    best, places = ops.top_k(ops.reshape(held, (rows, number * block)), number)
+    held = gathered(ops.reshape(values, (-1, block)), numbers, axis=0)
+    best, places = ops.top_k(ops.reshape(held, (-1, number * block)), number)
     places = ops.cast(places, "int32")
     return best, ops.take_along_axis(chosen, places // block, axis=1) * block + places % block

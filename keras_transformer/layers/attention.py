@@ -9,6 +9,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.arrays import reshaped
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.projection import PACKAGE, Projection
 
@@ -274,15 +275,15 @@ class MultiHeadAttention(keras.layers.Layer):
         batch, length, width = ops.shape(x)
         sizes = (self.num_heads, width // self.num_heads)
         if x.shape[1] == 1:
-            return ops.reshape(x, (batch, sizes[0], 1, sizes[1]))
-        return _swapped(ops.reshape(x, (batch, length, *sizes)))
+            return reshaped(x, (batch, sizes[0], 1, sizes[1]))
+        return _swapped(reshaped(x, (batch, length, *sizes)))
 
     def _join_heads(self, x):
         """(batch, num_heads, length, d) -> (batch, length, num_heads * d)."""
         batch, _, length, _ = ops.shape(x)
         if x.shape[2] != 1:
             x = _swapped(x)
-        return ops.reshape(x, (batch, length, self.num_heads * x.shape[-1]))
+        return reshaped(x, (batch, length, self.num_heads * x.shape[-1]))
 
 
 def _swapped(x):

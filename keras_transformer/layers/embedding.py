@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.arrays import gathered, reshaped
 from keras_transformer.layers.projection import PACKAGE
 
 
@@ -95,11 +96,11 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def call(self, ids, first_position=0):
         self._check_length(ids.shape[1], first_position)
-        tokens = ops.take(self.embeddings, ids, axis=0)
+        tokens = gathered(self.embeddings, ids, axis=0)
         tokens = ops.cast(tokens, "float32") * self.d_model**0.5
         where = ops.arange(ops.shape(ids)[1]) + first_position
         if self.positions == "learned":
-            added = ops.cast(ops.take(self.position_embeddings, where, axis=0), "float32")
+            added = ops.cast(gathered(self.position_embeddings, where, axis=0), "float32")
         else:
             added = sinusoids(where, self.d_model, self.positions)
         return ops.cast(tokens + added, self.compute_dtype)
@@ -115,7 +116,7 @@ class PositionalEmbedding(keras.layers.Layer):
         """
         matrix = ops.cast(self.embeddings, self.compute_dtype)
         flat = ops.matmul(ops.reshape(hidden, (-1, self.d_model)), ops.transpose(matrix))
-        return ops.reshape(flat, (*ops.shape(hidden)[:-1], self.vocab_size))
+        return reshaped(flat, (*ops.shape(hidden)[:-1], self.vocab_size))
 
     def compute_output_shape(self, ids_shape):
         return (*ids_shape, self.d_model)

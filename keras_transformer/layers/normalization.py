@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.arrays import reshaped
 from keras_transformer.layers.projection import PACKAGE
 
 
@@ -28,7 +29,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         x = ops.cast(inputs, "float32")
         flat = ops.reshape(x, (-1, x.shape[-1]))
         normalized = _layer_norm(flat, _read(self.gamma), _read(self.beta), self.epsilon)
-        return ops.cast(ops.reshape(normalized, ops.shape(x)), self.compute_dtype)
+        return ops.cast(reshaped(normalized, ops.shape(x)), self.compute_dtype)
 
     def get_config(self):
         return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.arrays import reshaped
+
 PACKAGE = "keras_transformer"
 
 
@@ -55,7 +57,7 @@ class Projection(keras.layers.Layer):
         outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), self.kernel)
         if self.bias is not None:
             outputs = add_bias(outputs, self.bias)
-        return ops.reshape(self._activate(outputs), (*ops.shape(inputs)[:-1], self.units))
+        return reshaped(self._activate(outputs), (*ops.shape(inputs)[:-1], self.units))
 
     def compute_output_shape(self, inputs_shape):
         return (*inputs_shape[:-1], self.units)

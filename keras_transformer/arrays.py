@@ -1,0 +1,36 @@
+"""Reshaping and gathering in as few operations as it takes.
+
+A step of decoding is a thousand small operations, and a third of them would take shapes apart and
+put them together again, or look for negative indices.
+"""
+
+import keras
+from keras import ops
+
+
+def reshaped(x, shape):
+    """`ops.reshape`, which need not find out one size that is not known when the graph is made.
+
+    Args:
+        x: tensor.
+        shape: tuple of ints and scalar tensors, as `ops.shape` gives them.
+    """
+    unknown = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
+    if len(unknown) == 1:
+        shape = tuple(-1 if axis in unknown else size for axis, size in enumerate(shape))
+    return ops.reshape(x, shape)
+
+
+def gathered(x, indices, axis=0):
+    """`ops.take` of indices that are never negative.
+
+    Args:
+        x: tensor.
+        indices: int tensor.
+        axis: int.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.gather(x, indices, axis=axis)
+    return ops.take(x, indices, axis=axis)
