@@ -102,6 +102,7 @@ class Comparison:
         self._write = write
         self._run_process = run_process
         self._given_up = set()
+        self._about = {}
         tasks = {"train": args.train or [], "decode": args.decode or []}
         self.jobs = [(task, size, peer) for size in args.sizes for task in tasks for peer in tasks[task]]
 
@@ -118,7 +119,7 @@ class Comparison:
     def run(self):
         """Measures all rounds."""
         run = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._about = {"run": run}
+        self._about["run"] = run
         args = self.args
         settings = {"threads": args.threads, "rounds": args.rounds, "seconds": args.seconds}
         self._write({"task": "machine", **self._about, **machine(), **settings})

@@ -48,7 +48,12 @@ class Contestant:
     def start(self):
         """Starts it on its core."""
         threads = str(1 if self.core is not None else len(os.sched_getaffinity(0)))
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": threads}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": threads,
+            "CUDA_VISIBLE_DEVICES": "-1",
+        }
         with pinned(self.core), open(self.out, "w") as out, open(self.log, "w") as log:
             self.process = subprocess.Popen(self.command, stdout=out, stderr=log, env=env)
 

@@ -94,6 +94,8 @@ def prepare(args, out):
 
 def refuse_what_the_peer_lacks(config):
     """Raises `ValueError` for settings that OpenNMT-tf's Transformer and trainer do not have."""
+    from keras_transformer.config import ModelConfig
+
     model, training = config.model, config.training
     for found, wanted in (
         (model.sharing, "all"),
@@ -103,6 +105,9 @@ def refuse_what_the_peer_lacks(config):
         ((model.d_key, model.d_value), 2 * (model.d_model // model.num_heads,)),
         ((training.smoothing_formula, training.clip_norm, training.precision), ("t2t", 0.0, "float32")),
         (config.data.subword_dropout, 0.0),
+        (model.layer_norm_epsilon, ModelConfig().layer_norm_epsilon),
+        (training.ema_decay, 0.0),
+        (training.validation_beam_size or config.search.beam_size, config.search.beam_size),
     ):
         if found != wanted:
             raise ValueError(f"the peer needs {wanted} where --preset and --set have {found}")

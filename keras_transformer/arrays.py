@@ -16,7 +16,7 @@ def reshaped(x, shape):
         shape: tuple of ints and scalar tensors, as `ops.shape` gives them.
     """
     unknown = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
-    if len(unknown) == 1:
+    if len(unknown) == 1 and 0 not in shape[: unknown[0]] + shape[unknown[0] + 1 :]:
         shape = tuple(-1 if axis in unknown else size for axis, size in enumerate(shape))
     return ops.reshape(x, shape)
 

@@ -244,16 +244,13 @@ class Transformer(TokenWeightedStep, keras.Model):
     def statistics(self, inputs, labels, training=None):
         """Returns the `TokenStatistics` of a batch, without its logits where nobody else sees them.
 
+        TensorFlow only.
+
         Args:
             inputs: as a call takes them.
             labels: int, shape `(batch, target_len)`.
         """
-        # float16 holds no small probabilities, and who changes the logits or the loss wants them used.
-        changed = type(self).call, type(self.loss).statistics
-        if self.compute_dtype == "float16" or changed != (
-            Transformer.call,
-            LabelSmoothedCrossEntropy.statistics,
-        ):
+        if not self._logits_are_projected():
             return super().statistics(inputs, labels, training)
         source_ids, target_ids = inputs
         hidden, _ = self._decode(target_ids, self.encode(source_ids, training), training=training)
@@ -420,6 +417,23 @@ class Transformer(TokenWeightedStep, keras.Model):
             if number in decoder:
                 attended.decoder[number] = to_target
         return self._normalized(x), attended
+
+    def _logits_are_projected(self):
+        """Whether the loss may be computed from the matrix that makes the logits."""
+        # float16 holds no small probabilities.
+        policy = self.dtype_policy
+        right_types = policy.variable_dtype == "float32" and policy.compute_dtype != "float16"
+        # Who changes what makes the logits, or the loss, wants that used.
+        unchanged = (
+            all(
+                getattr(type(self), name) is getattr(Transformer, name)
+                for name in ("call", "decode", "_logits")
+            )
+            and type(self.loss).statistics is LabelSmoothedCrossEntropy.statistics
+            and type(self.target_embedding).logits is PositionalEmbedding.logits
+            and type(self.output_projection) in (type(None), Projection)
+        )
+        return right_types and unchanged
 
     def _normalized(self, x):
         return x if self.decoder_norm is None else self.decoder_norm(x)

@@ -1,14 +1,13 @@
 """The loss of section 5.4 straight from what the decoder gives, in two passes over the logits.
 
 A vocabulary of 32,000 makes logits, and their gradient, the largest arrays of a training step.
-With P the softmax of the logits H E^T, y the labels, u the gradient from above of every token's
-loss, and the wanted distribution w on all tokens but v on the label (v = 1 - e, w = e / (V - 1) for
-`"t2t"`), the gradients are
+With P the softmax of the logits H E^T, u the gradient from above of every token's loss, and the wanted
+distribution w on all tokens but v on the label (v = 1 - e, w = e / (V - 1) for `"t2t"`), let Q be P less
+v - w at the labels. Then the gradients are
 
-    of H: u (P E - w 1 E - (v - w) E[y])    and    of E: (P - w 1)^T (u H) - (v - w) at rows y: u H
+    of H: u (Q E - w 1 E)    and    of E: (Q - w 1)^T (u H)
 
-so after P, which the first pass makes, only matrix products read something that large, and u never
-multiplies it.
+so neither w nor u ever multiplies or changes anything as large as P, which the forward pass made.
 """
 
 import tensorflow as tf
@@ -64,32 +63,26 @@ def projected_statistics(
         correct = tf.cast(label_logit >= largest, tf.float32)
 
         def gradient(upstream, *_):
-            rows = tf.gather(matrix, flat_labels, axis=1 if transposed else 0)
-            rows = tf.transpose(rows) if transposed else rows
-            products = tf.cast(probabilities, hidden.dtype)
-            mixed = tf.cast(tf.matmul(products, cast_matrix, transpose_b=transposed), tf.float32)
-            if of_others:
-                mixed -= of_others * of_all
-            of_hidden = upstream[:, None] * (mixed - (of_label - of_others) * rows)
+            # The label is taken off before anything is rounded: of a token that is nearly certain
+            # little is left, and all of it counts.
+            at_labels = tf.stack([tf.range(tf.size(flat_labels)), flat_labels], axis=-1)
+            less = tf.fill(tf.shape(flat_labels), of_label - of_others)
+            products = tf.cast(tf.tensor_scatter_nd_sub(probabilities, at_labels, less), hidden.dtype)
 
+            of_hidden = tf.cast(tf.matmul(products, cast_matrix, transpose_b=transposed), tf.float32)
             scaled = upstream[:, None] * tf.cast(hidden, tf.float32)
-            at_labels = -(of_label - of_others) * scaled
-            everywhere = -of_others * tf.reduce_sum(scaled, axis=0)
             factor = tf.cast(scaled, hidden.dtype)
-            if transposed:
-                of_matrix = tf.cast(tf.matmul(factor, products, transpose_a=True), tf.float32)
-                sums = tf.math.unsorted_segment_sum(at_labels, flat_labels, vocab_size)
-                of_matrix = of_matrix + tf.transpose(sums) + everywhere[:, None]
-            else:
-                of_matrix = tf.cast(tf.matmul(products, factor, transpose_a=True), tf.float32)
-                of_matrix = tf.tensor_scatter_nd_add(of_matrix + everywhere, flat_labels[:, None], at_labels)
+            operands = (factor, products) if transposed else (products, factor)
+            of_matrix = tf.cast(tf.matmul(*operands, transpose_a=True), tf.float32)
+            if of_others:
+                of_hidden -= of_others * of_all
+                everywhere = of_others * tf.reduce_sum(scaled, axis=0)
+                of_matrix -= everywhere[:, None] if transposed else everywhere
+            of_hidden *= upstream[:, None]
             of_bias = None
             if has_bias:
-                of_bias = tf.linalg.matvec(probabilities, upstream, transpose_a=True)
+                of_bias = tf.linalg.matvec(tf.cast(products, tf.float32), upstream, transpose_a=True)
                 of_bias -= of_others * tf.reduce_sum(upstream)
-                of_bias = tf.tensor_scatter_nd_sub(
-                    of_bias, flat_labels[:, None], (of_label - of_others) * upstream
-                )
             return tf.cast(of_hidden, hidden.dtype), of_matrix, of_bias
 
         return (loss, log_total - label_logit, correct), gradient

@@ -11,24 +11,31 @@ from keras_transformer.layers.projection import PACKAGE
 class LayerNormalization(keras.layers.LayerNormalization):
     """Keras' own over the last axis, with the gradient written down rather than derived.
 
-    Weights, configuration and values are Keras'. On TensorFlow, which derives the gradient
-    operation by operation, a training step of a small model spends a tenth of its time there.
+    Weights, configuration and values are Keras'. TensorFlow derives the gradient operation by
+    operation, each of which reads and writes all of it (figures: docs/speed.md).
 
     Args:
         epsilon: added to the variance.
 
-    Input and output: float, shape `(..., features)`; computed in float32.
+    Input and output: float, shape `(..., features)`; computed in float32 at least.
     """
 
     def __init__(self, *, epsilon=1e-6, **kwargs):
+        unknown = kwargs.keys() - {"name", "dtype", "trainable"}
+        if unknown:
+            raise TypeError(
+                f"unexpected arguments {sorted(unknown)}; only `epsilon` differs from the paper's"
+            )
         super().__init__(epsilon=epsilon, **kwargs)
 
     def call(self, inputs):
         if keras.backend.backend() != "tensorflow":
             return super().call(inputs)
-        x = ops.cast(inputs, "float32")
+        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        x = ops.cast(inputs, dtype)
         flat = ops.reshape(x, (-1, x.shape[-1]))
-        normalized = _layer_norm(flat, _read(self.gamma), _read(self.beta), self.epsilon)
+        gamma, beta = (ops.cast(_read(weight), dtype) for weight in (self.gamma, self.beta))
+        normalized = _layer_norm(flat, gamma, beta, self.epsilon)
         return ops.cast(reshaped(normalized, ops.shape(x)), self.compute_dtype)
 
     def get_config(self):
@@ -60,7 +67,7 @@ def _layer_norm(x, gamma, beta, epsilon):
             to_means = (gamma / x.shape[-1])[:, None]
             of_rows = ops.matmul(upstream, to_means), ops.matmul(by_normalized, to_means)
             of_x = (upstream * gamma - of_rows[0] - normalized * of_rows[1]) * inverse
-            ones = ops.ones((1, ops.shape(x)[0]))
+            ones = ops.ones((1, ops.shape(x)[0]), dtype=x.dtype)
             of_gamma, of_beta = (ops.matmul(ones, each)[0] for each in (by_normalized, upstream))
             return of_x, of_gamma, of_beta
 

@@ -9,8 +9,11 @@ PACKAGE = "keras_transformer"
 
 
 def add_bias(matrix, bias):
-    """Adds a vector to every row; TensorFlow sums its gradient quickest by an operation of its own."""
-    if keras.backend.backend() == "tensorflow":
+    """Adds a vector to every row; TensorFlow sums its gradient quickest by an operation of its own.
+
+    Which sums bfloat16 in bfloat16, and so loses what is left to add to a sum of many rows.
+    """
+    if keras.backend.backend() == "tensorflow" and matrix.dtype != "bfloat16":
         import tensorflow as tf
 
         return tf.nn.bias_add(matrix, tf.convert_to_tensor(bias))

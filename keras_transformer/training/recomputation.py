@@ -20,8 +20,18 @@ def recomputed(layer, *inputs, **constants):
 
     Returns:
         float tensor.
+
+    Raises:
+        ValueError: the layer has others within that draw random numbers.
     """
-    dropouts = [each for each in layer._flatten_layers() if isinstance(each, Dropout) and each.rate]
+    within = [each for each in layer._flatten_layers() if getattr(each, "seed_generator", None) is not None]
+    dropouts = [each for each in within if isinstance(each, Dropout)]
+    if len(dropouts) < len(within):
+        other = next(each for each in within if each not in dropouts)
+        raise ValueError(
+            f"`recompute` would draw other random numbers the second time in {type(other).__name__} "
+            f"{other.name!r}. Use keras_transformer's Dropout, or recompute=False"
+        )
     seeds = [dropout.draw_seed() for dropout in dropouts]
 
     @tf.recompute_grad

@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenStatistics
 from keras_transformer.metrics import Tally, TokenLoss, TokenMean
 from keras_transformer.projected_loss import projected_statistics
+from keras_transformer.training.optimizers import Adam
 from keras_transformer.training.recomputation import recomputed
 from keras_transformer.training.updating import refuse_optimizer, update_weights
 
@@ -53,8 +54,8 @@ class TokenWeightedStep:
         """Prepares the model for `fit` and `evaluate`.
 
         Args:
-            optimizer: a Keras optimizer. Its clipping is applied to the whole gradient, after
-                the replicas' are added.
+            optimizer: a Keras optimizer, or its name; `"adam"` is this package's. Its clipping is
+                applied to the whole gradient, after the replicas' are added.
             loss: a `LabelSmoothedCrossEntropy`; `None` is one with the paper's 0.1.
             metrics: list of token means, such as `TokenAccuracy()` and `Perplexity()`, and of
                 a `Tally()` for training.
@@ -83,7 +84,7 @@ class TokenWeightedStep:
             raise ValueError(f"`ema_decay` must be at least 0 and below 1. Received: {ema_decay}")
         strategy = self.distribute_strategy
         several = strategy.num_replicas_in_sync > 1
-        optimizer = keras.optimizers.get(optimizer)
+        optimizer = Adam() if optimizer == "adam" else keras.optimizers.get(optimizer)
         refuse_optimizer(optimizer, strategy, self.dtype_policy.name)
         xla = kwargs.pop("jit_compile", False)
         with strategy.scope():

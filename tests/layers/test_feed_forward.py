@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.projection import add_bias
 
 BATCH, LENGTH, D_MODEL, D_FF = 2, 5, 13, 29
 X = np.random.default_rng(0).normal(size=(BATCH, LENGTH, D_MODEL)).astype("float32")
@@ -48,6 +49,17 @@ def test_biases_start_at_0_and_kernels_within_the_glorot_limit():
         assert 0.99 * limit < np.abs(kernel).max() <= limit
     assert not b1.any()
     assert not b2.any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_gradient_of_a_bias_is_summed_over_many_rows_without_loss(dtype):
+    upstream = tf.cast(np.random.default_rng(0).normal(0.3, 1.0, (2048, 31)), dtype)
+    bias = tf.zeros(31, dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(bias)
+        sums = add_bias(tf.zeros((2048, 31), dtype), bias)
+    found = tf.cast(tape.gradient(sums, bias, upstream), "float64")
+    np.testing.assert_allclose(found, tf.cast(upstream, "float64").numpy().sum(0), rtol=0.01)
 
 
 def test_relu_dropout_acts_in_training_only():

@@ -70,6 +70,22 @@ def test_a_constant_row_becomes_beta_and_has_a_finite_gradient():
     assert np.isfinite(of_x).all()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16", "mixed_bfloat16"])
+def test_every_type_gives_what_keras_gives(dtype):
+    ours, theirs = (
+        cls(epsilon=EPSILON, dtype=dtype) for cls in (LayerNormalization, keras.layers.LayerNormalization)
+    )
+    one, other = (layer(X) for layer in (ours, theirs))
+    assert one.dtype == other.dtype
+    tolerance = {"float64": 1e-6, "float16": 2e-3}.get(dtype, 2e-2)
+    np.testing.assert_allclose(tf.cast(one, "float64"), tf.cast(other, "float64"), atol=tolerance)
+
+
+def test_other_arguments_of_keras_are_refused():
+    with pytest.raises(TypeError, match="axis"):
+        LayerNormalization(axis=1)
+
+
 def test_weights_and_their_names_are_those_of_keras():
     ours, theirs = made(LayerNormalization), made(keras.layers.LayerNormalization)
     assert [w.name for w in ours.weights] == [w.name for w in theirs.weights]

@@ -10,6 +10,7 @@ from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, TokenAccuracy
 from keras_transformer.model import Transformer
 from keras_transformer.schedules import TransformerSchedule
+from keras_transformer.training.optimizers import Adam
 
 # Keras hands its variables to h5py in a way that NumPy 2 is about to refuse.
 saves_files = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -197,9 +198,9 @@ def test_metrics_start_again_every_epoch():
 class CountsCalls(Transformer):
     traces = 0
 
-    def call(self, inputs, training=None):
+    def encode(self, source_ids, training=None):
         self.traces += 1  # runs while a graph is made, not when it is used
-        return super().call(inputs, training=training)
+        return super().encode(source_ids, training=training)
 
 
 def test_batches_of_all_shapes_share_one_trace():
@@ -209,6 +210,68 @@ def test_batches_of_all_shapes_share_one_trace():
     assert model.traces == 1
     model.evaluate(dataset(), verbose=0)
     assert model.traces == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sharing": "none"},
+        {"sharing": "none", "output_bias": True, "norm_first": True},
+        {"sharing": "target_output", "output_bias": True},
+        {"positions": "learned", "norm_first": True},
+    ],
+)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_statistics_and_gradients_are_those_of_the_logits(changes, frozen):
+    model = small_model(**changes)
+    model.compile(keras.optimizers.SGD(1.0), LabelSmoothedCrossEntropy(0.1))
+    model.source_embedding.trainable = not frozen
+    inputs, labels = BATCHES[0]
+    assert model._logits_are_projected()
+
+    def value_and_gradients(compute):
+        with tf.GradientTape() as tape:
+            found = compute()
+            loss = tf.reduce_sum(found.loss)
+        return [*found, *map(tf.convert_to_tensor, tape.gradient(loss, model.trainable_variables))]
+
+    projected = value_and_gradients(lambda: model.statistics(inputs, labels))
+    by_logits = value_and_gradients(lambda: model.loss.statistics(labels, model(inputs)))
+    for one, other in zip(projected, by_logits, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5, rtol=1e-4)
+
+
+class OtherLogits(Transformer):
+    def _logits(self, x):
+        return 2 * super()._logits(x)
+
+
+class OtherDecode(Transformer):
+    def decode(self, target_ids, encoded, training=None):
+        return 2 * super().decode(target_ids, encoded, training=training)
+
+
+class OtherCall(Transformer):
+    def call(self, inputs, training=None):
+        return 2 * super().call(inputs, training=training)
+
+
+@pytest.mark.parametrize("cls", [OtherLogits, OtherDecode, OtherCall])
+def test_who_changes_the_logits_trains_on_them(cls):
+    model = cls(small_model().config)
+    model.compile("sgd")
+    inputs, labels = BATCHES[0]
+    wanted = model.loss.statistics(labels, model(inputs))
+    np.testing.assert_allclose(model.statistics(inputs, labels).loss, wanted.loss, rtol=1e-5)
+
+
+def test_adam_by_name_is_the_one_of_this_package_and_is_found_again():
+    model = small_model()
+    model.compile("adam")
+    assert type(model.optimizer) is Adam
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(model.optimizer))
+    assert type(again) is Adam
+    assert again.get_config() == model.optimizer.get_config()
 
 
 def test_dropout_acts_in_training_and_not_in_evaluation():

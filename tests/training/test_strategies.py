@@ -13,6 +13,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model import Transformer
+from keras_transformer.training.optimizers import Adam
 from keras_transformer.training.placement import mirrored
 
 VOCAB, PAD, BOS, EOS = 23, 0, 1, 2
@@ -69,7 +70,7 @@ def in_micro_batches(batch, count):
     return (shaped[0], shaped[1]), shaped[2]
 
 
-def make_model(strategy, optimizer, *, dtype="float32", **compile_arguments):
+def make_model(strategy, optimizer, *, dtype="float32", dropout=0.0, **compile_arguments):
     with strategy.scope():
         arguments = {
             "source_vocab_size": VOCAB,
@@ -79,9 +80,11 @@ def make_model(strategy, optimizer, *, dtype="float32", **compile_arguments):
             "d_model": 12,
             "d_ff": 17,
             "num_heads": 3,
-            "residual_dropout": 0.0,
-            "embedding_dropout": 0.0,
+            "residual_dropout": dropout,
+            "embedding_dropout": dropout,
+            "attention_dropout": dropout,
         }
+        keras.utils.set_random_seed(1)  # of the dropouts
         model = Transformer(ModelConfig(**arguments), dtype=dtype)
         rng = np.random.default_rng(0)
         model.set_weights([drawn(weight, rng) for weight in model.weights])
@@ -136,7 +139,7 @@ def fit_on(model, strategy, batches, micro_batches):
 
 OPTIMIZERS = {
     "sgd": (lambda: keras.optimizers.SGD(0.5), 1e-6),
-    "adam": (lambda: keras.optimizers.Adam(0.01, beta_2=0.98, epsilon=1e-9), 1e-4),
+    "adam": (lambda: Adam(0.01, beta_2=0.98, epsilon=1e-9), 1e-4),
     "clipped": (lambda: keras.optimizers.SGD(0.5, global_clipnorm=0.1), 1e-6),
     "decayed": (lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1), 1e-4),
 }
@@ -314,6 +317,30 @@ def test_xla_gives_the_same_steps(strategy, micro_batches):
     compiled, _ = fit(strategy(), same_shape, optimizer, micro_batches=micro_batches, jit_compile=True)
     for one, other in zip(plain.weights, compiled.weights, strict=True):
         np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-6, err_msg=one.path)
+
+
+@pytest.mark.parametrize("strategy", [one_device, slow(two_devices)])
+@pytest.mark.parametrize("micro_batches", [0, slow(4)])
+@pytest.mark.parametrize("dtype", ["float32", slow("mixed_bfloat16")])
+def test_steps_computed_again_for_the_gradient_are_the_same(strategy, micro_batches, dtype):
+    how = {"micro_batches": micro_batches, "dtype": dtype, "dropout": 0.3}
+    kept, again = (
+        fit(strategy(), BATCHES[:4], OPTIMIZERS["adam"][0], recompute=recompute, **how)[0]
+        for recompute in (False, True)
+    )
+    for one, other in zip(kept.weights, again.weights, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5, err_msg=one.path)
+
+
+@pytest.mark.slow
+def test_dropout_compiles_with_xla_and_drops_the_same():
+    same_shape = [rows(seed, (7, 3, 6, 1)) for seed in range(3)]
+    plain, compiled = (
+        fit(one_device(), same_shape, OPTIMIZERS["sgd"][0], dropout=0.3, jit_compile=jit)[0]
+        for jit in (False, True)
+    )
+    for one, other in zip(plain.weights, compiled.weights, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5, err_msg=one.path)
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
