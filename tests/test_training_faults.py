@@ -35,6 +35,7 @@ from keras_transformer.config import ModelConfig
 from keras_transformer.data.batching import TokenBatches
 from keras_transformer.data.portions import Portions
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.losses import LabelSmoothedCrossEntropy
 from keras_transformer.model import Transformer
 from keras_transformer.training import opening, steering, tensor_files
@@ -528,19 +529,19 @@ def test_f29_the_newest_checkpoint_is_damaged(what, make, place):
 
 
 def spoil(patch, step, replica=0):
-    """Makes the logits of one training step infinite, on one replica."""
-    call = Transformer.call
+    """Makes what the logits of one training step come from infinite, on one replica."""
+    decode = Transformer._decode
 
-    @functools.wraps(call)
-    def spoiled(self, inputs, training=None):
-        logits = call(self, inputs, training=training)
+    @functools.wraps(decode)
+    def spoiled(self, *args, training=None, **kwargs):
+        hidden, attended = decode(self, *args, training=training, **kwargs)
         if not training:
-            return logits
+            return hidden, attended
         here = tf.distribute.get_replica_context().replica_id_in_sync_group
         bad = tf.equal(self.optimizer.iterations.value, step - 1) & tf.equal(here, replica)
-        return logits * tf.where(bad, math.inf, 1.0)
+        return hidden * tf.where(bad, math.inf, 1.0), attended
 
-    patch.setattr(Transformer, "call", spoiled)
+    patch.setattr(Transformer, "_decode", spoiled)
 
 
 def test_f31_steps_that_are_not_finite_end_the_run(place):
@@ -641,7 +642,7 @@ def test_f33_a_signal_in_training_saves_the_step(number, code, place):
     ("owner", "name", "makes_run"),
     [
         (opening, "load_training_data", False),  # while the data are read
-        (keras.layers.LayerNormalization, "call", True),  # Keras changes an `Exception` of a layer
+        (LayerNormalization, "call", True),  # Keras changes an `Exception` of a layer
         (Translator, "translate", True),
     ],
 )
