@@ -472,7 +472,7 @@ class DeviceConfig:
             gradients are summed before the update. 0 for no limit.
         xla: compiles the training step with XLA; needs `data.padding="fixed"`.
         recompute: keeps only what enters each layer, and computes the rest again for the
-            gradient: less memory for long sentences and many layers, a third more time.
+            gradient: less memory for long sentences and many layers, about a fifth more time.
     """
 
     strategy: str = "auto"

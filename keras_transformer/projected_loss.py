@@ -1,4 +1,4 @@
-"""The loss of section 5.4 straight from what the decoder gives, in two passes over the logits.
+"""The loss of section 5.4 straight from what the decoder gives, without a gradient of the logits.
 
 A vocabulary of 32,000 makes logits, and their gradient, the largest arrays of a training step.
 With P the softmax of the logits H E^T, u the gradient from above of every token's loss, and the wanted

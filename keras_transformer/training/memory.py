@@ -113,7 +113,7 @@ def out_of_memory_message(shape, config, error):
     if suggested < present:
         advice.append(f"--set devices.batch_tokens={suggested} (the same batches, computed in smaller parts)")
     if not config.devices.recompute:
-        advice.append("--set devices.recompute=true (the same results in a third more time)")
+        advice.append("--set devices.recompute=true (the same results in about a fifth more time)")
     advice += [f"a data.max_length below {max_length}", "a smaller data.vocab_size"]
     return (
         f"out of memory: a batch of {rows:,} rows, {source:,} source and {target:,} target tokens each, "

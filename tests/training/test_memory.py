@@ -132,7 +132,7 @@ def test_the_message_names_shape_budget_and_what_to_lower_first():
         "out of memory: a batch of 128 rows, 49 source and 52 target tokens each, within "
         "devices.batch_tokens=6700 (OOM when allocating tensor with shape[6272,37000] and type float). "
         "Try --set devices.batch_tokens=3328 (the same batches, computed in smaller parts), "
-        "then --set devices.recompute=true (the same results in a third more time), "
+        "then --set devices.recompute=true (the same results in about a fifth more time), "
         "then a data.max_length below 256, then a smaller data.vocab_size"
     )
 
