@@ -34,3 +34,22 @@ def gathered(x, indices, axis=0):
 
         return tf.gather(x, indices, axis=axis)
     return ops.take(x, indices, axis=axis)
+
+
+def picked(x, indices):
+    """Picks along axis 1, for each row its own, by indices that are never negative.
+
+    Args:
+        x: tensor, shape `(rows, width, ...)`.
+        indices: int32, shape `(rows, n)`.
+
+    Returns:
+        Shape `(rows, n, ...)`.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.gather(x, indices, axis=1, batch_dims=1)
+    rows, width, *rest = ops.shape(x)
+    first = ops.arange(rows, dtype="int32") * width
+    return ops.take(ops.reshape(x, (-1, *rest)), first[:, None] + indices, axis=0)

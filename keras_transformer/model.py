@@ -6,7 +6,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.arrays import gathered, reshaped
+from keras_transformer.arrays import gathered, picked, reshaped
 from keras_transformer.config import ModelConfig, SpecialIds
 from keras_transformer.layers.attention import KeyValue
 from keras_transformer.layers.decoder import DecoderLayer
@@ -342,10 +342,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         Returns:
             `DecoderState`.
         """
-        batch, n, length = ops.shape(state.ancestors)
-        rows = ops.reshape(ops.arange(batch, dtype="int32")[:, None] * n + parents, (-1,))
-        ancestors = gathered(ops.reshape(state.ancestors, (batch * n, length)), rows, axis=0)
-        return state._replace(ancestors=ops.reshape(ancestors, (batch, n, length)))
+        return state._replace(ancestors=picked(state.ancestors, parents))
 
     def keep(self, state, sentences):
         """Leaves only some sentences in the batch.

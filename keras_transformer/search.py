@@ -32,7 +32,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.arrays import gathered
+from keras_transformer.arrays import gathered, picked, reshaped
 from keras_transformer.search_rules import (
     NEVER,
     best_continuations,
@@ -120,20 +120,22 @@ class Rules(NamedTuple):
             step: `Step`.
             ids: int32, shape `(rows, max_length)`, tokens so far.
             position: int32 scalar, how many they are.
-            forced_ids: int32, shape `(rows,)`, the next token of a prefix, or `pad_id`.
+            forced_ids: int32, shape `(rows,)`, the next token of a prefix, or `pad_id`; or `None`.
             number: int, how many are wanted at least.
         """
-        log_probs = ops.cast(step.logits, "float32")
-        if not step.normalized:
-            log_probs = ops.log_softmax(log_probs, axis=-1)
+        logits, normalized = ops.cast(step.logits, "float32"), step.normalized
         if self.no_repeat_ngram:
-            free = without_repeated_ngrams(log_probs, ids, position, self.no_repeat_ngram)
-            log_probs = ops.where((forced_ids == self.pad_id)[:, None], free, log_probs)
+            logits = logits if normalized else ops.log_softmax(logits, axis=-1)
+            free = without_repeated_ngrams(logits, ids, position, self.no_repeat_ngram)
+            if forced_ids is not None:
+                free = ops.where((forced_ids == self.pad_id)[:, None], free, logits)
+            logits, normalized = free, True
         return best_continuations(
-            log_probs,
+            logits,
             number,
+            normalized=normalized,
             blocked_ids=self.forbidden_ids,
-            eos_too_early=position < self.min_length,
+            eos_too_early=position < self.min_length if self.min_length else None,
             eos_id=self.eos_id,
             forced_ids=forced_ids,
             pad_id=self.pad_id,
@@ -177,7 +179,7 @@ def greedy_search(
 
     def choose(log_probs, ids, position, sentences):
         best = ops.argmax(log_probs, axis=-1)  # blocked tokens may stand before it
-        return tuple(_take(x, best[:, None])[:, 0] for x in (log_probs, ids))
+        return tuple(picked(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
     return _walk(step, state, first_ids, rules, sentences, max_length, choose, 1, 1, keep)
 
@@ -220,7 +222,7 @@ def sample(
     def choose(log_probs, ids, position, sentences):
         # Best first, but for what is blocked.
         order = ops.cast(ops.argsort(-log_probs, axis=-1), "int32")
-        log_probs, ids = _take(log_probs, order), _take(ids, order)
+        log_probs, ids = picked(log_probs, order), picked(ids, order)
         drawn = log_probs if not top_k else log_probs[:, :top_k]
         weights = ops.exp((drawn - drawn[:, :1]) / temperature)
         weights = ops.where(drawn > NEVER, weights, 0.0)
@@ -231,7 +233,7 @@ def sample(
         passed = cumulative <= uniform * cumulative[:, -1:]
         last = ops.sum(ops.cast(weights > 0, "int32"), axis=-1) - 1  # rounding may pass them all
         index = ops.minimum(ops.sum(ops.cast(passed, "int32"), axis=-1), ops.maximum(last, 0))
-        return tuple(_take(x, index[:, None])[:, 0] for x in (log_probs, ids))
+        return tuple(picked(x, index[:, None])[:, 0] for x in (log_probs, ids))
 
     number = top_k or 10**9
     return _walk(step, state, first_ids, rules, sentences, max_length, choose, number, n_best, keep)
@@ -286,7 +288,7 @@ def beam_search(
 
     def advance(position, sentences, beams, state):
         taken = step(ops.reshape(beams.last_ids, (-1,)), position, state)
-        forced_ids = ops.repeat(_forced(sentences, position), beam_size)
+        forced_ids = _forced(sentences, position, beam_size)
         ids = _flat(beams.ids)
         added, next_ids = rules.continuations(taken, ids, position, forced_ids, looked_at)
         total = ops.reshape(beams.log_probs, (-1, 1)) + added
@@ -297,8 +299,8 @@ def beam_search(
         )
         best = ops.cast(best, "int32")
         parents = best // width
-        next_ids = _take(ops.reshape(next_ids, (-1, beam_size * width)), best)
-        ids = _write(_take(beams.ids, parents), next_ids, position)
+        next_ids = picked(ops.reshape(next_ids, (-1, beam_size * width)), best)
+        ids = _write(picked(beams.ids, parents), next_ids, position)
 
         ends = next_ids == rules.eos_id
         # Under "first", the many ends that are tried in vain would be all that is ever found.
@@ -315,7 +317,7 @@ def beam_search(
         )
         log_probs, alive = ops.top_k(ops.where(ends, NEVER, total), beam_size)
         alive = ops.cast(alive, "int32")
-        state = reorder(taken.state, _take(parents, alive))
+        state = reorder(taken.state, picked(parents, alive))
 
         limits = sentences.limits
         enough = finished.scores[:, n_best - 1]
@@ -323,7 +325,7 @@ def beam_search(
         done = (enough >= bound) | (position + 1 >= limits)
         if stop == "first":
             done |= finished.scores[:, -1] > NEVER
-        beams = _Beams(_take(next_ids, alive), _take(ids, alive), log_probs, finished)
+        beams = _Beams(picked(next_ids, alive), picked(ids, alive), log_probs, finished)
         return beams, done, state
 
     batch = ops.shape(first_ids)[0]
@@ -366,15 +368,21 @@ class _Beams(NamedTuple):
     finished: _Finished
 
 
-class _Loop(NamedTuple):
-    """The sentences that are left in the batch, and what was found for all of them."""
+class _Walk(NamedTuple):
+    """How far the sentences have come that are left in the batch."""
 
     position: object  # int32, scalar
-    numbers: object  # int32, (left,): which sentences are left
     done: object  # bool, (left,)
-    sentences: Sentences
-    found: object  # _Path or _Beams, of those that are left
+    found: object  # _Path or _Beams
     state: object  # nested tensors
+
+
+class _Batch(NamedTuple):
+    """The sentences that are left in the batch, and what was found for all of them."""
+
+    numbers: object  # int32, (left,): which sentences are left
+    sentences: Sentences
+    walk: _Walk
     results: object  # _Path or _Beams, of all; written when sentences leave
 
 
@@ -388,7 +396,7 @@ def _walk(step, state, first_ids, rules, sentences, max_length, choose, number, 
 
     def advance(position, sentences, path, state):
         taken = step(ops.reshape(path.last_ids, (-1,)), position, state)
-        forced_ids = ops.repeat(_forced(sentences, position), n)
+        forced_ids = _forced(sentences, position, n)
         allowed = rules.continuations(taken, _flat(path.ids), position, forced_ids, number)
         log_probs, ids = (ops.reshape(x, (-1, n)) for x in choose(*allowed, position, sentences))
         new = _Path(
@@ -422,54 +430,64 @@ def _walk(step, state, first_ids, rules, sentences, max_length, choose, number, 
 
 def _run(advance, found, sentences, state, n, keep):
     """Calls `advance` until every sentence is done; a done one no longer changes."""
-    batch = sentences.limits.shape[0]
     keep = _keep_rows(n) if keep is None else keep
-    # Where the graph is made for one size of batch it has to stay; so does JAX.
-    shrinks = batch is None
+    walk = _Walk(ops.zeros((), dtype="int32"), sentences.limits < 1, found, state)
+    if sentences.limits.shape[0] is not None:
+        # Where the graph is made for one size of batch it has to stay; so does JAX.
+        return _walked(advance, sentences, walk, 1.0).found
 
-    def body(loop):
-        found, done, state = advance(loop.position, loop.sentences, loop.found, loop.state)
-        found = _frozen(loop.done, loop.found, found)
-        new = loop._replace(position=loop.position + 1, done=loop.done | done, found=found, state=state)
-        if shrinks:
-            size = ops.shape(new.done)[0]
-            num_done = ops.sum(ops.cast(new.done, "int32"))
-            share = ops.cast(num_done, "float32") / ops.cast(size, "float32")
-            worth_it = (share >= DONE_BEFORE_SHRINKING) & (num_done < size)
-            new = ops.cond(worth_it, lambda: _shrunk(new, keep), lambda: new)
-        return (keras.tree.map_structure(_with_shape_of, loop, new),)
+    def body(batch):
+        walk = _walked(advance, batch.sentences, batch.walk, DONE_BEFORE_SHRINKING)
+        smaller = _shrunk(batch._replace(walk=walk), keep)
+        return (keras.tree.map_structure(_with_shape_of, batch, smaller),)
 
-    numbers_ = ops.arange(ops.shape(sentences.limits)[0], dtype="int32")
-    loop = _Loop(ops.zeros((), dtype="int32"), numbers_, sentences.limits < 1, sentences, found, state, found)
-    loop = keras.tree.map_structure(ops.convert_to_tensor, loop)
-    (loop,) = ops.while_loop(lambda loop: ops.logical_not(ops.all(loop.done)), body, (loop,))
-    return _with_results(loop).results
+    # A loop within a loop: a condition in each step would cost more than a small step itself.
+    batch = _Batch(ops.arange(ops.shape(sentences.limits)[0], dtype="int32"), sentences, walk, found)
+    batch = keras.tree.map_structure(ops.convert_to_tensor, batch)
+    (batch,) = ops.while_loop(lambda batch: ops.shape(batch.numbers)[0] > 0, body, (batch,))
+    return batch.results
 
 
-def _shrunk(loop, keep):
-    """Leaves the sentences that are done out of the batch."""
-    loop = _with_results(loop)
-    left = ops.cast(ops.nonzero(ops.logical_not(loop.done))[0], "int32")
+def _walked(advance, sentences, walk, share):
+    """Calls `advance` until this share of the sentences is done."""
+
+    def goes_on(walk):
+        num_done = ops.sum(ops.cast(walk.done, "float32"))
+        return num_done < share * ops.cast(ops.size(walk.done), "float32")
+
+    def body(walk):
+        found, done, state = advance(walk.position, sentences, walk.found, walk.state)
+        found = _frozen(walk.done, walk.found, found)
+        new = _Walk(walk.position + 1, walk.done | done, found, state)
+        return (keras.tree.map_structure(_with_shape_of, walk, new),)
+
+    walk = keras.tree.map_structure(ops.convert_to_tensor, walk)
+    (walk,) = ops.while_loop(goes_on, body, (walk,))
+    return walk
+
+
+def _shrunk(batch, keep):
+    """Leaves the sentences that are done out of the batch, and writes what was found."""
+    walk = batch.walk
+    left = ops.cast(ops.nonzero(ops.logical_not(walk.done))[0], "int32")
 
     def take(x):
         return gathered(x, left, axis=0)
 
-    return _Loop(
-        loop.position,
-        take(loop.numbers),
-        take(loop.done),
-        keras.tree.map_structure(take, loop.sentences),
-        keras.tree.map_structure(take, loop.found),
-        keep(loop.state, left),
-        loop.results,
-    )
-
-
-def _with_results(loop):
     def write(results, found):
-        return ops.scatter_update(results, loop.numbers[:, None], found)
+        return ops.scatter_update(results, batch.numbers[:, None], found)
 
-    return loop._replace(results=keras.tree.map_structure(write, loop.results, loop.found))
+    return _Batch(
+        take(batch.numbers),
+        keras.tree.map_structure(take, batch.sentences),
+        _Walk(
+            walk.position,
+            take(walk.done),
+            keras.tree.map_structure(take, walk.found),
+            keep(walk.state, left),
+        ),
+        keras.tree.map_structure(write, batch.results, walk.found),
+    )
 
 
 def _with_shape_of(old, new):
@@ -489,7 +507,7 @@ def _frozen(done, old, new):
 
 def _columns(flags, values):
     """Gives flags as many axes as `values` has, by adding some at the end."""
-    return ops.reshape(flags, (*ops.shape(flags), *[1] * (len(values.shape) - len(flags.shape))))
+    return reshaped(flags, (*ops.shape(flags), *[1] * (len(values.shape) - len(flags.shape))))
 
 
 def _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms=None):
@@ -509,10 +527,12 @@ def _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms=N
     return Sentences(limits, prefix_ids, uniforms)
 
 
-def _forced(sentences, position):
-    """The next token of each prefix, or padding: int32, `(batch,)`."""
+def _forced(sentences, position, n):
+    """The next token of each prefix, or padding: int32, `(batch * n,)`; `None` without prefixes."""
+    if sentences.prefix_ids.shape[1] == 1:
+        return None
     last = ops.shape(sentences.prefix_ids)[1] - 1
-    return gathered(sentences.prefix_ids, ops.minimum(position, last), axis=1)
+    return ops.repeat(gathered(sentences.prefix_ids, ops.minimum(position, last), axis=1), n)
 
 
 def _flat(ids):
@@ -526,15 +546,11 @@ def _write(ids, new_ids, position):
     return ops.where(here, new_ids[..., None], ids)
 
 
-def _rows(index, width):
-    """Row numbers, in `(batch * width, ...)`, of indices `(batch, n)` below `width`."""
-    first = ops.arange(ops.shape(index)[0], dtype="int32") * width
-    return first[:, None] + index
-
-
 def _gather_rows(state, parents):
     """`reorder` for a state whose tensors all have `rows` rows."""
-    rows = ops.reshape(_rows(parents, ops.shape(parents)[1]), (-1,))
+    batch, n = ops.shape(parents)
+    first = ops.arange(batch, dtype="int32") * n
+    rows = ops.reshape(first[:, None] + parents, (-1,))
     return keras.tree.map_structure(lambda x: gathered(x, rows, axis=0), state)
 
 
@@ -548,27 +564,12 @@ def _keep_rows(n):
     return keep
 
 
-def _take(values, index):
-    """Picks along axis 1, per sentence.
-
-    Args:
-        values: shape `(batch, width, ...)`.
-        index: int32, shape `(batch, n)`.
-
-    Returns:
-        Shape `(batch, n, ...)`.
-    """
-    _, width, *rest = ops.shape(values)
-    values = ops.reshape(values, (-1, *rest))
-    return gathered(values, _rows(index, width), axis=0)
-
-
 def _best_finished(old, new):
     """Merges two lists of finished hypotheses into one, as long as the first."""
     both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
     scores, best = ops.top_k(both.scores, old.scores.shape[1])
     best = ops.cast(best, "int32")
-    return _Finished(_take(both.ids, best), scores, _take(both.log_probs, best), _take(both.lengths, best))
+    return _Finished(picked(both.ids, best), scores, picked(both.log_probs, best), picked(both.lengths, best))
 
 
 def _n_best(beams, limits, n_best, rules):
@@ -590,7 +591,7 @@ def _n_best(beams, limits, n_best, rules):
     finished = place < num_finished
     index = ops.where(finished, place, beam_size + place - num_finished)
     ids, scores, log_probs, lengths = (
-        _take(ops.concatenate(pair, axis=1), index) for pair in zip(beams.finished, cut_off, strict=True)
+        picked(ops.concatenate(pair, axis=1), index) for pair in zip(beams.finished, cut_off, strict=True)
     )
     return _blank_empty_places(ids, scores, log_probs, lengths, finished, rules.pad_id)
 

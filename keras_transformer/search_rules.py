@@ -7,7 +7,7 @@ import math
 
 from keras import ops
 
-from keras_transformer.arrays import gathered
+from keras_transformer.arrays import gathered, picked
 from keras_transformer.config import LENGTH_PENALTIES
 
 NEVER = -math.inf  # the log-probability of what cannot happen: an empty place
@@ -43,16 +43,20 @@ def length_penalty(length, alpha, formula="gnmt"):
     return ops.ones_like(length)
 
 
-def best_continuations(log_probs, number, *, blocked_ids, eos_too_early, eos_id, forced_ids, pad_id):
+def best_continuations(
+    logits, number, *, blocked_ids, eos_too_early, eos_id, forced_ids, pad_id, normalized=False
+):
     """The most probable tokens which the rules allow each row.
 
     Args:
-        log_probs: float32, shape `(rows, vocab_size)`: of the next token; not a number where
+        logits: float32, shape `(rows, vocab_size)`: of the next token; not a number where
             the model gave none.
         number: int, how many are wanted.
         blocked_ids: ints, tokens that are never allowed unless forced.
-        eos_too_early: bool scalar, `eos_id` is not allowed now.
-        forced_ids: int32, shape `(rows,)`, the one allowed token, or `pad_id` for any.
+        eos_too_early: bool scalar, `eos_id` is not allowed now; or `None`, it is.
+        forced_ids: int32, shape `(rows,)`, the one allowed token, or `pad_id` for any; or `None`,
+            any for all.
+        normalized: the logits are log-probabilities.
 
     Returns:
         `(log_probs, ids)`, float32 and int32, shape `(rows, n)`, the best first where allowed;
@@ -60,16 +64,26 @@ def best_continuations(log_probs, number, *, blocked_ids, eos_too_early, eos_id,
         allowed have `NEVER`.
     """
     # So many more than are wanted, that enough are left: cheaper than masking all of them.
-    number = min(number + len(blocked_ids) + 1, log_probs.shape[-1])
-    best, ids = _largest(log_probs, number)
+    number = min(number + len(blocked_ids) + 1, logits.shape[-1])
+    best, ids = _largest(logits, number)
+    top, of_top = 0.0, 0.0
+    if not normalized:
+        # The probability of the best is never too small for its logarithm, and softmax takes
+        # half the time of log_softmax.
+        top = best[:, :1]
+        of_top = ops.log(picked(ops.softmax(logits, axis=-1), ids[:, :1]))
+        best = (best - top) + of_top
     allowed = best > NEVER  # not a number is not greater
     for one in blocked_ids:
         allowed &= ids != one
-    allowed &= ~((ids == eos_id) & eos_too_early)
+    if eos_too_early is not None:
+        allowed &= ~((ids == eos_id) & eos_too_early)
+    if forced_ids is None:
+        return ops.where(allowed, best, NEVER), ids
 
     forced = (forced_ids != pad_id)[:, None]
     first = ops.arange(number)[None] == 0
-    forced_log_probs = ops.take_along_axis(log_probs, forced_ids[:, None], axis=1)
+    forced_log_probs = (picked(logits, forced_ids[:, None]) - top) + of_top
     best = ops.where(forced, forced_log_probs, best)
     allowed = ops.where(forced, first & (forced_log_probs > NEVER), allowed)
     return ops.where(allowed, best, NEVER), ops.where(forced, forced_ids[:, None], ids)
@@ -112,12 +126,10 @@ def _largest(values, number):
     if width // block <= number:
         best, ids = ops.top_k(values, number)
         return best, ops.cast(ids, "int32")
-    rows = ops.shape(values)[0]
     blocks = ops.reshape(values, (-1, width // block, block))
     _, chosen = ops.top_k(ops.max(blocks, axis=-1), number)
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)  # among equals, the lower id first
-    numbers = ops.arange(rows, dtype="int32")[:, None] * (width // block) + chosen
-    held = gathered(ops.reshape(values, (-1, block)), numbers, axis=0)
-    best, places = ops.top_k(ops.reshape(held, (-1, number * block)), number)
+    held = ops.reshape(picked(blocks, chosen), (-1, number * block))
+    best, places = ops.top_k(held, number)
     places = ops.cast(places, "int32")
-    return best, ops.take_along_axis(chosen, places // block, axis=1) * block + places % block
+    return best, picked(chosen, places // block) * block + places % block

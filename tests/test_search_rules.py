@@ -7,7 +7,7 @@ from keras import ops
 from keras_transformer.search_rules import NEVER, best_continuations, without_repeated_ngrams
 
 PAD, EOS = 0, 2
-NO_END = {"eos_too_early": False, "eos_id": EOS, "pad_id": PAD}
+NO_END = {"eos_too_early": False, "eos_id": EOS, "pad_id": PAD, "normalized": True}
 
 
 def continuations(log_probs, number, *, forced=None, blocked=(), **settings):
@@ -47,12 +47,40 @@ def test_the_best_are_those_of_sorting(vocab_size, number):
         assert (log_probs[allowed][:number].tolist(), chosen[allowed][:number].tolist()) == wanted
 
 
+@pytest.mark.parametrize("scale", [1, 40, 3000])
+@pytest.mark.parametrize("vocab_size", [31, 960])
+def test_log_probabilities_are_those_of_all_tokens_also_of_blocked_ones(vocab_size, scale):
+    logits = np.random.default_rng(vocab_size).normal(0, scale, (7, vocab_size)).astype("float32")
+    exact = logits.astype("float64")
+    exact -= exact.max(axis=1, keepdims=True)
+    exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    least = 4 + logits[:, 4:].argmin(axis=1)  # no special token
+    forced = [PAD] * 5 + least[5:].tolist()
+    blocked = (1, int(logits[0].argmax()), int(logits[1].argmax()))
+    found, ids = continuations(logits, 3, forced=forced, blocked=blocked, normalized=False)
+    for row in range(7):
+        allowed = found[row] > NEVER
+        assert allowed.any()
+        np.testing.assert_allclose(found[row][allowed], exact[row][ids[row][allowed]], rtol=2e-7, atol=2e-6)
+    assert ids[5:, 0].tolist() == least[5:].tolist()
+
+
+def test_without_prefixes_and_a_least_length_all_is_as_with_empty_ones():
+    logits = np.random.default_rng(7).normal(0, 1, (5, 31)).astype("float32")
+    with_empty = continuations(logits, 3, blocked=(1, 3))
+    rules = {"blocked_ids": (1, 3), "eos_id": EOS, "pad_id": PAD, "normalized": True}
+    without = best_continuations(ops.array(logits), 3, eos_too_early=None, forced_ids=None, **rules)
+    for one, other in zip(with_empty, without, strict=True):
+        np.testing.assert_array_equal(one, ops.convert_to_numpy(other))
+
+
 def test_a_row_that_is_not_a_number_has_no_continuation():
     rows = np.full((2, 960), np.nan, "float32")
     rows[1] = np.linspace(-9, -1, 960)
-    found, ids = continuations(rows, 2)
-    assert (found[0] == NEVER).all()
-    assert ids[1, :2].tolist() == [959, 958]
+    for normalized in (True, False):
+        found, ids = continuations(rows, 2, normalized=normalized)
+        assert (found[0] == NEVER).all()
+        assert ids[1, :2].tolist() == [959, 958]
 
 
 def test_an_end_is_blocked_while_it_is_too_early():

@@ -260,6 +260,7 @@ def test_few_functions_of_the_model_side_import_tensorflow():
     ]
     assert sorted(found) == [
         ("arrays", "gathered"),
+        ("arrays", "picked"),
         ("layers.dropout", "_fold_in_replica"),
         ("layers.dropout", "_kept"),
         ("layers.normalization", "_read"),
