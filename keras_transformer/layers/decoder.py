@@ -5,10 +5,9 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention import KeyValue, MultiHeadAttention
-from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.attention import KeyValue
 from keras_transformer.layers.projection import PACKAGE
-from keras_transformer.layers.residual import Residual
+from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.masks import causal_mask
 
 
@@ -41,20 +40,10 @@ class DecoderStep(NamedTuple):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class DecoderLayer(keras.layers.Layer):
+class DecoderLayer(TransformerLayer):
     """Masked self-attention, attention to the encoder, feed-forward; three residuals.
 
-    Args:
-        num_heads: h.
-        key_dim: d_k of each head.
-        value_dim: d_v of each head; `None` is `key_dim`.
-        d_ff: inner width of the feed-forward network.
-        residual_dropout: rate on each sublayer's output.
-        attention_dropout: rate on attention weights (0 in the paper).
-        relu_dropout: rate inside the feed-forward network (0 in the paper).
-        norm_first: normalises before each sublayer rather than after it.
-        layer_norm_epsilon: added to the variance.
-        attention_bias: biases in the attention projections (none in the paper).
+    Args: those of `TransformerLayer`.
 
     Call arguments:
         inputs: float, shape `(batch, target_len, d_model)`.
@@ -68,55 +57,7 @@ class DecoderLayer(keras.layers.Layer):
         float, shape as `inputs`.
     """
 
-    def __init__(
-        self,
-        *,
-        num_heads,
-        key_dim,
-        d_ff,
-        value_dim=None,
-        residual_dropout=0.1,
-        attention_dropout=0.0,
-        relu_dropout=0.0,
-        norm_first=False,
-        layer_norm_epsilon=1e-6,
-        attention_bias=False,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
-        self.d_ff = d_ff
-        self.residual_dropout = residual_dropout
-        self.attention_dropout = attention_dropout
-        self.relu_dropout = relu_dropout
-        self.norm_first = norm_first
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.attention_bias = attention_bias
-        self.supports_masking = True
-
-        policy = self.dtype_policy
-        attention = {
-            "num_heads": num_heads,
-            "key_dim": key_dim,
-            "value_dim": value_dim,
-            "dropout": attention_dropout,
-            "use_bias": attention_bias,
-            "dtype": policy,
-        }
-        residual = {
-            "dropout": residual_dropout,
-            "norm_first": norm_first,
-            "epsilon": layer_norm_epsilon,
-            "dtype": policy,
-        }
-        self.self_attention = MultiHeadAttention(name="self_attention", **attention)
-        self.self_attention_residual = Residual(name="self_attention_residual", **residual)
-        self.cross_attention = MultiHeadAttention(name="cross_attention", **attention)
-        self.cross_attention_residual = Residual(name="cross_attention_residual", **residual)
-        self.feed_forward = FeedForward(d_ff, dropout=relu_dropout, name="feed_forward", dtype=policy)
-        self.feed_forward_residual = Residual(name="feed_forward_residual", **residual)
+    attentions = ("self_attention", "cross_attention")
 
     def build(self, inputs_shape, encoder_output_shape):
         self.self_attention.build(inputs_shape, inputs_shape)
@@ -199,21 +140,3 @@ class DecoderLayer(keras.layers.Layer):
 
         y = self.feed_forward(self.feed_forward_residual.enter(x))
         return DecoderStep(self.feed_forward_residual.leave(x, y), attended.cache)
-
-    def compute_output_shape(self, inputs_shape, encoder_output_shape):
-        return inputs_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "d_ff": self.d_ff,
-            "residual_dropout": self.residual_dropout,
-            "attention_dropout": self.attention_dropout,
-            "relu_dropout": self.relu_dropout,
-            "norm_first": self.norm_first,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "attention_bias": self.attention_bias,
-        }

@@ -2,27 +2,16 @@
 
 import keras
 
-from keras_transformer.layers.attention import Attention, MultiHeadAttention
-from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.attention import Attention
 from keras_transformer.layers.projection import PACKAGE
-from keras_transformer.layers.residual import Residual
+from keras_transformer.layers.transformer_layer import TransformerLayer
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class EncoderLayer(keras.layers.Layer):
+class EncoderLayer(TransformerLayer):
     """Self-attention, then feed-forward, each within a residual connection.
 
-    Args:
-        num_heads: h.
-        key_dim: d_k of each head.
-        value_dim: d_v of each head; `None` is `key_dim`.
-        d_ff: inner width of the feed-forward network.
-        residual_dropout: rate on each sublayer's output.
-        attention_dropout: rate on attention weights (0 in the paper).
-        relu_dropout: rate inside the feed-forward network (0 in the paper).
-        norm_first: normalises before each sublayer rather than after it.
-        layer_norm_epsilon: added to the variance.
-        attention_bias: biases in the attention projections (none in the paper).
+    Args: those of `TransformerLayer`.
 
     Call arguments:
         inputs: float, shape `(batch, length, d_model)`.
@@ -32,54 +21,6 @@ class EncoderLayer(keras.layers.Layer):
     Returns:
         float, shape as `inputs`.
     """
-
-    def __init__(
-        self,
-        *,
-        num_heads,
-        key_dim,
-        d_ff,
-        value_dim=None,
-        residual_dropout=0.1,
-        attention_dropout=0.0,
-        relu_dropout=0.0,
-        norm_first=False,
-        layer_norm_epsilon=1e-6,
-        attention_bias=False,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
-        self.d_ff = d_ff
-        self.residual_dropout = residual_dropout
-        self.attention_dropout = attention_dropout
-        self.relu_dropout = relu_dropout
-        self.norm_first = norm_first
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.attention_bias = attention_bias
-        self.supports_masking = True
-
-        policy = self.dtype_policy
-        residual = {
-            "dropout": residual_dropout,
-            "norm_first": norm_first,
-            "epsilon": layer_norm_epsilon,
-            "dtype": policy,
-        }
-        self.self_attention = MultiHeadAttention(
-            num_heads,
-            key_dim,
-            value_dim=value_dim,
-            dropout=attention_dropout,
-            use_bias=attention_bias,
-            name="self_attention",
-            dtype=policy,
-        )
-        self.self_attention_residual = Residual(name="self_attention_residual", **residual)
-        self.feed_forward = FeedForward(d_ff, dropout=relu_dropout, name="feed_forward", dtype=policy)
-        self.feed_forward_residual = Residual(name="feed_forward_residual", **residual)
 
     def build(self, inputs_shape):
         self.self_attention.build(inputs_shape, inputs_shape)
@@ -107,21 +48,3 @@ class EncoderLayer(keras.layers.Layer):
         y = self.feed_forward_residual.enter(x)
         y = self.feed_forward(y, training=training)
         return Attention(self.feed_forward_residual.leave(x, y, training=training), attended.weights)
-
-    def compute_output_shape(self, inputs_shape):
-        return inputs_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "d_ff": self.d_ff,
-            "residual_dropout": self.residual_dropout,
-            "attention_dropout": self.attention_dropout,
-            "relu_dropout": self.relu_dropout,
-            "norm_first": self.norm_first,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "attention_bias": self.attention_bias,
-        }
