@@ -5,6 +5,15 @@ import difflib
 import inspect
 import re
 
+# What a vocabulary that is given has decided already.
+VOCABULARY_SETTINGS = (
+    "data.vocab_size",
+    "data.model_type",
+    "data.separate_vocabularies",
+    "data.normalization",
+    "data.split_digits",
+)
+
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 

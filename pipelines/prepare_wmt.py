@@ -13,15 +13,7 @@ import os
 import pathlib
 import sys
 
-from command_line import Parser
-
-VOCABULARY_SETTINGS = (
-    "data.vocab_size",
-    "data.model_type",
-    "data.separate_vocabularies",
-    "data.normalization",
-    "data.split_digits",
-)
+from command_line import VOCABULARY_SETTINGS, Parser
 
 
 def parse_args(argv=None):

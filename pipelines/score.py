@@ -11,12 +11,11 @@ alignment. The last line on standard error has the perplexity per sub-word token
 
 import contextlib
 import math
-import os
 import sys
 import time
 
 from command_line import Parser
-from startup import end_on_sigterm, import_quietly, report_os_error
+from startup import end_on_sigterm, exit_code, import_quietly
 
 
 def parse_args(argv=None):
@@ -68,7 +67,8 @@ def main(argv=None, stdin=None, stdout=None):
     stdin = sys.stdin.buffer if stdin is None else stdin
     stdout = sys.stdout.buffer if stdout is None else stdout
     import_quietly()
-    try:
+
+    def work():
         from keras_transformer.data.streaming import stream_columns, stream_files
         from keras_transformer.files import check_output, written_atomically
         from keras_transformer.scoring import Scorer
@@ -87,17 +87,8 @@ def main(argv=None, stdin=None, stdout=None):
             chunks = stream_columns(stdin, "standard input", 1 if stdin.isatty() else args.chunk_lines)
         with written_atomically(args.output) if args.output else contextlib.nullcontext(stdout) as file:
             print(_score(scorer, chunks, names, args, file), file=sys.stderr)
-    except BrokenPipeError:
-        # Whoever read the scores has had enough; Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        return report_os_error("score.py", error, args.output or "standard output")
-    except ValueError as error:
-        print(f"score.py: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_code("score.py", work, args.output or "standard output")
 
 
 def _score(scorer, chunks, names, args, file):

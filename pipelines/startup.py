@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 
+READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SIGPIPE
+
 
 def import_quietly(module="keras_transformer.model", *, batches_at_once=False):
     """Sets TensorFlow up and imports a module of the package without TensorFlow's chatter.
@@ -108,3 +110,31 @@ def report_os_error(program, error, output):
     remedy = ". Make room, and run it again" if full else ". Name another, or see to its permissions"
     print(f"{program}: {reason}{remedy}", file=sys.stderr)
     return 3 if full else 2
+
+
+def exit_code(program, work, output):
+    """Calls `work` and returns the exit code of the program, which says why it failed in one line.
+
+    Args:
+        program: name that the line begins with.
+        work: function without arguments.
+        output: what is written to, which errors of writing do not name.
+
+    Returns:
+        0; 2 where the input was refused, 3 where the disk is full, 130 after Ctrl-C, and
+        `READER_LEFT` where nobody reads on.
+    """
+    try:
+        work()
+    except BrokenPipeError:
+        # Whoever read the lines has had enough; Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_LEFT
+    except OSError as error:
+        return report_os_error(program, error, output)
+    except ValueError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0

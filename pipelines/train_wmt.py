@@ -19,16 +19,8 @@ import itertools
 import os
 import sys
 
-from command_line import Parser
+from command_line import VOCABULARY_SETTINGS, Parser
 from startup import import_quietly
-
-VOCABULARY_SETTINGS = (
-    "data.vocab_size",
-    "data.model_type",
-    "data.separate_vocabularies",
-    "data.normalization",
-    "data.split_digits",
-)
 
 
 def parse_args(argv=None):

@@ -17,9 +17,7 @@ import sys
 
 from command_line import Parser
 from search_flags import add_search_flags, number_of_threads, search_settings
-from startup import end_on_sigterm, open_closed_streams, report_os_error
-
-READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SIGPIPE
+from startup import READER_LEFT, end_on_sigterm, exit_code, open_closed_streams
 
 
 def parse_args(argv=None):
@@ -68,7 +66,8 @@ def main(argv=None, stdin=None, stdout=None):
     args = parse_args(argv)
     if open_closed_streams() and stdout is None and not args.output:
         return READER_LEFT
-    try:
+
+    def work():
         search = search_settings(args, args.runs[0])
         with contextlib.ExitStack() as stack:
             source, prefixes = open_inputs(args, stdin, stack)
@@ -77,18 +76,8 @@ def main(argv=None, stdin=None, stdout=None):
             # After the imports, during which a signal ends the program on the spot.
             output = open_output(args, stdout, stack)
             translate(args, search, threads, source, prefixes, output)
-    except BrokenPipeError:
-        # Whoever read the translations has had enough; Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return READER_LEFT
-    except OSError as error:
-        return report_os_error("translate.py", error, args.output or "standard output")
-    except ValueError as error:
-        print(f"translate.py: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_code("translate.py", work, args.output or "standard output")
 
 
 def open_inputs(args, stdin, stack):

@@ -13,9 +13,7 @@ import sys
 
 from command_line import Parser
 from search_flags import SETTINGS, add_search_flags, refuse_without_sampling
-from startup import open_closed_streams, report_os_error
-
-READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SIGPIPE
+from startup import READER_LEFT, exit_code, open_closed_streams
 
 
 def parse_args(argv=None):
@@ -56,22 +54,13 @@ def main(argv=None, stdin=None, stdout=None):
     args = parse_args(argv)
     if open_closed_streams() and stdout is None:
         return READER_LEFT
-    try:
+
+    def work():
         # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
-        stdin = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
-        translate(args, stdin, sys.stdout.buffer if stdout is None else stdout)
-    except BrokenPipeError:
-        # Whoever read the translations has had enough; Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return READER_LEFT
-    except OSError as error:
-        return report_os_error("translate_ctranslate2.py", error, "standard output")
-    except ValueError as error:
-        print(f"translate_ctranslate2.py: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        source = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
+        translate(args, source, sys.stdout.buffer if stdout is None else stdout)
+
+    return exit_code("translate_ctranslate2.py", work, "standard output")
 
 
 def translate(args, stdin, output):
