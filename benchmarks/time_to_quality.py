@@ -38,6 +38,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import sys
@@ -132,8 +133,16 @@ def run(args):
     out = pathlib.Path(args.out)
     if out.exists():
         raise ValueError(f"{out}: is there already. Name a new folder as --out")
+    if not shutil.which(args.peer_python):
+        raise ValueError(
+            f"{args.peer_python}: no such program. Name the Python of OpenNMT-tf as --peer-python"
+        )
     out.mkdir(parents=True)
-    corpus, facts = prepare(args, out)
+    try:
+        corpus, facts = prepare(args, out)
+    except BaseException:
+        shutil.rmtree(out)  # the same command, put right, makes it again
+        raise
     cores = args.cores[::-1] if args.swap else args.cores or (None, None)
     contestants = [Ours(args, out, cores[0], facts), Peer(args, out, cores[1], corpus)]
     path = out / "records.jsonl"

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import importlib
 import os
 import signal
@@ -94,7 +95,21 @@ def _no_stderr():
 def end_on_sigterm():
     """Lets SIGTERM end the program as Ctrl-C does, unfinished files removed, with code 143."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number, frame):
+    # Python drops what is raised in a callback of the garbage collector (JAX has one) or a
+    # `__del__`; the signal is sent once more, then.
+    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while frame is not None:
+        if frame.f_code in callbacks or frame.f_code.co_name == "__del__":
+            again = threading.Timer(0.05, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
+        frame = frame.f_back
+    sys.exit(143)
 
 
 def report_os_error(program, error, output):

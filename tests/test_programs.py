@@ -563,3 +563,31 @@ def test_a_full_disk_is_named_and_ends_with_3(run, tmp_path, program):
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 3
     assert f"{program}.py: /dev/full: no space left on device. Make room" in ended.stderr
+
+
+@pytest.mark.parametrize("where", ["gc.callbacks.append(hit); gc.collect()", "One()"])
+def test_sigterm_is_not_lost_where_python_drops_exceptions(where):
+    program = f"""
+import gc, os, signal, time
+import startup
+
+def hit(*_):
+    if not sent:
+        sent.append(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+class One:
+    def __del__(self):
+        hit()
+
+sent = []
+startup.end_on_sigterm()
+{where}
+assert sent
+time.sleep(60)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "pipelines", capture_output=True, timeout=50, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (143, b"")

@@ -4,6 +4,7 @@ Variants: `int8`; `split`, the batch shared out among the threads.
 """
 
 import multiprocessing
+import os
 import pathlib
 import tempfile
 
@@ -55,6 +56,9 @@ def main():
         writer.join()
         if writer.exitcode:
             raise RuntimeError(f"The model could not be written: exit code {writer.exitcode}")
+        # These would be for each of the translator's own threads.
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ.pop(name, None)
         import ctranslate2
 
         translator = ctranslate2.Translator(
