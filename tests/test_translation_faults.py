@@ -274,7 +274,11 @@ def test_f59_what_is_no_setting_is_refused(run, arguments, capsys):
 
 
 @pytest.mark.parametrize(
-    ("setting", "limit"), [([], lambda n: n + 6), (["--max-length", 9], lambda n: min(n + 6, 9))]
+    ("setting", "limit"),
+    [
+        pytest.param([], lambda n: n + 6, marks=pytest.mark.slow),
+        (["--max-length", 9], lambda n: min(n + 6, 9)),
+    ],
 )
 def test_f60_a_translation_that_never_ends_stops_at_the_limit_and_is_flagged(
     tmp_path, capsys, setting, limit

@@ -68,6 +68,7 @@ def at_once(start, settings, *arguments, **options):
     return process.run
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_twice_in_an_epoch_ends_as_one_that_is_not(start):
     undisturbed = start("whole")
     killed = killed_twice(start, {})
