@@ -93,12 +93,41 @@ def work(args):
         print(json.dumps([time.perf_counter() - begin, found]), flush=True)
 
 
+def refuse(args):
+    """Raises ValueError or OSError for what would be found out too late, or never."""
+    for name in ("rounds", "threads", "lines", "beam_size"):
+        if getattr(args, name) < 1:
+            raise ValueError(
+                f"--{name.replace('_', '-')} must be at least 1. Received: {getattr(args, name)}"
+            )
+    needed = [(args.run, "config.json")]
+    needed += [(folder, "saved_model.pb") for folder in args.saved_model]
+    needed += [(folder, "model.bin") for folder in args.ctranslate2]
+    for folder, file in needed:
+        if not (pathlib.Path(folder) / file).is_file():
+            raise ValueError(f"{folder}: has no {file}. Name a run folder, or what export_model.py wrote")
+    paths = [path for path in (args.text, args.reference) if path]
+    counts = [len(pathlib.Path(path).read_text(encoding="utf-8").splitlines()) for path in paths]
+    if not counts[0]:
+        raise ValueError(f"{args.text}: is empty. Name a file of one sentence a line")
+    if len(set(counts)) > 1:
+        raise ValueError(f"{args.reference}: has {counts[1]} lines, {args.text} {counts[0]}. They must match")
+
+
 def main(argv=None):
     """Runs the benchmark; returns its exit code."""
     args = parse_args(argv)
     if args.worker:
         work(args)
         return 0
+    try:
+        refuse(args)
+    except OSError as error:
+        print(f"exported_translation.py: {error.filename}: {error.strerror.lower()}", file=sys.stderr)
+        return 2
+    except ValueError as error:
+        print(f"exported_translation.py: {error}", file=sys.stderr)
+        return 2
     root = pathlib.Path(__file__).resolve().parents[1]
     env = {**os.environ, "PYTHONPATH": str(root), "TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     env["OMP_NUM_THREADS"] = str(args.threads)
@@ -114,7 +143,13 @@ def main(argv=None):
         for system, worker in workers.items():
             worker.stdin.write("\n")
             worker.stdin.flush()
-            seconds, found[system] = json.loads(worker.stdout.readline())
+            answer = worker.stdout.readline()
+            if not answer:
+                for other in workers.values():
+                    other.kill()
+                print(f"exported_translation.py: {system}: its process failed", file=sys.stderr)
+                return 1
+            seconds, found[system] = json.loads(answer)
             if number:  # the first is the warm-up
                 times[system].append(seconds)
     for worker in workers.values():
