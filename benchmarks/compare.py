@@ -219,7 +219,7 @@ def main(argv=None):
         try:
             records = read(args.show)
         except (OSError, ValueError) as error:
-            print(error, file=sys.stderr)
+            print(f"compare.py: {error}", file=sys.stderr)
             return 2
     else:
         comparison = Comparison(args, write)

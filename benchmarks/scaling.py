@@ -69,6 +69,10 @@ def parse_args(argv=None):
         parser.error("--show reads records and --records writes them; give one of the two")
     if args.show and not os.path.isfile(args.show):
         parser.error(f"{args.show}: no such file; --records FILE writes one")
+    if args.records and os.path.exists(args.records):
+        parser.error(f"{args.records}: is there already; name another as --records, or --show this one")
+    if args.picture and not os.path.isdir(os.path.dirname(args.picture) or "."):
+        parser.error(f"{args.picture}: there is no such folder; make it first")
     if args.picture and pathlib.Path(args.picture).suffix not in (".png", ".pdf", ".svg"):
         parser.error(f"--picture must end with .png, .pdf or .svg. Received: {args.picture}")
     for file in filter(None, (args.records, args.picture)):
@@ -234,8 +238,15 @@ def main(argv=None):
     """Runs the benchmark; returns its exit code."""
     args = parse_args(argv)
     if args.show:
-        lines = pathlib.Path(args.show).read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
+        try:
+            lines = pathlib.Path(args.show).read_text(encoding="utf-8").splitlines()
+            records = [json.loads(line) for line in lines]
+            known = {"tokens", "threads"} <= set(records[0])
+        except (ValueError, LookupError, TypeError):
+            known = False
+        if not known:
+            print(f"scaling.py: {args.show}: no records of --records", file=sys.stderr)
+            return 2
     else:
         records = []
         with open(args.records or os.devnull, "w", encoding="utf-8") as file:

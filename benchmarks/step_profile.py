@@ -53,7 +53,10 @@ def parse_args(argv=None):
     parser.add_argument("--precision", choices=("float32", "mixed_bfloat16"), default="float32")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--operations", type=int, default=0, help="also lists so many single operations")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.steps < 1 or args.operations < 0:
+        parser.error("--steps must be at least 1, --operations at least 0")
+    return args
 
 
 def kind_of(name, operation):

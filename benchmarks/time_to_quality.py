@@ -226,9 +226,13 @@ def show(paths, plot):
 
     runs, target = {}, None
     for path in paths:
-        records = read_records(pathlib.Path(path))
-        if not records or records[0]["kind"] != "run":
-            raise ValueError(f"{path}: no records of a run")
+        try:
+            records = read_records(pathlib.Path(path))
+            known = records[0]["kind"] == "run"
+        except (ValueError, LookupError, TypeError):
+            known = False
+        if not known:
+            raise ValueError(f"{path}: no records of a run. Name records.jsonl of an --out folder")
         target = target or records[0]["bleu"]
         header = records[0]
         print(f"{path}: {header['date']}, cores {header['cores']}, seed {header['seed']}")
