@@ -327,5 +327,5 @@ def test_a_file_of_something_else_is_refused(tmp_path, capsys, line):
     path = tmp_path / "records.jsonl"
     path.write_text(line + "\n")
     assert compare.main(["--show", str(path)]) == 2
-    assert capsys.readouterr().err == f"{path}:1: a record of this program is wanted\n"
+    assert capsys.readouterr().err == f"compare.py: {path}:1: a record of this program is wanted\n"
     assert compare.main(["--show", str(tmp_path / "none")]) == 2

@@ -186,3 +186,20 @@ def test_panels_that_cannot_be_drawn_are_refused():
         scaling_curves({})
     with pytest.raises(ValueError, match="as many as `values`. Received: 2, 1 in 'layers'"):
         scaling_curves({"layers": {**PANELS["layers"], "values": [1]}})
+
+
+@pytest.mark.parametrize("line", ["[1]", "{}", "nothing", ""])
+def test_records_of_something_else_are_refused(tmp_path, capsys, line):
+    path = tmp_path / "records.jsonl"
+    path.write_text(line)
+    assert scaling.main(["--show", str(path)]) == 2
+    assert capsys.readouterr().err == f"scaling.py: {path}: no records of --records\n"
+
+
+def test_records_are_not_overwritten(tmp_path, capsys):
+    path = tmp_path / "records.jsonl"
+    path.write_text("kept")
+    with pytest.raises(SystemExit, match="2"):
+        scaling.main(["--records", str(path)])
+    assert "is there already" in capsys.readouterr().err
+    assert path.read_text() == "kept"
