@@ -36,6 +36,23 @@ def gathered(x, indices, axis=0):
     return ops.take(x, indices, axis=axis)
 
 
+def product_transposed(x, y):
+    """Matrix product of `x` and `y` transposed; no operation, nor one of its gradient, transposes.
+
+    Args:
+        x: float, shape `(..., rows, features)`.
+        y: float, shape `(..., columns, features)`.
+
+    Returns:
+        Shape `(..., rows, columns)`.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.matmul(x, y, transpose_b=True)
+    return ops.matmul(x, ops.swapaxes(y, -1, -2))
+
+
 def picked(x, indices):
     """Picks along axis 1, for each row its own, by indices that are never negative.
 

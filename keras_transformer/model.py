@@ -1,5 +1,6 @@
 """The Transformer: encoder, decoder, embeddings and output projection (section 3)."""
 
+import contextlib
 import dataclasses
 from typing import NamedTuple
 
@@ -72,12 +73,15 @@ class DecoderState(NamedTuple):
         source_mask: bool, shape `(batch, 1, source_len)`.
         ancestors: int32, shape `(batch, n, positions)`: which hypothesis of the sentence
             computed each position of hypothesis i; -1 for a position that is still to come.
+        output_kernel: float, shape `(d_model, target_vocab_size)`, the embedding matrix
+            transposed, which multiplies few rows in two thirds of the time; or `()`.
     """
 
     self_attention: list[KeyValue]
     cross_attention: list[KeyValue]
     source_mask: object
     ancestors: object
+    output_kernel: object = ()
 
 
 class ModelStep(NamedTuple):
@@ -253,15 +257,15 @@ class Transformer(TokenWeightedStep, keras.Model):
         if not self._logits_are_projected():
             return super().statistics(inputs, labels, training)
         source_ids, target_ids = inputs
-        hidden, _ = self._decode(target_ids, self.encode(source_ids, training), training=training)
         untied = self.output_projection is not None
-        return self.projected_statistics(
-            labels,
-            hidden,
-            self.output_projection.kernel if untied else self.target_embedding.embeddings,
-            self.output_bias,
-            transposed=untied,
-        )
+        lookups = 2 if self.source_embedding is self.target_embedding else 1
+        with contextlib.ExitStack() as stack:
+            if untied:
+                matrix = self.output_projection.kernel
+            else:
+                matrix = stack.enter_context(self.target_embedding.gradient_added_once(lookups))
+            hidden, _ = self._decode(target_ids, self.encode(source_ids, training), training=training)
+        return self.projected_statistics(labels, hidden, matrix, self.output_bias, transposed=untied)
 
     def start(self, encoded, *, max_length, hypotheses=1):
         """Makes the caches for decoding step by step.
@@ -284,6 +288,8 @@ class Transformer(TokenWeightedStep, keras.Model):
             [layer.cross_attention.project(encoded.output) for layer in self.decoder_layers],
             encoded.mask,
             ops.full((batch, hypotheses, max_length), -1, dtype="int32"),
+            # One row alone gains nothing, and what changes the logits may know no kernel.
+            self.target_embedding.kernel() if hypotheses > 1 and self._logits_are_tied() else (),
         )
 
     def step(self, ids, position, state, *, grows=False):
@@ -327,7 +333,9 @@ class Transformer(TokenWeightedStep, keras.Model):
                 first_slot=None if grows else position * n,
             )
             caches.append(cache)
-        logits = ops.reshape(self._logits(self._normalized(x)), (-1, self.config.target_vocab_size))
+        kernel = {} if isinstance(state.output_kernel, tuple) else {"kernel": state.output_kernel}
+        logits = self._logits(self._normalized(x), **kernel)
+        logits = ops.reshape(logits, (-1, self.config.target_vocab_size))
         return ModelStep(logits, state._replace(self_attention=caches, ancestors=ancestors))
 
     def reorder(self, state, parents):
@@ -354,7 +362,9 @@ class Transformer(TokenWeightedStep, keras.Model):
         Returns:
             `DecoderState`.
         """
-        return keras.tree.map_structure(lambda x: gathered(x, sentences, axis=0), state)
+        of_sentences = state._replace(output_kernel=())
+        kept = keras.tree.map_structure(lambda x: gathered(x, sentences, axis=0), of_sentences)
+        return kept._replace(output_kernel=state.output_kernel)
 
     def compute_output_shape(self, inputs_shape):
         _, target_shape = inputs_shape
@@ -422,24 +432,31 @@ class Transformer(TokenWeightedStep, keras.Model):
         right_types = policy.variable_dtype == "float32" and policy.compute_dtype != "float16"
         # Who changes what makes the logits, or the loss, wants that used.
         unchanged = (
-            all(
-                getattr(type(self), name) is getattr(Transformer, name)
-                for name in ("call", "decode", "_logits")
-            )
+            all(getattr(type(self), name) is getattr(Transformer, name) for name in ("call", "decode"))
             and type(self.loss).statistics is LabelSmoothedCrossEntropy.statistics
-            and type(self.target_embedding).logits is PositionalEmbedding.logits
-            and type(self.output_projection) in (type(None), Projection)
+            and (self._logits_are_tied() or self._logits_are_of_a_projection())
         )
         return right_types and unchanged
+
+    def _logits_are_tied(self):
+        """Whether the logits are products with the target embedding, and nobody changed how."""
+        return (
+            self.output_projection is None
+            and type(self)._logits is Transformer._logits
+            and type(self.target_embedding).logits is PositionalEmbedding.logits
+        )
+
+    def _logits_are_of_a_projection(self):
+        return type(self.output_projection) is Projection and type(self)._logits is Transformer._logits
 
     def _normalized(self, x):
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
-    def _logits(self, x):
+    def _logits(self, x, **kernel):
         if self.output_projection is not None:
             logits = self.output_projection(x)
         else:
-            logits = self.target_embedding.logits(x)
+            logits = self.target_embedding.logits(x, **kernel)
         if self.output_bias is None:
             return logits
         # Keras casts weights to the compute type inside `call` only, not in `decode` or `step`.

@@ -63,26 +63,37 @@ def projected_statistics(
         correct = tf.cast(label_logit >= largest, tf.float32)
 
         def gradient(upstream, *_):
-            # The label is taken off before anything is rounded: of a token that is nearly certain
-            # little is left, and all of it counts.
-            at_labels = tf.stack([tf.range(tf.size(flat_labels)), flat_labels], axis=-1)
-            less = tf.fill(tf.shape(flat_labels), of_label - of_others)
-            products = tf.cast(tf.tensor_scatter_nd_sub(probabilities, at_labels, less), hidden.dtype)
+            rest = of_label - of_others
+            products = tf.cast(probabilities, hidden.dtype)
+            # Taken off the results, the label spares a copy of the probabilities. Not where those are
+            # rounded: of a token that is nearly certain little is left, and all of it counts.
+            late = hidden.dtype == tf.float32 and not transposed
+            if not late:
+                at_labels = tf.stack([tf.range(tf.size(flat_labels)), flat_labels], axis=-1)
+                left = tf.gather(probabilities, flat_labels, batch_dims=1) - rest
+                products = tf.tensor_scatter_nd_update(products, at_labels, tf.cast(left, hidden.dtype))
 
             of_hidden = tf.cast(tf.matmul(products, cast_matrix, transpose_b=transposed), tf.float32)
             scaled = upstream[:, None] * tf.cast(hidden, tf.float32)
             factor = tf.cast(scaled, hidden.dtype)
             operands = (factor, products) if transposed else (products, factor)
             of_matrix = tf.cast(tf.matmul(*operands, transpose_a=True), tf.float32)
+            of_bias = None
+            if has_bias:
+                of_bias = tf.linalg.matvec(tf.cast(products, tf.float32), upstream, transpose_a=True)
             if of_others:
                 of_hidden -= of_others * of_all
                 everywhere = of_others * tf.reduce_sum(scaled, axis=0)
                 of_matrix -= everywhere[:, None] if transposed else everywhere
+                if has_bias:
+                    of_bias -= of_others * tf.reduce_sum(upstream)
+            if late:
+                rows = flat_labels[:, None]
+                of_hidden -= rest * tf.gather(matrix, flat_labels)
+                of_matrix = tf.tensor_scatter_nd_sub(of_matrix, rows, rest * scaled)
+                if has_bias:
+                    of_bias = tf.tensor_scatter_nd_sub(of_bias, rows, rest * upstream)
             of_hidden *= upstream[:, None]
-            of_bias = None
-            if has_bias:
-                of_bias = tf.linalg.matvec(tf.cast(products, tf.float32), upstream, transpose_a=True)
-                of_bias -= of_others * tf.reduce_sum(upstream)
             return tf.cast(of_hidden, hidden.dtype), of_matrix, of_bias
 
         return (loss, log_total - label_logit, correct), gradient

@@ -131,6 +131,22 @@ def test_bfloat16_rounds_what_is_left_of_the_label_not_the_label(smoothing, cert
         assert np.linalg.norm(rounded - wanted) < 0.03 * np.linalg.norm(wanted)
 
 
+def test_what_is_left_of_a_nearly_certain_label_is_exact_in_float32():
+    # P of the label is 1 - 1.4e-4, so that float32 keeps its distance to 1 to some 4e-4 of itself.
+    certainty, size = 12.5, 41
+    matrix = np.linalg.qr(RNG.normal(size=(size, size)))[0].astype("float32")
+    hidden = tf.constant(certainty * matrix[None])
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        loss = projected_statistics(np.arange(size)[None], hidden, tf.constant(matrix), pad_id=-1).loss
+    logits = certainty * (matrix.astype("float64") @ matrix.T)
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    wanted = (probabilities - np.eye(size)) @ matrix
+    assert 1e-4 < np.linalg.norm(wanted, axis=-1).min() < np.linalg.norm(wanted, axis=-1).max() < 2e-4
+    found = tape.gradient(loss, hidden)[0].numpy()
+    assert np.linalg.norm(found - wanted) < 3e-3 * np.linalg.norm(wanted)
+
+
 def test_another_formula_is_refused():
     with pytest.raises(ValueError, match="formula"):
         projected_statistics(LABELS, HIDDEN, MATRIX, formula="other")

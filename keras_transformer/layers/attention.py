@@ -9,7 +9,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.arrays import reshaped
+from keras_transformer.arrays import product_transposed, reshaped
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.projection import PACKAGE, Projection
 
@@ -51,7 +51,7 @@ class CachedAttention(NamedTuple):
     cache: KeyValue
 
 
-def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=None, *, training=None):
     """Equation 1, softmax(Q K^T / sqrt(d_k)) V, for every head at once.
 
     Args:
@@ -61,21 +61,26 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
         mask: bool, broadcastable to `(batch, target_len, source_len)`; True is visible.
             `None` shows everything. A row with nothing visible gives zeros.
         dropout: function applied to the weights, or `None`.
+        training: scales the queries rather than the scores, which have a gradient of their own.
 
     Returns:
         `Attention`; its output has shape `(batch, num_heads, target_len, value_dim)`.
     """
-    # Before the product: unscaled, it can exceed the largest float16, 65,504.
-    query = query * (1.0 / key.shape[-1] ** 0.5)
+    scale = 1.0 / key.shape[-1] ** 0.5
+    # Unscaled, a score can exceed the largest float16, 65,504. Otherwise TensorFlow computes product, scale
+    # and mask as one operation where there is no gradient.
+    scales_query = training or query.dtype == "float16"
+    scores = product_transposed(query * scale if scales_query else query, key)
     # float32 whatever the policy: the softmax of a half type loses mass.
-    scores = ops.cast(ops.einsum("bhtd,bhsd->bhts", query, key), "float32")
+    scores = ops.cast(scores, "float32")
+    if not scales_query:
+        scores = scores * scale
     if mask is None:
         weights = _softmax(scores)
     else:
         mask = ops.expand_dims(mask, 1)  # one mask for all heads
-        hidden = 1.0 - ops.cast(mask, "float32")
         # exp(-1e9) is exactly 0 beside any score that can occur.
-        weights = _softmax(scores - 1e9 * hidden)
+        weights = _softmax(scores + (ops.cast(mask, "float32") - 1.0) * 1e9)
         weights = weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
     mixing = weights if dropout is None else dropout(weights)
     output = ops.einsum("bhts,bhsd->bhtd", ops.cast(mixing, value.dtype), value)
@@ -199,6 +204,7 @@ class MultiHeadAttention(keras.layers.Layer):
             key_value.value,
             attention_mask,
             dropout=drop if self.dropout else None,
+            training=training,
         )
         output = self.output_projection(self._join_heads(heads.output))
         return Attention(output, heads.weights if return_weights else None)

@@ -1,5 +1,7 @@
 """Token embeddings and positions (sections 3.4 and 3.5)."""
 
+import contextlib
+
 import keras
 from keras import ops
 
@@ -75,6 +77,7 @@ class PositionalEmbedding(keras.layers.Layer):
         self.d_model = d_model
         self.positions = positions
         self.max_positions = max_positions
+        self._copies = []
 
     def build(self, ids_shape=None):
         # N(0, 1 / d_model), so that scaled embeddings and logits both have variance 1.
@@ -96,7 +99,8 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def call(self, ids, first_position=0):
         self._check_length(ids.shape[1], first_position)
-        tokens = gathered(self.embeddings, ids, axis=0)
+        matrix = self._copies.pop() if self._copies else self.embeddings
+        tokens = gathered(matrix, ids, axis=0)
         tokens = ops.cast(tokens, "float32") * self.d_model**0.5
         where = ops.arange(ops.shape(ids)[1]) + first_position
         if self.positions == "learned":
@@ -105,17 +109,57 @@ class PositionalEmbedding(keras.layers.Layer):
             added = sinusoids(where, self.d_model, self.positions)
         return ops.cast(tokens + added, self.compute_dtype)
 
-    def logits(self, hidden):
+    @contextlib.contextmanager
+    def gradient_added_once(self, lookups):
+        """Within it, the gradients of some uses of the matrix are added up in one pass (TensorFlow only).
+
+        TensorFlow by itself makes of every lookup a gradient as large as the matrix, and adds those.
+
+        Args:
+            lookups: number of calls whose gradients count, the next ones.
+
+        Yields:
+            The matrix as a tensor, for a use whose gradient is as large as itself.
+        """
+        import tensorflow as tf
+
+        @tf.custom_gradient
+        def copies(matrix):
+            def gradient(total, *others):
+                for each in others:
+                    if not isinstance(each, tf.IndexedSlices):  # of a lookup that was not made, or in a loop
+                        total += each
+                slices = [each for each in others if isinstance(each, tf.IndexedSlices)]
+                if not slices:
+                    return total
+                ids = tf.concat([tf.reshape(each.indices, (-1,)) for each in slices], axis=0)
+                rows = tf.concat([tf.reshape(each.values, (-1, self.d_model)) for each in slices], axis=0)
+                return tf.tensor_scatter_nd_add(total, ids[:, None], rows)
+
+            return [tf.identity(matrix) for _ in range(1 + lookups)], gradient
+
+        dense, *self._copies = copies(tf.convert_to_tensor(self.embeddings))
+        try:
+            yield dense
+        finally:
+            self._copies = []
+
+    def kernel(self):
+        """Returns the matrix as `logits` multiplies by it, float, shape `(d_model, vocab_size)`."""
+        return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
+
+    def logits(self, hidden, kernel=None):
         """Projects onto the vocabulary with the embedding matrix, transposed.
 
         Args:
             hidden: float, shape `(batch, length, d_model)`.
+            kernel: what `kernel` returned, where it is used more than once.
 
         Returns:
             float, shape `(batch, length, vocab_size)`, in the layer's compute type.
         """
-        matrix = ops.cast(self.embeddings, self.compute_dtype)
-        flat = ops.matmul(ops.reshape(hidden, (-1, self.d_model)), ops.transpose(matrix))
+        kernel = self.kernel() if kernel is None else kernel
+        flat = ops.matmul(ops.reshape(hidden, (-1, self.d_model)), kernel)
         return reshaped(flat, (*ops.shape(hidden)[:-1], self.vocab_size))
 
     def compute_output_shape(self, ids_shape):

@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.layers.embedding import PositionalEmbedding, sinusoids
 
 VOCAB, D_MODEL = 23, 14
-IDS = np.array([[4, 22, 0, 4, 9], [7, 1, 2, 3, 11]])
+IDS = np.array([[4, 21, 0, 4, 9], [7, 1, 2, 3, 11]])
 
 
 def paper(positions, d_model):
@@ -146,6 +146,28 @@ def test_input_and_logits_share_one_variable_and_its_gradient():
     of_logits = np.tile(hidden.sum((0, 1)), (VOCAB, 1))
     np.testing.assert_allclose(gradient(1.0, 0.0), of_input, atol=1e-5)
     np.testing.assert_allclose(gradient(1.0, 1.0), of_input + of_logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("lookups_made", [0, 1, 2])
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_a_gradient_added_once_is_that_of_all_uses(lookups_made, in_graph):
+    layer = built()
+    hidden = np.random.default_rng(1).normal(size=(2, 5, D_MODEL)).astype("float32")
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            with layer.gradient_added_once(2) as matrix:
+                loss = sum([ops.sum((1 + use) * layer(IDS + use)) for use in range(lookups_made)])
+                loss += ops.sum(ops.matmul(hidden, ops.transpose(matrix)))
+            loss += 5 * ops.sum(layer(IDS))  # after it, as ever
+        return tf.convert_to_tensor(tape.gradient(loss, layer.embeddings.value))
+
+    counts = 5 * np.bincount(IDS.ravel(), minlength=VOCAB)
+    for use in range(lookups_made):
+        counts += (1 + use) * np.bincount(IDS.ravel() + use, minlength=VOCAB)
+    wanted = np.sqrt(D_MODEL) * counts[:, None] + hidden.sum((0, 1))
+    found = tf.function(gradient, autograph=False)() if in_graph else gradient()
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("positions", ["interleaved", "learned"])
