@@ -21,6 +21,16 @@ def reshaped(x, shape):
     return ops.reshape(x, shape)
 
 
+def as_rows(x):
+    """Shape `(..., features)` -> `(rows, features)`, by no operation where it is that already."""
+    return x if len(x.shape) == 2 else ops.reshape(x, (-1, x.shape[-1]))
+
+
+def unflattened(rows, like):
+    """Gives rows, made from those of `as_rows(like)`, the axes of `like` again."""
+    return rows if len(like.shape) == 2 else reshaped(rows, (*ops.shape(like)[:-1], rows.shape[-1]))
+
+
 def gathered(x, indices, axis=0):
     """`ops.take` of indices that are never negative.
 

@@ -20,6 +20,7 @@ class Models:
     def __init__(self, models, *, grows):
         self.models = models
         self.grows = grows
+        self._kernels = [None] * len(models)
 
     def start(self, source_ids, *, max_length, hypotheses):
         """Encodes the sources and makes the caches.
@@ -27,6 +28,7 @@ class Models:
         Returns:
             list of `DecoderState`, one a model.
         """
+        self._kernels = [model.step_kernel(hypotheses=hypotheses) for model in self.models]
         if self.grows:
             max_length = 0 * ops.shape(source_ids)[1]  # not a constant: a loop would not let it grow
         return [
@@ -37,8 +39,8 @@ class Models:
     def step(self, ids, position, states):
         """See `search`."""
         steps = [
-            model.step(ids, position, state, grows=self.grows)
-            for model, state in zip(self.models, states, strict=True)
+            model.step(ids, position, state, grows=self.grows, kernel=kernel)
+            for model, state, kernel in zip(self.models, states, self._kernels, strict=True)
         ]
         states = [step.state for step in steps]
         if len(steps) == 1:

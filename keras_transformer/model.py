@@ -7,7 +7,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.arrays import gathered, picked, reshaped
+from keras_transformer.arrays import gathered, picked
 from keras_transformer.config import ModelConfig, SpecialIds
 from keras_transformer.layers.attention import KeyValue
 from keras_transformer.layers.decoder import DecoderLayer
@@ -73,15 +73,12 @@ class DecoderState(NamedTuple):
         source_mask: bool, shape `(batch, 1, source_len)`.
         ancestors: int32, shape `(batch, n, positions)`: which hypothesis of the sentence
             computed each position of hypothesis i; -1 for a position that is still to come.
-        output_kernel: float, shape `(d_model, target_vocab_size)`, the embedding matrix
-            transposed, which multiplies few rows in two thirds of the time; or `()`.
     """
 
     self_attention: list[KeyValue]
     cross_attention: list[KeyValue]
     source_mask: object
     ancestors: object
-    output_kernel: object = ()
 
 
 class ModelStep(NamedTuple):
@@ -288,11 +285,25 @@ class Transformer(TokenWeightedStep, keras.Model):
             [layer.cross_attention.project(encoded.output) for layer in self.decoder_layers],
             encoded.mask,
             ops.full((batch, hypotheses, max_length), -1, dtype="int32"),
-            # One row alone gains nothing, and what changes the logits may know no kernel.
-            self.target_embedding.kernel() if hypotheses > 1 and self._logits_are_tied() else (),
         )
 
-    def step(self, ids, position, state, *, grows=False):
+    def step_kernel(self, *, hypotheses):
+        """Returns the output matrix in the form that multiplies few rows quickest, for many steps.
+
+        That is the embedding matrix transposed, which takes two thirds of the time.
+
+        Args:
+            hypotheses: int, of each sentence.
+
+        Returns:
+            float, shape `(d_model, target_vocab_size)`, of the present weights; `None` where it does
+            not pay, or the model makes its logits in another way.
+        """
+        if hypotheses == 1 or not self._logits_are_tied():
+            return None
+        return self.target_embedding.kernel()
+
+    def step(self, ids, position, state, *, grows=False, kernel=None):
         """Decodes one position: as `decode` gives it, from the caches.
 
         Args:
@@ -302,6 +313,7 @@ class Transformer(TokenWeightedStep, keras.Model):
             state: `DecoderState` from `start`, `reorder`, `keep` or the step before.
             grows: the caches are as long as `position` and grow by this one, in place of
                 being written into. They are never longer than needed then.
+            kernel: from `step_kernel`, or `None`.
 
         Returns:
             `ModelStep`.
@@ -319,7 +331,7 @@ class Transformer(TokenWeightedStep, keras.Model):
             mask = ops.reshape(visible, (batch, n, -1))
 
         x = self.target_embedding(ids[:, None], first_position=position)
-        x = reshaped(x, (batch, n, self.config.d_model))
+        x = ops.reshape(x, (-1, self.config.d_model))
         caches = []
         for layer, cache, encoder_key_value in zip(
             self.decoder_layers, state.self_attention, state.cross_attention, strict=True
@@ -330,12 +342,12 @@ class Transformer(TokenWeightedStep, keras.Model):
                 encoder_key_value,
                 mask,
                 state.source_mask,
+                hypotheses=n,
                 first_slot=None if grows else position * n,
             )
             caches.append(cache)
-        kernel = {} if isinstance(state.output_kernel, tuple) else {"kernel": state.output_kernel}
-        logits = self._logits(self._normalized(x), **kernel)
-        logits = ops.reshape(logits, (-1, self.config.target_vocab_size))
+        how = {} if kernel is None else {"kernel": kernel}
+        logits = self._logits(self._normalized(x), **how)
         return ModelStep(logits, state._replace(self_attention=caches, ancestors=ancestors))
 
     def reorder(self, state, parents):
@@ -362,9 +374,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         Returns:
             `DecoderState`.
         """
-        of_sentences = state._replace(output_kernel=())
-        kept = keras.tree.map_structure(lambda x: gathered(x, sentences, axis=0), of_sentences)
-        return kept._replace(output_kernel=state.output_kernel)
+        return keras.tree.map_structure(lambda x: gathered(x, sentences, axis=0), state)
 
     def compute_output_shape(self, inputs_shape):
         _, target_shape = inputs_shape

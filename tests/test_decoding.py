@@ -149,11 +149,11 @@ def test_sentences_that_are_done_leave_the_batch():
     sizes = []
 
     class Watched(Transformer):
-        def step(self, ids, position, state, *, grows=False):
+        def step(self, ids, position, state, **how):
             tf.py_function(
                 lambda x, k: sizes.append((len(x), int(k))), [ids, tf.shape(state[0][0].key)[2]], []
             )
-            return super().step(ids, position, state, grows=grows)
+            return super().step(ids, position, state, **how)
 
     model = make_model(3)
     watched = Watched(model.config)

@@ -183,9 +183,29 @@ def test_cached_steps_equal_the_whole_decoder(kind):
     target = np.random.default_rng(1).integers(3, VOCAB, (2 * hypotheses, length))
     whole = model((np.repeat(source, hypotheses, axis=0), target))
     state = model.start(model.encode(source), max_length=length + 2, hypotheses=hypotheses)
-    for position in range(length):
-        logits, state = model.step(target[:, position], position, state)
-        np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
+    for kernel in (None, model.step_kernel(hypotheses=hypotheses)):
+        now = state
+        for position in range(length):
+            logits, now = model.step(target[:, position], position, now, kernel=kernel)
+            np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
+
+
+def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits():
+    class Doubled(Transformer):
+        def _logits(self, x):
+            return 2 * super()._logits(x)
+
+    model = model_with()
+    kernel = model.step_kernel(hypotheses=2)
+    np.testing.assert_array_equal(kernel, model.target_embedding.embeddings.numpy().T)
+    assert model.step_kernel(hypotheses=1) is None
+    assert model_with(sharing="none").step_kernel(hypotheses=2) is None
+    doubled = Doubled(model.config)
+    assert doubled.step_kernel(hypotheses=2) is None
+    doubled.set_weights(model.get_weights())
+    logits, _ = model.step(TARGET[:, 0], 0, model.start(model.encode(SOURCE), max_length=1))
+    twice, _ = doubled.step(TARGET[:, 0], 0, doubled.start(doubled.encode(SOURCE), max_length=1))
+    np.testing.assert_allclose(twice, 2 * logits, rtol=1e-6)
 
 
 def test_what_is_cached_has_one_row_a_sentence():

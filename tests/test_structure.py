@@ -264,9 +264,12 @@ def test_few_functions_of_the_model_side_import_tensorflow():
     assert sorted(found) == [
         ("arrays", "gathered"),
         ("arrays", "picked"),
+        ("arrays", "product_transposed"),
         ("layers.dropout", "_fold_in_replica"),
         ("layers.dropout", "_kept"),
+        ("layers.embedding", "gradient_added_once"),
         ("layers.normalization", "_read"),
+        ("layers.projection", "_product"),
         ("layers.projection", "add_bias"),
         ("losses", "_add_at"),
     ]

@@ -43,7 +43,7 @@ class CachedAttention(NamedTuple):
     """What one cached step returns.
 
     Attributes:
-        output: float, shape `(batch, n, d_model)`.
+        output: float, shape `(batch * n, d_model)`.
         cache: `KeyValue` with this position filled in.
     """
 
@@ -51,7 +51,9 @@ class CachedAttention(NamedTuple):
     cache: KeyValue
 
 
-def scaled_dot_product_attention(query, key, value, mask=None, dropout=None, *, training=None):
+def scaled_dot_product_attention(
+    query, key, value, mask=None, dropout=None, *, training=None, none_blind=False
+):
     """Equation 1, softmax(Q K^T / sqrt(d_k)) V, for every head at once.
 
     Args:
@@ -62,6 +64,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None, *, 
             `None` shows everything. A row with nothing visible gives zeros.
         dropout: function applied to the weights, or `None`.
         training: scales the queries rather than the scores, which have a gradient of their own.
+        none_blind: the mask lets every query see something; spares the look.
 
     Returns:
         `Attention`; its output has shape `(batch, num_heads, target_len, value_dim)`.
@@ -81,7 +84,8 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None, *, 
         mask = ops.expand_dims(mask, 1)  # one mask for all heads
         # exp(-1e9) is exactly 0 beside any score that can occur.
         weights = _softmax(scores + (ops.cast(mask, "float32") - 1.0) * 1e9)
-        weights = weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
+        if not none_blind:
+            weights = weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
     mixing = weights if dropout is None else dropout(weights)
     output = ops.einsum("bhts,bhsd->bhtd", ops.cast(mixing, value.dtype), value)
     return Attention(output, weights)
@@ -228,28 +232,48 @@ class MultiHeadAttention(keras.layers.Layer):
             ops.zeros((*shape, self.value_dim), dtype=self.compute_dtype),
         )
 
-    def step(self, query, cache, mask=None, *, first_slot=None):
+    def step(self, query, cache, mask=None, *, hypotheses=1, first_slot=None):
         """Self-attention of one new position of every hypothesis.
 
         The hypotheses of a sentence share one cache, in which nothing ever moves: which of
         its slots a hypothesis goes back to is in the mask.
 
         Args:
-            query: float, shape `(batch, n, d_model)`, for n hypotheses of each sentence.
+            query: float, shape `(batch * n, d_model)`.
             cache: `KeyValue` from `empty_cache` or from the step before.
-            mask: bool, shape `(batch, n, slots)`, with the n new slots; `None` shows all.
+            mask: bool, shape `(batch, n, slots)`, with the n new slots, of which every hypothesis
+                sees its own; `None` shows all.
+            hypotheses: int, n of each sentence.
             first_slot: int, scalar, where the new slots are written; `None` appends them.
 
         Returns:
             `CachedAttention`, its output of the shape of `query`.
         """
-        new = self.project(query)
+        projections = self.query_projection, self.key_projection, self.value_projection
+        query, *new = (self._split_rows(projection(query), hypotheses) for projection in projections)
         if first_slot is None:
             cache = KeyValue(*(ops.concatenate(pair, axis=2) for pair in zip(cache, new, strict=True)))
         else:
             start = (0, 0, first_slot, 0)
             cache = KeyValue(*(ops.slice_update(old, start, x) for old, x in zip(cache, new, strict=True)))
-        return CachedAttention(self.attend(query, cache, mask).output, cache)
+        heads = scaled_dot_product_attention(query, *cache, mask, none_blind=True)
+        return CachedAttention(self.output_projection(self._join_rows(heads.output)), cache)
+
+    def attend_step(self, query, key_value, mask=None, *, hypotheses=1):
+        """Attends to keys and values that `project` made from one position of every hypothesis.
+
+        Args:
+            query: float, shape `(batch * n, d_model)`.
+            key_value: `KeyValue`.
+            mask: bool, broadcastable to `(batch, n, source_len)`.
+            hypotheses: int, n of each sentence.
+
+        Returns:
+            float, of the shape of `query`.
+        """
+        query = self._split_rows(self.query_projection(query), hypotheses)
+        heads = scaled_dot_product_attention(query, *key_value, mask)
+        return self.output_projection(self._join_rows(heads.output))
 
     def compute_output_spec(
         self,
@@ -280,16 +304,25 @@ class MultiHeadAttention(keras.layers.Layer):
         """(batch, length, num_heads * d) -> (batch, num_heads, length, d)."""
         batch, length, width = ops.shape(x)
         sizes = (self.num_heads, width // self.num_heads)
-        if x.shape[1] == 1:
-            return reshaped(x, (batch, sizes[0], 1, sizes[1]))
         return _swapped(reshaped(x, (batch, length, *sizes)))
+
+    def _split_rows(self, x, hypotheses):
+        """(batch * n, num_heads * d) -> (batch, num_heads, n, d)."""
+        width = x.shape[-1] // self.num_heads
+        if hypotheses == 1:
+            return ops.reshape(x, (-1, self.num_heads, 1, width))
+        return _swapped(ops.reshape(x, (-1, hypotheses, self.num_heads, width)))
+
+    def _join_rows(self, x):
+        """(batch, num_heads, n, d) -> (batch * n, num_heads * d)."""
+        if x.shape[2] != 1:
+            x = _swapped(x)
+        return ops.reshape(x, (-1, self.num_heads * x.shape[-1]))
 
     def _join_heads(self, x):
         """(batch, num_heads, length, d) -> (batch, length, num_heads * d)."""
         batch, _, length, _ = ops.shape(x)
-        if x.shape[2] != 1:
-            x = _swapped(x)
-        return reshaped(x, (batch, length, self.num_heads * x.shape[-1]))
+        return reshaped(_swapped(x), (batch, length, self.num_heads * x.shape[-1]))
 
 
 def _swapped(x):

@@ -31,7 +31,7 @@ class DecoderStep(NamedTuple):
     """What one cached step returns.
 
     Attributes:
-        output: float, shape `(rows, 1, d_model)`.
+        output: float, shape `(batch * n, d_model)`.
         cache: `KeyValue` of this layer's self-attention.
     """
 
@@ -112,18 +112,27 @@ class DecoderLayer(TransformerLayer):
         return DecoderAttention(output, to_target.weights, to_source.weights)
 
     def step(
-        self, inputs, cache, encoder_key_value, mask=None, cross_attention_mask=None, *, first_slot=None
+        self,
+        inputs,
+        cache,
+        encoder_key_value,
+        mask=None,
+        cross_attention_mask=None,
+        *,
+        hypotheses=1,
+        first_slot=None,
     ):
         """Computes one position of n hypotheses of each sentence from the caches; no dropout.
 
         The encoder's keys and values are neither copied nor reordered for them.
 
         Args:
-            inputs: float, shape `(batch, n, d_model)`.
+            inputs: float, shape `(batch * n, d_model)`.
             cache: `KeyValue` of this layer's self-attention.
             encoder_key_value: `KeyValue`, from `cross_attention.project`.
             mask: bool, shape `(batch, n, slots)`, as `MultiHeadAttention.step` takes it.
             cross_attention_mask: bool, broadcastable to `(batch, 1, source_len)`.
+            hypotheses: int, n of each sentence.
             first_slot: as `MultiHeadAttention.step` takes it.
 
         Returns:
@@ -131,11 +140,13 @@ class DecoderLayer(TransformerLayer):
         """
         x = inputs
         y = self.self_attention_residual.enter(x)
-        attended = self.self_attention.step(y, cache, mask, first_slot=first_slot)
+        attended = self.self_attention.step(y, cache, mask, hypotheses=hypotheses, first_slot=first_slot)
         x = self.self_attention_residual.leave(x, attended.output)
 
         y = self.cross_attention_residual.enter(x)
-        y = self.cross_attention.attend(y, encoder_key_value, cross_attention_mask).output
+        y = self.cross_attention.attend_step(
+            y, encoder_key_value, cross_attention_mask, hypotheses=hypotheses
+        )
         x = self.cross_attention_residual.leave(x, y)
 
         y = self.feed_forward(self.feed_forward_residual.enter(x))

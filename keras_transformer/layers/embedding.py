@@ -5,7 +5,7 @@ import contextlib
 import keras
 from keras import ops
 
-from keras_transformer.arrays import gathered, reshaped
+from keras_transformer.arrays import as_rows, gathered, unflattened
 from keras_transformer.layers.projection import PACKAGE
 
 
@@ -152,15 +152,14 @@ class PositionalEmbedding(keras.layers.Layer):
         """Projects onto the vocabulary with the embedding matrix, transposed.
 
         Args:
-            hidden: float, shape `(batch, length, d_model)`.
+            hidden: float, shape `(..., d_model)`.
             kernel: what `kernel` returned, where it is used more than once.
 
         Returns:
-            float, shape `(batch, length, vocab_size)`, in the layer's compute type.
+            float, shape `(..., vocab_size)`, in the layer's compute type.
         """
         kernel = self.kernel() if kernel is None else kernel
-        flat = ops.matmul(ops.reshape(hidden, (-1, self.d_model)), kernel)
-        return reshaped(flat, (*ops.shape(hidden)[:-1], self.vocab_size))
+        return unflattened(ops.matmul(as_rows(hidden), kernel), hidden)
 
     def compute_output_shape(self, ids_shape):
         return (*ids_shape, self.d_model)

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.arrays import reshaped
+from keras_transformer.arrays import as_rows, unflattened
 from keras_transformer.layers.projection import PACKAGE
 
 
@@ -33,10 +33,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.cast(inputs, dtype)
-        flat = ops.reshape(x, (-1, x.shape[-1]))
         gamma, beta = (ops.cast(_read(weight), dtype) for weight in (self.gamma, self.beta))
-        normalized = _layer_norm(flat, gamma, beta, self.epsilon)
-        return ops.cast(reshaped(normalized, ops.shape(x)), self.compute_dtype)
+        normalized = _layer_norm(as_rows(x), gamma, beta, self.epsilon)
+        return ops.cast(unflattened(normalized, x), self.compute_dtype)
 
     def get_config(self):
         return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.arrays import reshaped
+from keras_transformer.arrays import as_rows, unflattened
 
 PACKAGE = "keras_transformer"
 
@@ -71,10 +71,10 @@ class Projection(keras.layers.Layer):
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
     def call(self, inputs):
-        outputs = _product(ops.reshape(inputs, (-1, inputs.shape[-1])), self.kernel)
+        outputs = _product(as_rows(inputs), self.kernel)
         if self.bias is not None:
             outputs = add_bias(outputs, self.bias)
-        return reshaped(self._activate(outputs), (*ops.shape(inputs)[:-1], self.units))
+        return unflattened(self._activate(outputs), inputs)
 
     def compute_output_shape(self, inputs_shape):
         return (*inputs_shape[:-1], self.units)

@@ -263,12 +263,12 @@ def test_cached_steps_equal_causal_attention(use_bias):
     cache = layer.empty_cache(BATCH, TARGET + 2)  # room left over must not be seen
     grown = layer.empty_cache(BATCH, 0)
     for position in range(TARGET):
-        query = x[:, position : position + 1]
+        query = x[:, position]
         seen = (np.arange(TARGET + 2) <= position)[None, None]
         output, cache = layer.step(query, cache, seen, first_slot=position)
-        np.testing.assert_allclose(output[:, 0], expected[:, position], atol=1e-6)
+        np.testing.assert_allclose(output, expected[:, position], atol=1e-6)
         output, grown = layer.step(query, grown)
-        np.testing.assert_allclose(output[:, 0], expected[:, position], atol=1e-6)
+        np.testing.assert_allclose(output, expected[:, position], atol=1e-6)
         assert grown.key.shape[2] == position + 1
 
 
@@ -360,8 +360,8 @@ def test_a_step_may_run_in_a_loop_of_the_graph():
         cache = layer.empty_cache(tf.shape(x)[0], tf.shape(x)[1])
         for position in tf.range(tf.shape(x)[1]):
             seen = (tf.range(tf.shape(x)[1]) <= position)[None, None]
-            output, cache = layer.step(x[:, position, None], cache, seen, first_slot=position)
-            outputs = outputs.write(position, output[:, 0])
+            output, cache = layer.step(x[:, position], cache, seen, first_slot=position)
+            outputs = outputs.write(position, output)
         return tf.transpose(outputs.stack(), (1, 0, 2))
 
     np.testing.assert_allclose(graph(x), expected, atol=1e-6)
