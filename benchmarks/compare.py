@@ -28,6 +28,7 @@ from peers.environments import NEWEST_PYTHON, environment_of, install, python_of
 from peers.running import child_environment, launch, machine
 from peers.tables import TITLES, UNITS, groups_of, is_ours, report
 from peers.work import SIZES
+from refusing import Parser
 
 PEERS = pathlib.Path(__file__).resolve().parent / "peers"
 TRAIN = (
@@ -42,7 +43,7 @@ DECODE = (
 
 def parse_args(argv=None):
     """Parses the command line; without `--train` and `--decode`, both are measured."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = Parser(description=__doc__.split("\n")[0])
     names = {"nargs": "?", "metavar": "PEERS", "type": names_of}
     parser.add_argument("--train", const=names_of(TRAIN), help="training, by these peers", **names)
     parser.add_argument("--decode", const=names_of(DECODE), help="beam search, by these peers", **names)
@@ -66,6 +67,11 @@ def parse_args(argv=None):
     for name in ("rounds", "seconds", "limit", "threads"):
         if getattr(args, name) <= 0:
             parser.error(f"`--{name}` must be above 0. Received: {getattr(args, name)}")
+    # Rather now than after hours.
+    if args.records and args.records.is_dir():
+        parser.error(f"{args.records} is a folder; `--records` wants a file")
+    if args.output and args.output.exists() and not args.output.is_dir():
+        parser.error(f"{args.output} is a file; `--output` wants a folder")
     return args
 
 
@@ -223,9 +229,14 @@ def main(argv=None):
             return 2
     else:
         comparison = Comparison(args, write)
-        if args.install:
-            comparison.install()
-        comparison.run()
+        try:
+            if args.install:
+                comparison.install()
+            comparison.run()
+        except KeyboardInterrupt:
+            kept = f"{args.records} has what was measured" if args.records else "nothing is kept"
+            print(f"compare.py: stopped; {kept}", file=sys.stderr)
+            return 130
     print(report(records))
     if args.output:
         write_output(records, args.output)

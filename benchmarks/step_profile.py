@@ -7,7 +7,6 @@ TensorFlow's profiler, one thread between operations (so that times add up) and 
 them; sizes and batches are those of `compare.py`, of shapes that the graph does not know.
 """
 
-import argparse
 import collections
 import os
 import pathlib
@@ -23,6 +22,7 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from peers.models_ours import build  # noqa: E402
 from peers.work import SIZES, training_batch, training_flops  # noqa: E402
+from refusing import Parser  # noqa: E402
 from tensorflow.tsl.profiler.protobuf import xplane_pb2  # noqa: E402
 
 from keras_transformer.config import TrainingConfig  # noqa: E402
@@ -48,7 +48,7 @@ KINDS = [
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Profiles a training step.")
+    parser = Parser(description="Profiles a training step.")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--precision", choices=("float32", "mixed_bfloat16"), default="float32")
     parser.add_argument("--steps", type=int, default=5)

@@ -32,7 +32,6 @@ sentences, that of ours for the longest; it reads and buckets its text anew in e
 has ids from the start. Seconds an update and updates to the target are shown apart.
 """
 
-import argparse
 import datetime
 import hashlib
 import json
@@ -46,6 +45,7 @@ import time
 
 from quality_contestants import Ours, Peer, read_records
 from quality_work import check_alike, prepare
+from refusing import Parser
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -56,7 +56,7 @@ POLL_SECONDS = 1.0
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Validation BLEU over time, ours and OpenNMT-tf's.")
+    parser = Parser(description="Validation BLEU over time, ours and OpenNMT-tf's.")
     parser.add_argument("data", nargs="?", metavar="DIR", help="train.*, val.*, one sentence a line")
     parser.add_argument("--source", default="en", metavar="LANGUAGE")
     parser.add_argument("--target", default="de", metavar="LANGUAGE")

@@ -291,7 +291,7 @@ def test_peers_take_turns_and_one_that_fails_is_not_asked_again(monkeypatch):
     assert {each["run"] for each in written} == {written[0]["run"]}
 
 
-def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys):
+def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, tmp_path):
     args = compare.parse_args(["--train", "--sizes", "small32k,base"])
     assert (args.train, args.decode) == (compare.names_of(compare.TRAIN), None)
     assert args.sizes == ["small32k", "base"]
@@ -305,10 +305,23 @@ def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys):
             "marian, opennmt_tf, ours, ours_saved_model, tf_models. Received: 'marain:x'",
         ),
         (["--rounds", "0"], "`--rounds` must be above 0. Received: 0"),
+        (["--records", str(tmp_path)], f"{tmp_path} is a folder; `--records` wants a file"),
+        (["--output", __file__], f"{__file__} is a file; `--output` wants a folder"),
     ):
         with pytest.raises(SystemExit, match="2"):
             compare.parse_args(argv)
-        assert message in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1
+
+
+def test_stopped_by_hand_it_says_where_the_records_are(tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare.Comparison, "run", stop)
+    assert compare.main(["--records", str(tmp_path / "r.jsonl")]) == 130
+    assert capsys.readouterr().err == f"compare.py: stopped; {tmp_path / 'r.jsonl'} has what was measured\n"
 
 
 def test_records_are_shown_again(tmp_path, capsys):

@@ -126,6 +126,7 @@ def test_a_published_system_scores_what_its_log_says(capsys, caplog, target):
     assert "ref.tok.en: 1026 of 3003 lines look escaped ('&apos;', first on line 5)" in caplog.text
 
 
+@pytest.mark.slow
 def test_detokenised_translations_are_scored_against_tokenised_references(capsys, caplog):
     reference_lines("hyp.detok.en")
     files = ["--hypothesis", REFERENCE / "hyp.detok.en", "--reference", REFERENCE / "ref.tok.en"]

@@ -354,6 +354,7 @@ def start(corpus, out):
     )
 
 
+@pytest.mark.slow
 def test_killed_five_times_it_ends_with_the_same_bytes(corpus, tmp_path):
     out = tmp_path / "disturbed"
     chooser = random.Random(4)

@@ -82,6 +82,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_f49_a_hundred_thousand_characters_take_no_more_memory_than_the_limit(model):
     done = subprocess.run(
         [sys.executable, "-c", IN_MEMORY, model.path], env=path_to_package(), capture_output=True, check=True

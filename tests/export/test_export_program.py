@@ -130,7 +130,13 @@ def program(*arguments, **options):
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, **options)
 
 
-@pytest.mark.parametrize("kind", ["savedmodel", "ctranslate2", "keras", "weights"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "savedmodel",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("ctranslate2", "keras", "weights")),
+    ],
+)
 def test_a_full_disk_is_one_line_and_nothing_is_left(run, tmp_path, kind):
     if kind == "ctranslate2":
         pytest.importorskip("ctranslate2", reason="pip install ctranslate2")
