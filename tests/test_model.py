@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer
+from keras_transformer import model as transformer
 from keras_transformer.config import ModelConfig, SearchConfig, SpecialIds
 from keras_transformer.decoding import search_ids
 from keras_transformer.losses import LabelSmoothedCrossEntropy
@@ -190,7 +191,7 @@ def test_cached_steps_equal_the_whole_decoder(kind):
             np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
 
 
-def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits():
+def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits(monkeypatch):
     class Doubled(Transformer):
         def _logits(self, x):
             return 2 * super()._logits(x)
@@ -199,6 +200,9 @@ def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits():
     kernel = model.step_kernel(hypotheses=2)
     np.testing.assert_array_equal(kernel, model.target_embedding.embeddings.numpy().T)
     assert model.step_kernel(hypotheses=1) is None
+    monkeypatch.setattr(transformer, "TRANSPOSED_AT_MOST", VOCAB * model.config.d_model - 1)
+    assert model.step_kernel(hypotheses=2) is None
+    monkeypatch.undo()
     assert model_with(sharing="none").step_kernel(hypotheses=2) is None
     doubled = Doubled(model.config)
     assert doubled.step_kernel(hypotheses=2) is None
