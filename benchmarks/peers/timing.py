@@ -82,7 +82,7 @@ def time_training(job, run, *, parameters, libraries):
     """Times training steps and prints a record, its `speed` in target tokens a second.
 
     Two steps warm up and one estimates how many are to be timed. Those are one call of `run`: a `fit`
-    takes a tenth of a second to begin, which training does once for hundreds of steps.
+    takes a twentieth of a second to begin, which training does once for hundreds of steps.
 
     Args:
         job: `Job`.
