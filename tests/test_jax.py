@@ -104,6 +104,7 @@ for smoothing, formula in ((0.0, "t2t"), (0.1, "t2t"), (0.1, "uniform")):
 """)
 
 
+@pytest.mark.slow
 def test_search_takes_the_steps_of_full_forward_passes():
     run("""
 from keras_transformer.search import Rules, Step

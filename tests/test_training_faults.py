@@ -489,6 +489,7 @@ def test_f27_killed_while_a_checkpoint_is_written(place):
     }
 
 
+@pytest.mark.slow
 def test_f28_the_disk_is_full(place):
     with Process(place, settings=LONG) as process:
         process.wait_for_step(4)
@@ -807,6 +808,7 @@ def test_f39_a_replica_without_rows(place):
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_f40_a_batch_that_does_not_fit_into_memory(place):
     # Over 3 GB of attention's weights; the operations of oneDNN end the process there.
     settings = {"model.num_heads": 16_384, "model.key_dim": 1, "model.value_dim": 1}
@@ -836,6 +838,7 @@ def test_f41_what_keras_cannot_do_under_a_strategy(settings, message):
         Transformer(small()).compile(keras.optimizers.Adam(**settings))
 
 
+@pytest.mark.slow
 def test_f42_the_cpu_where_it_is_allowed(place):
     ended = place.call("--replicas 1 --strategy mirrored --allow-cpu", {"training.max_steps": 1})
     assert ended.code == 0, ended.err

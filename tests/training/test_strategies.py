@@ -197,7 +197,7 @@ def gradients(strategy, batches, *, micro_batches=0):
     return found
 
 
-@pytest.mark.parametrize("micro_batches", [0, 4])
+@pytest.mark.parametrize("micro_batches", [pytest.param(0, marks=pytest.mark.slow), 4])
 def test_the_gradient_is_that_of_one_device(micro_batches):
     batches = [rows(5, lengths) for lengths in UNEVEN]
     ours = gradients(two_devices(), batches, micro_batches=micro_batches)
