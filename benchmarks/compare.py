@@ -158,7 +158,10 @@ class Comparison:
 
     def _process(self, what, module, arguments, environment, *, onednn=True):
         """Runs one process and writes its records, or why there are none."""
-        print(f"round {self._about['round'] + 1}: {' '.join(what.values())}", file=sys.stderr, flush=True)
+        how = "" if onednn else " without oneDNN"
+        print(
+            f"round {self._about['round'] + 1}: {' '.join(what.values())}{how}", file=sys.stderr, flush=True
+        )
         variables = child_environment(self.args.threads, onednn=onednn)
         try:
             python = python_of(environment)
@@ -195,7 +198,7 @@ def read(paths):
     """Returns the records of several files.
 
     Raises:
-        ValueError: a line is no record.
+        ValueError: a line is no record, or there is none.
     """
     records = []
     for path in paths:
@@ -206,6 +209,8 @@ def read(paths):
             except (ValueError, TypeError, KeyError):
                 raise ValueError(f"{path}:{number}: a record of this program is wanted") from None
             records.append(record)
+    if not records:
+        raise ValueError(f"{', '.join(map(str, paths))}: no records")
     return records
 
 
@@ -224,7 +229,10 @@ def main(argv=None):
     if args.show:
         try:
             records = read(args.show)
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            print(f"compare.py: {error.filename}: {error.strerror}", file=sys.stderr)
+            return 2
+        except ValueError as error:
             print(f"compare.py: {error}", file=sys.stderr)
             return 2
     else:

@@ -324,6 +324,16 @@ def test_stopped_by_hand_it_says_where_the_records_are(tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == f"compare.py: stopped; {tmp_path / 'r.jsonl'} has what was measured\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nothing.jsonl", "No such file or directory"), ("", "Is a directory"), ("empty.jsonl", "no records")],
+)
+def test_files_without_records_are_refused_in_one_line(tmp_path, capsys, name, message):
+    (tmp_path / "empty.jsonl").touch()
+    assert compare.main(["--show", str(tmp_path / name)]) == 2
+    assert capsys.readouterr().err == f"compare.py: {tmp_path / name}: {message}\n"
+
+
 def test_records_are_shown_again(tmp_path, capsys):
     files = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
     for file, each in zip(files, (record("ours", 30), record("torch", 10)), strict=True):
