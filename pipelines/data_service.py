@@ -10,7 +10,7 @@ The prepared corpus must lie at the same path on every machine.
 import argparse
 import socket
 import sys
-import threading
+import time
 
 from command_line import Parser
 from startup import import_quietly
@@ -72,19 +72,20 @@ def _worker(args):
 
 
 def main(argv=None):
-    """Runs the program; returns its exit code."""
+    """Runs the program until it is stopped; returns its exit code."""
     args = parse_args(argv)
     import_quietly()
     try:
         # Kept in a name: a server stops when nothing refers to it.
         _server = _dispatcher(args) if args.kind == "dispatcher" else _worker(args)
-        threading.Event().wait()  # `join` of a server does not hear Ctrl-C
+        # `join` of a server does not hear Ctrl-C, and a wait without end not the one just before it.
+        while True:
+            time.sleep(0.2)
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - TensorFlow's errors share no base but this
         print(f"data_service.py: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
-    return 0
 
 
 if __name__ == "__main__":
