@@ -32,7 +32,7 @@ else:
 
 
 # Elements of an embedding matrix that pays to be transposed for a search: 16 MB, after some 8 steps.
-# One of 32,000 x 512 would take 30 ms and 65 MB, for 2 ms a step.
+# One of 32,000 x 512 would take 35 ms and 65 MB, for 2 ms a step.
 TRANSPOSED_AT_MOST = 2**22
 
 
