@@ -28,7 +28,7 @@ from peers.environments import NEWEST_PYTHON, environment_of, install, python_of
 from peers.running import child_environment, launch, machine
 from peers.tables import TITLES, UNITS, groups_of, is_ours, report
 from peers.work import SIZES
-from refusing import Parser
+from refusing import Parser, refused
 
 PEERS = pathlib.Path(__file__).resolve().parent / "peers"
 TRAIN = (
@@ -215,7 +215,7 @@ def read(paths):
 
 
 def main(argv=None):
-    """Runs the program; returns its exit code."""
+    """Runs the program; returns its exit code, 1 where every peer failed."""
     args = parse_args(argv)
     records = []
 
@@ -229,12 +229,8 @@ def main(argv=None):
     if args.show:
         try:
             records = read(args.show)
-        except OSError as error:
-            print(f"compare.py: {error.filename}: {error.strerror}", file=sys.stderr)
-            return 2
-        except ValueError as error:
-            print(f"compare.py: {error}", file=sys.stderr)
-            return 2
+        except (OSError, ValueError) as error:
+            return refused("compare.py", error)
     else:
         comparison = Comparison(args, write)
         try:
@@ -248,6 +244,9 @@ def main(argv=None):
     print(report(records))
     if args.output:
         write_output(records, args.output)
+    if not any("speed" in record for record in records):
+        print("compare.py: nothing could be measured", file=sys.stderr)
+        return 1
     return 0
 
 

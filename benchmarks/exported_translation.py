@@ -25,10 +25,12 @@ import subprocess
 import sys
 import time
 
+from refusing import Parser, refused
+
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = Parser(description=__doc__.split("\n")[0])
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("text", metavar="FILE", help="one sentence a line")
     parser.add_argument("--reference", metavar="FILE", help="its translation, for BLEU")
@@ -122,12 +124,8 @@ def main(argv=None):
         return 0
     try:
         refuse(args)
-    except OSError as error:
-        print(f"exported_translation.py: {error.filename}: {error.strerror.lower()}", file=sys.stderr)
-        return 2
-    except ValueError as error:
-        print(f"exported_translation.py: {error}", file=sys.stderr)
-        return 2
+    except (OSError, ValueError) as error:
+        return refused("exported_translation.py", error)
     root = pathlib.Path(__file__).resolve().parents[1]
     env = {**os.environ, "PYTHONPATH": str(root), "TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     env["OMP_NUM_THREADS"] = str(args.threads)

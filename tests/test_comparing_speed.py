@@ -324,9 +324,26 @@ def test_stopped_by_hand_it_says_where_the_records_are(tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == f"compare.py: stopped; {tmp_path / 'r.jsonl'} has what was measured\n"
 
 
+def test_where_every_peer_failed_the_exit_code_says_so(monkeypatch, capsys):
+    def measure(comparison):
+        found = {"task": "train", "size": "small", "run": "now", "round": 0}
+        comparison._write({**found, "peer": "ours:tsatic", "failed": "no variant 'tsatic'"})
+        if also_torch:
+            comparison._write(record("torch", 10))
+
+    monkeypatch.setattr(compare.Comparison, "run", measure)
+    also_torch = False
+    assert compare.main([]) == 1
+    shown = capsys.readouterr()
+    assert "no variant 'tsatic'" in shown.out
+    assert shown.err == "compare.py: nothing could be measured\n"
+    also_torch = True
+    assert compare.main([]) == 0
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("nothing.jsonl", "No such file or directory"), ("", "Is a directory"), ("empty.jsonl", "no records")],
+    [("nothing.jsonl", "no such file or directory"), ("", "is a directory"), ("empty.jsonl", "no records")],
 )
 def test_files_without_records_are_refused_in_one_line(tmp_path, capsys, name, message):
     (tmp_path / "empty.jsonl").touch()
