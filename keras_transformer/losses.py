@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 FORMULAS = ("t2t", "uniform")
+REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum")
 
 
 class TokenStatistics(NamedTuple):
@@ -81,7 +82,8 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
     label, others = wanted_probabilities(vocab_size, label_smoothing, formula)
     shape = ops.shape(labels)
     labels = ops.reshape(labels, (-1,))
-    flat_logits = ops.cast(ops.reshape(logits, (-1, vocab_size)), "float32")
+    # As many as labels, so that no other number of logits is broadcast.
+    flat_logits = ops.cast(ops.reshape(logits, (ops.size(labels), vocab_size)), "float32")
 
     @ops.custom_gradient
     def forward(logits):
@@ -114,6 +116,47 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
     return TokenStatistics.of(labels, loss, cross_entropy, correct, pad_id=pad_id, shape=shape)
 
 
+def token_weights(sample_weight, labels, pad_id):
+    """Returns what every token counts: float32, of the shape of `labels`, and 0 for padding.
+
+    Args:
+        sample_weight: float, of the shape of `labels`, or of that shape without its last axis: one
+            for each sentence.
+        labels: int, shape `(batch, length)` or `(micro_batches, rows, length)`.
+        pad_id: label that counts for nothing.
+
+    Raises:
+        ValueError: for weights of another shape.
+    """
+    sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
+    check_weights(tuple(sample_weight.shape), tuple(labels.shape))
+    if len(sample_weight.shape) == len(labels.shape) - 1:
+        sample_weight = sample_weight[..., None]
+    return sample_weight * ops.cast(ops.not_equal(labels, pad_id), "float32")
+
+
+def check_weights(shape, of_labels):
+    """Refuses weights that are neither one for each token nor one for each sentence.
+
+    Args:
+        shape: tuple of int, or of `None` where a size is not known.
+        of_labels: the same.
+
+    Raises:
+        ValueError: with both shapes.
+    """
+    sizes = shape if len(shape) != len(of_labels) - 1 else (*shape, 1)
+    if len(sizes) != len(of_labels) or any(
+        None not in pair and pair[0] != pair[1]
+        for pair in zip(sizes, of_labels[:-1] + (1 if sizes[-1] == 1 else of_labels[-1],), strict=True)
+    ):
+        raise ValueError(
+            "`sample_weight` must have the shape of the labels, a weight for each token, or that shape "
+            "without its last axis, a weight for each sentence. "
+            f"Received: {shape} for labels of {of_labels}"
+        )
+
+
 def _add_at(matrix, indices, values):
     """Adds `values` to the elements of `matrix` at `indices`, in place where it can."""
     if keras.backend.backend() == "tensorflow":
@@ -134,10 +177,14 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         label_smoothing: epsilon_ls of section 5.4.
         formula: `"t2t"` or `"uniform"`.
         pad_id: label that counts for nothing.
+        reduction: `"sum_over_batch_size"` or `"mean"`: sum over real tokens / number of real tokens,
+            also where they have weights; `"mean_with_sample_weight"`: sum / sum of the weights;
+            `"sum"`: not divided.
 
     Call arguments:
         y_true: int, shape `(batch, length)`.
         y_pred: float logits, shape `(batch, length, vocab_size)`.
+        sample_weight: float, shape `(batch, length)` or `(batch,)`, or `None`.
     """
 
     def __init__(
@@ -157,6 +204,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
             )
         if formula not in FORMULAS:
             raise ValueError(f"`formula` must be one of {FORMULAS}. Received: {formula!r}")
+        if self.reduction not in REDUCTIONS:
+            raise ValueError(f"`reduction` must be one of {REDUCTIONS}. Received: {self.reduction!r}")
         self.label_smoothing = label_smoothing
         self.formula = formula
         self.pad_id = pad_id
@@ -175,17 +224,21 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         return self.statistics(y_true, y_pred).loss
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        if sample_weight is not None:
-            raise ValueError("Padding is found from the labels; give no `sample_weight`.")
         found = self.statistics(y_true, y_pred)
+        loss, weight = found.loss, ops.sum(found.weight)
+        if sample_weight is not None:
+            each = token_weights(sample_weight, y_true, self.pad_id)
+            loss = loss * each
+            if self.reduction == "mean_with_sample_weight":
+                weight = ops.sum(each)
+        if self.reduction == "sum":
+            return ops.sum(loss)
         # A batch without a real token has loss 0, not 0 / 0.
-        return ops.sum(found.loss) / ops.maximum(ops.sum(found.weight), 1.0)
+        return ops.sum(loss) / ops.where(weight > 0, weight, ops.ones_like(weight))
 
     def get_config(self):
-        config = super().get_config()
-        config.pop("reduction", None)
         return {
-            **config,
+            **super().get_config(),
             "label_smoothing": self.label_smoothing,
             "formula": self.formula,
             "pad_id": self.pad_id,

@@ -1,5 +1,7 @@
 """Which positions may be looked at. Masks are boolean; True means visible."""
 
+import functools
+
 from keras import ops
 
 
@@ -27,3 +29,18 @@ def causal_mask(length):
     """
     position = ops.arange(length)
     return (position[:, None] >= position[None, :])[None]
+
+
+def merged(*masks):
+    """Shows what each of some masks shows.
+
+    Args:
+        *masks: bool, of shapes that broadcast; `None` shows everything.
+
+    Returns:
+        bool; the mask itself where there is one, `None` where there is none.
+    """
+    masks = [mask for mask in masks if mask is not None]
+    if len(masks) < 2:
+        return masks[0] if masks else None
+    return functools.reduce(ops.logical_and, masks)

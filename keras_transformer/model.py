@@ -14,6 +14,7 @@ from keras_transformer.layers.decoder import DecoderLayer
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.layers.encoder import EncoderLayer
+from keras_transformer.layers.ids import check_ids, check_range, check_rows, id_pair
 from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.layers.projection import PACKAGE, Projection
 from keras_transformer.losses import LabelSmoothedCrossEntropy
@@ -109,12 +110,18 @@ class Transformer(TokenWeightedStep, keras.Model):
         special: `SpecialIds`; the padding id tells real tokens from padding.
 
     Call arguments:
-        inputs: pair `(source_ids, target_ids)`, int, shapes `(batch, source_len)` and
-            `(batch, target_len)`. Target ids start with the begin-of-sentence id: output
-            i predicts the token after target id i.
+        inputs: pair `(source_ids, target_ids)`, or a dict with these names, int, shapes
+            `(batch, source_len)` and `(batch, target_len)`. Target ids start with the
+            begin-of-sentence id: output i predicts the token after target id i.
 
     Returns:
         float logits, shape `(batch, target_len, target_vocab_size)`.
+
+    Raises:
+        TypeError: `config` is no `ModelConfig`; `inputs` are not a pair; or ids are not integers, or
+            a ragged or sparse tensor.
+        ValueError: ids of another shape, or, where they are called with arrays and not within a graph,
+            outside the vocabulary.
     """
 
     def __init__(self, config, special=SpecialIds(), *, name="transformer", **kwargs):
@@ -124,6 +131,13 @@ class Transformer(TokenWeightedStep, keras.Model):
             config = ModelConfig(**config)
         if isinstance(special, dict):
             special = SpecialIds(**special)
+        if not isinstance(config, ModelConfig):
+            raise TypeError(
+                'Transformer takes a ModelConfig: preset("demo").model. '
+                f"Received: config of the type {type(config).__name__}"
+            )
+        if not isinstance(special, SpecialIds):
+            raise TypeError(f"`special` must be SpecialIds. Received: {special!r}")
         self.config = config
         self.special = special
 
@@ -172,9 +186,10 @@ class Transformer(TokenWeightedStep, keras.Model):
         if self.built:
             return
         hidden = (None, None, self.config.d_model)
-        self.source_embedding.build()
+        self.source_embedding.build((None, None))
         if self.target_embedding is not self.source_embedding:
-            self.target_embedding.build()
+            self.target_embedding.build((None, None))
+        self.embedding_dropout.build(hidden)
         for layer in self.encoder_layers:
             layer.build(hidden)
         for layer in self.decoder_layers:
@@ -189,8 +204,20 @@ class Transformer(TokenWeightedStep, keras.Model):
             )
         self.built = True
 
+    def __call__(self, inputs, *args, **kwargs):
+        # Before Keras converts them, and adds a page to what is wrong with them.
+        source_ids, target_ids = inputs = id_pair(inputs)
+        for name, ids, size in (
+            ("source_ids", source_ids, self.config.source_vocab_size),
+            ("target_ids", target_ids, self.config.target_vocab_size),
+        ):
+            check_ids(name, ids, self.special.pad)
+            check_range(name, ids, size)
+        check_rows(source_ids, target_ids)
+        return super().__call__(inputs, *args, **kwargs)
+
     def call(self, inputs, training=None):
-        source_ids, target_ids = inputs
+        source_ids, target_ids = id_pair(inputs)
         encoded = self.encode(source_ids, training=training)
         return self.decode(target_ids, encoded, training=training)
 
@@ -242,7 +269,7 @@ class Transformer(TokenWeightedStep, keras.Model):
                 raise ValueError(
                     f"`{name}` must hold numbers of layers, from 0 to {number - 1}. Received: {layers}"
                 )
-        source_ids, target_ids = inputs
+        source_ids, target_ids = id_pair(inputs)
         encoded, weights = self._encode(source_ids, encoder, training=False)
         hidden, attended = self._decode(target_ids, encoded, cross, decoder, training=False)
         return attended._replace(logits=self._logits(hidden), encoder=weights)
@@ -258,7 +285,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         """
         if not self._logits_are_projected():
             return super().statistics(inputs, labels, training)
-        source_ids, target_ids = inputs
+        source_ids, target_ids = id_pair(inputs)
         untied = self.output_projection is not None
         lookups = 2 if self.source_embedding is self.target_embedding else 1
         with contextlib.ExitStack() as stack:
@@ -382,8 +409,36 @@ class Transformer(TokenWeightedStep, keras.Model):
         """
         return keras.tree.map_structure(lambda x: gathered(x, sentences, axis=0), state)
 
-    def compute_output_shape(self, inputs_shape):
-        _, target_shape = inputs_shape
+    def export(self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs):
+        """Writes the forward pass for other programs, as every Keras model does: ids in, logits out.
+
+        The model need not have been called. A SavedModel is used as
+        `tf.saved_model.load(filepath).serve((source_ids, target_ids))`, without this package.
+
+        It does not translate: that takes a search and the vocabularies. For text in, text out, there are
+        `keras_transformer.export.saved_model.export_saved_model` and `pipelines/export_model.py`.
+
+        Args:
+            filepath: where to write.
+            format: as `keras.Model.export` takes it.
+            verbose: as `keras.Model.export` takes it.
+            input_signature: list of one pair of specifications; int32, of any shape, unless given.
+            **kwargs: as `keras.Model.export` takes them.
+
+        Raises:
+            ValueError, ImportError: Keras', for another format or one whose package is missing.
+        """
+        if input_signature is None:
+            names = ("source_ids", "target_ids")
+            input_signature = [
+                tuple(keras.InputSpec(shape=(None, None), dtype="int32", name=name) for name in names)
+            ]
+        return super().export(
+            filepath, format=format, verbose=verbose, input_signature=input_signature, **kwargs
+        )
+
+    def compute_output_shape(self, input_shape):
+        _, target_shape = input_shape
         return (*target_shape, self.config.target_vocab_size)
 
     def get_config(self):
@@ -407,6 +462,7 @@ class Transformer(TokenWeightedStep, keras.Model):
 
     def _encode(self, source_ids, kept=(), training=None):
         """Returns `Encoded`, and the attention of the layers `kept` as a dict."""
+        check_ids("source_ids", source_ids, self.special.pad)
         mask = padding_mask(source_ids, self.special.pad)
         x = self.source_embedding(source_ids)
         x = self.embedding_dropout(x, training=training)
@@ -422,6 +478,7 @@ class Transformer(TokenWeightedStep, keras.Model):
 
     def _decode(self, target_ids, encoded, cross=(), decoder=(), training=None):
         """Returns what is projected onto the vocabulary, and `Attended` with the attention of some layers."""
+        check_ids("target_ids", target_ids, self.special.pad)
         # Padding comes after the real tokens, so the causal mask hides it from them.
         visible = causal_mask(ops.shape(target_ids)[1])
         x = self.target_embedding(target_ids)

@@ -38,7 +38,8 @@ def projected_statistics(
     of_label, of_others = wanted_probabilities(vocab_size, label_smoothing, formula)
     shape = tf.shape(labels)
     flat_labels = tf.cast(tf.reshape(labels, (-1,)), tf.int32)
-    flat_hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
+    # As many as labels, so that no other number is broadcast.
+    flat_hidden = tf.reshape(hidden, (tf.size(flat_labels), hidden.shape[-1]))
     has_bias = bias is not None
 
     @tf.custom_gradient

@@ -244,8 +244,8 @@ def test_a_batch_without_real_tokens_has_loss_and_gradient_0():
         (lambda: LabelSmoothedCrossEntropy(formula="T2T"), "`formula` must be .*'T2T'"),
         (lambda: token_statistics(LABELS, LOGITS, formula="x"), "`formula` must be .*'x'"),
         (
-            lambda: LabelSmoothedCrossEntropy()(LABELS, LOGITS, sample_weight=REAL),
-            "give no `sample_weight`",
+            lambda: LabelSmoothedCrossEntropy()(LABELS, LOGITS, sample_weight=REAL[:, :-1]),
+            "sample_weight",
         ),
     ],
 )

@@ -112,23 +112,27 @@ def test_only_the_loss_has_a_gradient():
 @pytest.mark.parametrize("certainty", [1.0, 6.0, 12.0])
 def test_bfloat16_rounds_what_is_left_of_the_label_not_the_label(smoothing, certainty):
     # Hidden vectors along their labels' embeddings: the surer, the smaller the gradient.
-    matrix = np.linalg.qr(RNG.normal(size=(41, 41)))[0].astype("float32")
-    labels = np.arange(41)[None]
+    matrix = np.linalg.qr(np.random.default_rng(1).normal(size=(41, 41)))[0].astype("float32")
+    hidden, weights = tf.constant(certainty * matrix), tf.constant(matrix)
+    with tf.GradientTape() as tape:
+        tape.watch([hidden, weights])
+        rounded = tf.cast(hidden, tf.bfloat16)
+        found = projected_statistics(
+            np.arange(41)[None], rounded[None], weights, label_smoothing=smoothing, pad_id=-1
+        )
+        loss = tf.reduce_sum(found.loss)
+    gradients = tape.gradient(loss, [hidden, weights])
 
-    def gradients(dtype):
-        hidden = tf.constant(certainty * matrix[None])
-        weights = tf.constant(matrix)
-        with tf.GradientTape() as tape:
-            tape.watch([hidden, weights])
-            found = projected_statistics(
-                labels, tf.cast(hidden, dtype), weights, label_smoothing=smoothing, pad_id=-1
-            )
-            loss = tf.reduce_sum(found.loss)
-        return [gradient.numpy() for gradient in tape.gradient(loss, [hidden, weights])]
-
-    for rounded, wanted in zip(gradients(tf.bfloat16), gradients(tf.float32), strict=True):
-        # bfloat16 logits alone are off by up to certainty / 256.
-        assert np.linalg.norm(rounded - wanted) < 0.03 * np.linalg.norm(wanted)
+    # The logits are this machine's: with some kernels they are off by 0.06 of 12, which is not the point.
+    logits = tf.matmul(rounded, tf.cast(weights, tf.bfloat16), transpose_b=True)
+    exponentials = np.exp(tf.cast(logits, tf.float64).numpy())
+    wanted = np.where(np.eye(41), 1 - smoothing, smoothing / 40)
+    of_logits = exponentials / exponentials.sum(-1, keepdims=True) - wanted
+    # Below 0.009 with oneDNN and without; 0.024 to 7 where the label of 6.0 and 12.0 is rounded itself.
+    for gradient, expected in zip(
+        gradients, [of_logits @ matrix, of_logits.T @ (certainty * matrix)], strict=True
+    ):
+        assert np.linalg.norm(gradient - expected) < 0.015 * np.linalg.norm(expected)
 
 
 def test_what_is_left_of_a_nearly_certain_label_is_exact_in_float32():

@@ -12,10 +12,11 @@ from keras import ops
 from keras_transformer.arrays import product_transposed, reshaped
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.projection import PACKAGE, Projection
+from keras_transformer.masks import merged
 
 
 class Attention(NamedTuple):
-    """What attention returns.
+    """What attention computes.
 
     Attributes:
         output: float, shape `(batch, target_len, d_model)`.
@@ -113,14 +114,24 @@ class MultiHeadAttention(keras.layers.Layer):
         query: float, shape `(batch, target_len, d_model)`.
         value: float, shape `(batch, source_len, features)`.
         key: float, shape `(batch, source_len, features)`; `None` is `value`.
-        attention_mask: bool, broadcastable to `(batch, target_len, source_len)`; True
+        query_mask: bool, shape `(batch, target_len)`; a query where it is False sees nothing.
+        value_mask: bool, shape `(batch, source_len)`; nobody sees a value where it is False.
+        key_mask: as `value_mask`, where `key` is given.
+        attention_mask: bool, of three axes, broadcastable to `(batch, target_len, source_len)`; True
             is visible. A query that sees nothing gets zeros (before W^O).
-        return_weights: also returns the weights.
+        return_attention_scores: also returns the weights.
 
     Returns:
-        `Attention(output, weights)`; `output` is as wide as `query`.
+        float, shape as `query`; with `return_attention_scores` the pair of that and of the weights,
+        float32, shape `(batch, num_heads, target_len, source_len)`.
 
-    Keras' implicit masks are neither read nor changed.
+    Raises:
+        ValueError: a mask has another number of axes.
+
+    Names and meaning of the masks are those of Keras' own layer: where `query_mask`, `value_mask` or
+    `key_mask` is not given, it is the implicit mask of its tensor (as `Embedding(mask_zero=True)` makes
+    it), and what one of the masks hides is hidden. The output has the mask of `query`; the masks of the
+    inputs stay as they are.
     """
 
     def __init__(self, num_heads, key_dim, *, value_dim=None, dropout=0.0, use_bias=False, **kwargs):
@@ -159,17 +170,21 @@ class MultiHeadAttention(keras.layers.Layer):
         query,
         value,
         key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
         attention_mask=None,
-        return_weights=False,
+        return_attention_scores=False,
         training=None,
     ):
-        return self.attend(
+        attended = self.attend(
             query,
             self.project(value, key),
-            attention_mask,
-            return_weights=return_weights,
+            _visible(query_mask, value_mask, key_mask, attention_mask),
+            return_weights=return_attention_scores,
             training=training,
         )
+        return tuple(attended) if return_attention_scores else attended.output
 
     def project(self, value, key=None):
         """Projects what is attended to: once for a whole translation in cross-attention.
@@ -275,20 +290,27 @@ class MultiHeadAttention(keras.layers.Layer):
         heads = scaled_dot_product_attention(query, *key_value, mask)
         return self.output_projection(self._join_rows(heads.output))
 
+    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        return query_shape
+
     def compute_output_spec(
         self,
         query,
         value,
         key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
         attention_mask=None,
-        return_weights=False,
+        return_attention_scores=False,
         training=None,
     ):
-        weights = None
-        if return_weights:
-            shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
-            weights = keras.KerasTensor(shape, "float32")
-        return Attention(keras.KerasTensor(query.shape, self.compute_dtype), weights)
+        _check_axes(query_mask, value_mask, key_mask, attention_mask)
+        output = keras.KerasTensor(query.shape, self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
+        return output, keras.KerasTensor(shape, "float32")
 
     def get_config(self):
         return {
@@ -323,6 +345,25 @@ class MultiHeadAttention(keras.layers.Layer):
         """(batch, num_heads, length, d) -> (batch, length, num_heads * d)."""
         batch, _, length, _ = ops.shape(x)
         return reshaped(_swapped(x), (batch, length, self.num_heads * x.shape[-1]))
+
+
+def _visible(query_mask, value_mask, key_mask, attention_mask):
+    """Merges the masks of a call into one of three axes; `None` where there is none."""
+    _check_axes(query_mask, value_mask, key_mask, attention_mask)
+    return merged(
+        attention_mask,
+        None if query_mask is None else ops.expand_dims(query_mask, 2),
+        None if value_mask is None else ops.expand_dims(value_mask, 1),
+        None if key_mask is None else ops.expand_dims(key_mask, 1),
+    )
+
+
+def _check_axes(query_mask, value_mask, key_mask, attention_mask):
+    masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
+    for name, mask in {**masks, "attention_mask": attention_mask}.items():
+        axes = "(batch, target_len, source_len)" if name == "attention_mask" else "(batch, length)"
+        if mask is not None and len(mask.shape) != len(axes.split(",")):
+            raise ValueError(f"`{name}` must have the axes {axes}. Received: shape {tuple(mask.shape)}")
 
 
 def _swapped(x):

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer.layers.attention import KeyValue
 from keras_transformer.layers.projection import PACKAGE
-from keras_transformer.layers.transformer_layer import TransformerLayer
+from keras_transformer.layers.transformer_layer import TransformerLayer, attend
 from keras_transformer.masks import causal_mask
 
 
@@ -48,13 +48,16 @@ class DecoderLayer(TransformerLayer):
     Call arguments:
         inputs: float, shape `(batch, target_len, d_model)`.
         encoder_output: float, shape `(batch, source_len, d_model)`.
-        self_attention_mask: bool, broadcastable to `(batch, target_len, target_len)`;
+        self_attention_mask: bool, of three axes, broadcastable to `(batch, target_len, target_len)`;
             True is visible; `None` is the causal mask, never a look ahead.
-        cross_attention_mask: bool, broadcastable to `(batch, target_len, source_len)`;
-            `None` shows everything.
+        cross_attention_mask: bool, of three axes, broadcastable to
+            `(batch, target_len, source_len)`; `None` shows everything.
+        inputs_mask: bool, shape `(batch, target_len)`; what it hides is hidden, too, whatever
+            `self_attention_mask` shows. `None` is the implicit mask of `inputs`, if there is one.
+        encoder_output_mask: the same for `encoder_output`, shape `(batch, source_len)`.
 
     Returns:
-        float, shape as `inputs`.
+        float, shape as `inputs`, with the mask of `inputs`.
     """
 
     attentions = ("self_attention", "cross_attention")
@@ -73,10 +76,18 @@ class DecoderLayer(TransformerLayer):
         encoder_output,
         self_attention_mask=None,
         cross_attention_mask=None,
+        inputs_mask=None,
+        encoder_output_mask=None,
         training=None,
     ):
         return self.attend(
-            inputs, encoder_output, self_attention_mask, cross_attention_mask, training=training
+            inputs,
+            encoder_output,
+            self_attention_mask,
+            cross_attention_mask,
+            inputs_mask,
+            encoder_output_mask,
+            training=training,
         ).output
 
     def attend(
@@ -85,6 +96,8 @@ class DecoderLayer(TransformerLayer):
         encoder_output,
         self_attention_mask=None,
         cross_attention_mask=None,
+        inputs_mask=None,
+        encoder_output_mask=None,
         *,
         return_weights=False,
         training=None,
@@ -96,14 +109,16 @@ class DecoderLayer(TransformerLayer):
         """
         if self_attention_mask is None:
             self_attention_mask = causal_mask(ops.shape(inputs)[1])
-        how = {"return_weights": return_weights, "training": training}
+        how = {"query_mask": inputs_mask, "return_weights": return_weights, "training": training}
         x = inputs
         y = self.self_attention_residual.enter(x)
-        to_target = self.self_attention(y, y, attention_mask=self_attention_mask, **how)
+        masks = {"value_mask": inputs_mask, "attention_mask": self_attention_mask}
+        to_target = attend(self.self_attention, y, y, **masks, **how)
         x = self.self_attention_residual.leave(x, to_target.output, training=training)
 
         y = self.cross_attention_residual.enter(x)
-        to_source = self.cross_attention(y, encoder_output, attention_mask=cross_attention_mask, **how)
+        masks = {"value_mask": encoder_output_mask, "attention_mask": cross_attention_mask}
+        to_source = attend(self.cross_attention, y, encoder_output, **masks, **how)
         x = self.cross_attention_residual.leave(x, to_source.output, training=training)
 
         y = self.feed_forward_residual.enter(x)
@@ -151,3 +166,6 @@ class DecoderLayer(TransformerLayer):
 
         y = self.feed_forward(self.feed_forward_residual.enter(x))
         return DecoderStep(self.feed_forward_residual.leave(x, y), attended.cache)
+
+    def compute_output_shape(self, inputs_shape, encoder_output_shape):
+        return inputs_shape

@@ -66,6 +66,9 @@ class Dropout(keras.layers.Layer):
         finally:
             self._seed = None
 
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
+
     def get_config(self):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arrays import as_rows, gathered, unflattened
+from keras_transformer.layers.ids import check_ids
 from keras_transformer.layers.projection import PACKAGE
 
 
@@ -54,6 +55,8 @@ class PositionalEmbedding(keras.layers.Layer):
             `"learned"` (Table 3, row E). Sinusoids reach beyond the lengths seen in
             training; learned positions end at `max_positions`.
         max_positions: number of learned positions.
+        mask_zero: gives the output the implicit mask `ids != 0`, as Keras' `Embedding` does;
+            attention in this package honours it. (`Transformer` makes its masks itself.)
 
     Call arguments:
         ids: int, shape `(batch, length)`.
@@ -63,11 +66,21 @@ class PositionalEmbedding(keras.layers.Layer):
         float, shape `(batch, length, d_model)`; computed in float32.
 
     Raises:
-        ValueError: more positions than learned ones, where the length is known. Inside
-            a graph of unknown length the lookup itself fails on a CPU.
+        TypeError: `ids` are not integers, or not a dense tensor.
+        ValueError: `ids` have not two axes; or more positions than learned ones, where the length is
+            known. Inside a graph of unknown length the lookup itself fails on a CPU.
     """
 
-    def __init__(self, vocab_size, d_model, *, positions="interleaved", max_positions=1024, **kwargs):
+    def __init__(
+        self,
+        vocab_size,
+        d_model,
+        *,
+        positions="interleaved",
+        max_positions=1024,
+        mask_zero=False,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         if positions not in ("interleaved", "halves", "learned"):
             raise ValueError(
@@ -77,6 +90,8 @@ class PositionalEmbedding(keras.layers.Layer):
         self.d_model = d_model
         self.positions = positions
         self.max_positions = max_positions
+        self.mask_zero = mask_zero
+        self.supports_masking = mask_zero
         self._copies = []
 
     def build(self, ids_shape=None):
@@ -98,7 +113,10 @@ class PositionalEmbedding(keras.layers.Layer):
             )
 
     def call(self, ids, first_position=0):
+        check_ids("ids", ids)
         self._check_length(ids.shape[1], first_position)
+        if keras.backend.standardize_dtype(ids.dtype) not in ("int16", "int32", "int64"):
+            ids = ops.cast(ids, "int32")  # TensorFlow looks up no others
         matrix = self._copies.pop() if self._copies else self.embeddings
         tokens = gathered(matrix, ids, axis=0)
         tokens = ops.cast(tokens, "float32") * self.d_model**0.5
@@ -161,8 +179,15 @@ class PositionalEmbedding(keras.layers.Layer):
         kernel = self.kernel() if kernel is None else kernel
         return unflattened(ops.matmul(as_rows(hidden), kernel), hidden)
 
+    def compute_mask(self, ids, previous_mask=None):
+        return ops.not_equal(ids, 0) if self.mask_zero else None
+
     def compute_output_shape(self, ids_shape):
         return (*ids_shape, self.d_model)
+
+    def compute_output_spec(self, ids, first_position=0):
+        check_ids("ids", ids)  # `keras.Input` is of floats unless told otherwise
+        return super().compute_output_spec(ids)
 
     def get_config(self):
         return {
@@ -171,6 +196,7 @@ class PositionalEmbedding(keras.layers.Layer):
             "d_model": self.d_model,
             "positions": self.positions,
             "max_positions": self.max_positions,
+            "mask_zero": self.mask_zero,
         }
 
     def _check_length(self, length, first_position):

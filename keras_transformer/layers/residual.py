@@ -48,6 +48,9 @@ class Residual(keras.layers.Layer):
     def call(self, inputs, output, training=None):
         return self.leave(inputs, output, training=training)
 
+    def compute_output_shape(self, inputs_shape, output_shape):
+        return inputs_shape
+
     def get_config(self):
         return {
             **super().get_config(),

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.layers.attention import MultiHeadAttention
+from keras_transformer.layers.attention import Attention, MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.residual import Residual
 
@@ -78,9 +78,6 @@ class TransformerLayer(keras.layers.Layer):
         self.feed_forward = FeedForward(d_ff, dropout=relu_dropout, name="feed_forward", dtype=policy)
         self.feed_forward_residual = Residual(name="feed_forward_residual", **residual)
 
-    def compute_output_shape(self, inputs_shape, *_):
-        return inputs_shape
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -95,3 +92,9 @@ class TransformerLayer(keras.layers.Layer):
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "attention_bias": self.attention_bias,
         }
+
+
+def attend(attention, query, value, *, return_weights, **how):
+    """Calls a `MultiHeadAttention`; returns `Attention` whether weights are asked for or not."""
+    found = attention(query, value, return_attention_scores=return_weights, **how)
+    return Attention(*found) if return_weights else Attention(found, None)

@@ -22,7 +22,7 @@ def recomputed(layer, *inputs, **constants):
         float tensor.
 
     Raises:
-        ValueError: the layer has others within that draw random numbers.
+        ValueError: the layer has others within that draw random numbers; or one adds to the loss.
     """
     within = [each for each in layer._flatten_layers() if getattr(each, "seed_generator", None) is not None]
     dropouts = [each for each in within if isinstance(each, Dropout)]
@@ -41,4 +41,11 @@ def recomputed(layer, *inputs, **constants):
                 stack.enter_context(dropout.fixed(seed))
             return layer(*inputs, **constants, training=True)
 
-    return compute(*inputs)
+    output = compute(*inputs)
+    for each in layer._flatten_layers():
+        if each._losses:
+            raise ValueError(
+                f"`recompute` would leave out the gradient of what {type(each).__name__} {each.name!r} adds "
+                "to the loss, as an activity_regularizer does. Use recompute=False"
+            )
+    return output

@@ -319,16 +319,6 @@ def test_layers_work_in_a_functional_model_with_masks():
 
 
 @pytest.mark.parametrize("cls", [EncoderLayer, DecoderLayer])
-def test_implicit_keras_masks_change_nothing(cls):
-    layer = built(cls)
-    inputs = [tf.constant(X), tf.constant(ENCODED)][: 1 if cls is EncoderLayer else 2]
-    expected = layer(*inputs)
-    for x in inputs:
-        x._keras_mask = tf.constant(np.arange(x.shape[1]) < 3)[None]
-    np.testing.assert_array_equal(layer(*inputs), expected)
-
-
-@pytest.mark.parametrize("cls", [EncoderLayer, DecoderLayer])
 def test_mixed_precision_reaches_every_sublayer(cls):
     layer = built(cls, dtype="mixed_bfloat16")
     found = layer(*((X,) if cls is EncoderLayer else (X, ENCODED)))
@@ -372,6 +362,7 @@ ARGUMENTS = {
         "d_model": 14,
         "positions": "learned",
         "max_positions": 19,
+        "mask_zero": True,
     },
     "Tally": {"name": "counts"},
     "LabelSmoothedCrossEntropy": {

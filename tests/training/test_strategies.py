@@ -294,6 +294,17 @@ def test_replicas_draw_masks_of_their_own_and_the_same_ones_again():
         assert 0.3 < (mask == 0).mean() < 0.7
 
 
+def test_models_of_two_sizes_train_one_after_the_other_in_one_process():
+    # Under a second strategy TensorFlow aborts: "Shape mismatch in the collective instance".
+    for width in (3, 5):
+        with two_devices().scope():
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(width), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        history = model.fit(np.ones((4, 2)), np.zeros((4, 1)), batch_size=4, verbose=0).history
+        assert np.isfinite(history["loss"][0])
+    assert two_devices() is two_devices()
+
+
 @pytest.mark.parametrize("strategy", [one_device, two_devices])
 def test_the_moving_average_follows_the_weights(strategy):
     model = make_model(strategy(), lambda: keras.optimizers.SGD(0.5), ema_decay=0.75)
