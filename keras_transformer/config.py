@@ -6,6 +6,7 @@ without TensorFlow. Sizes are named as in Table 3 of "Attention Is All You Need"
 """
 
 import dataclasses
+import decimal
 import difflib
 import json
 import math
@@ -25,6 +26,11 @@ LENGTH_PENALTIES = ("gnmt", "average", "none")
 STOP_RULES = ("exact", "first")
 LONG_LINES = ("split", "cut")
 MAX_BEAM_SIZE = 1000
+# Beyond every model that was ever trained: what is over them is a slip of the keyboard.
+MAX_LAYERS = 1000
+MAX_WEIGHTS = 10**12
+# In float32: a weight, its gradient and Adam's two moments.
+BYTES_IN_TRAINING = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +135,35 @@ class ModelConfig:
                 f"source_vocab_size={self.source_vocab_size}, "
                 f"target_vocab_size={self.target_vocab_size}"
             )
+        for name in ("num_encoder_layers", "num_decoder_layers"):
+            _check(self, name, getattr(self, name) <= MAX_LAYERS, f"at most {MAX_LAYERS:,}")
+        number = self.num_weights
+        if number > MAX_WEIGHTS:
+            names = ("d_model", "d_ff", "num_encoder_layers", "num_decoder_layers", "target_vocab_size")
+            received = ", ".join(f"{name}={_size(getattr(self, name))}" for name in names)
+            needed = _size(BYTES_IN_TRAINING * number)
+            raise ValueError(
+                f"A model of {_size(number)} weights takes {needed} bytes to train; "
+                f"{_size(MAX_WEIGHTS)} weights are the limit. Received: {received}"
+            )
+
+    @property
+    def num_weights(self):
+        """int, the elements of all matrices: what the model has but for biases and norms."""
+        attention = 2 * self.d_model * self.num_heads * (self.d_key + self.d_value)
+        feed_forward = 2 * self.d_model * self.d_ff
+        tokens = {
+            "all": self.target_vocab_size,
+            "target_output": self.source_vocab_size + self.target_vocab_size,
+            "none": self.source_vocab_size + 2 * self.target_vocab_size,
+        }[self.sharing]
+        tables = 1 if self.sharing == "all" else 2
+        positions = tables * self.max_positions if self.positions == "learned" else 0
+        return (
+            self.num_encoder_layers * (attention + feed_forward)
+            + self.num_decoder_layers * (2 * attention + feed_forward)
+            + (tokens + positions) * self.d_model
+        )
 
     @property
     def d_key(self):
@@ -284,28 +319,29 @@ class TrainingConfig:
         precision: `"float32"`, `"mixed_bfloat16"`, or `"mixed_float16"` with loss scaling
             (one device only); positions, softmax and loss are float32 in all of them.
         max_skipped: a step whose gradient is not finite changes nothing but the step count; so
-            many of them in a row end the run. Looked at every so many steps.
+            many of them in a row end the run.
         log_every_steps: steps between progress lines and TensorBoard points.
         validate_every_steps: steps between validations (loss, perplexity, BLEU).
         validation_sentences: at most so many validation sentences are translated
             for the BLEU shown during training; 0 for none.
         validation_beam_size: beam of those translations; 1 is greedy, 0 is `search.beam_size`.
         best_by: what makes a validation better than another: `"loss"` (lower) or `"bleu"` (higher).
+            Of the average, the last and the best weights, the best by this are delivered.
         early_stopping: training stops after so many validations that were no better than the
             best before them; 0 for never (the paper).
         checkpoint_every_steps: steps between checkpoints; 0 for none.
         checkpoint_every_minutes: minutes between checkpoints; 0 for none (10 in the
             paper).
-        keep_checkpoints: so many newest checkpoints are kept.
+        keep_checkpoints: so many newest checkpoints of the schedule are kept.
         keep_best: the weights of so many best validations are kept, too.
         ema_decay: decay of an exponential moving average of the weights, kept beside them;
             0 for none (the paper).
         init_from: run folder whose weights a new run starts from; empty for none.
-        init_weights: which of its weights: `"averaged"`, `"last"`, `"best"`, ...
+        init_weights: which of its weights: `"final"`, `"averaged"`, `"last"`, `"best"`, ...
         init_vocabulary: takes its vocabulary, too; else the corpus' own, of which the pieces
             that both have keep their embeddings.
         average_last: so many newest checkpoints are averaged for inference (5 for the
-            paper's base model, 20 for big).
+            paper's base model, 20 for big): those of the schedule, from the end of the warm-up on.
         seed: of weights, dropout and data order.
     """
 
@@ -333,7 +369,7 @@ class TrainingConfig:
     keep_best: int = 3
     ema_decay: float = 0.0
     init_from: str = ""
-    init_weights: str = "averaged"
+    init_weights: str = "final"
     init_vocabulary: bool = True
     average_last: int = 5
     seed: int = 1
@@ -589,7 +625,20 @@ def from_json(text):
     Raises:
         ValueError: for text that is not JSON, unknown fields, or refused values.
     """
-    return _from_dict(Config, json.loads(text))
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    return from_dict(values)
+
+
+def from_dict(values):
+    """Returns the `Config` of a dict of sections, as `dataclasses.asdict` makes it.
+
+    Raises:
+        ValueError: for unknown fields, or refused values.
+    """
+    return _from_dict(Config, values)
 
 
 def differences(old, new):
@@ -671,6 +720,11 @@ def _check_types(config):
             raise ValueError(f"`{name}` of {type(config).__name__} must be {names}. Received: {value!r}")
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"`{name}` of {type(config).__name__} must be finite. Received: {value!r}")
+
+
+def _size(number):
+    """A number as `1.2e+13`, also one that no float can hold."""
+    return f"{number:,}" if number < 10**9 else f"{decimal.Decimal(number):.2g}"
 
 
 def _check(config, name, holds, wanted):

@@ -6,6 +6,7 @@ paper gives are used as they stand; what it leaves open is said beside the prese
 
 import dataclasses
 import difflib
+from typing import NamedTuple
 
 from keras_transformer.config import (
     Config,
@@ -121,6 +122,33 @@ DEMO = Config(
     ),
 )
 
+# For 10,000 to a million pairs on a few CPU cores: half the paper's width, normalised first as
+# MULTI30K_TINY, with dropout 0.2 between its 0.3 and the paper's 0.1.
+SMALL = Config(
+    model=ModelConfig(
+        source_vocab_size=8000,
+        target_vocab_size=8000,
+        d_model=256,
+        d_ff=1024,
+        num_heads=4,
+        norm_first=True,
+        **_layers(4),
+        **_dropout(0.2),
+    ),
+    data=DataConfig(vocab_size=8000, max_length=128, batch_tokens=4096),
+    training=TrainingConfig(
+        max_steps=60_000,
+        warmup_steps=4000,
+        log_every_steps=100,
+        validate_every_steps=2000,
+        validation_sentences=500,
+        checkpoint_every_steps=1000,
+        checkpoint_every_minutes=0,
+        keep_checkpoints=10,
+        average_last=10,
+    ),
+)
+
 PRESETS = {
     "base": BASE,
     "big": BIG,
@@ -160,8 +188,77 @@ PRESETS = {
     "table3_e_learned_positions": _with(BASE, model={"positions": "learned"}),
     "t2t_base": T2T_BASE,
     "multi30k_tiny": MULTI30K_TINY,
+    "small": SMALL,
     "demo": DEMO,
 }
+
+
+class _Row(NamedTuple):
+    """What `auto` chooses for corpora of up to so many pairs."""
+
+    num_pairs: float
+    config: Config
+    vocab_size: int
+    updates_a_minute: float  # on two CPU cores, roughly
+
+
+# The smaller a corpus, the smaller model and vocabulary and the more dropout: Sennrich and Zhang
+# (2019), Ding et al. (2019), Araabi and Monz (2020), Gowda and May (2020).
+_AUTO = (
+    _Row(5_000, _with(DEMO, model=_dropout(0.3), training={"max_steps": 6000}), 1000, 400),
+    _Row(20_000, _with(DEMO, model=_dropout(0.3), training={"max_steps": 12_000}), 2000, 400),
+    _Row(100_000, MULTI30K_TINY, 8000, 125),
+    _Row(1_000_000, SMALL, 8000, 25),
+    _Row(float("inf"), BASE, 37_000, 0.3),
+)
+_GPU_SPEED = 50  # that many times two CPU cores, roughly
+_FEWEST_UPDATES = 1000  # a larger model that makes fewer is worse than a smaller one
+
+
+def auto(num_pairs, *, num_characters=0, max_minutes=0.0, gpu=False):
+    """Returns the configuration for a corpus of one's own: `--preset auto`.
+
+    It depends on nothing but its arguments. Only what is assumed of the speed is a guess; it
+    decides about the size of the model and the warm-up where time is short.
+
+    Args:
+        num_pairs: of the training text.
+        num_characters: different characters of it; a vocabulary has a piece for each.
+        max_minutes: time of the run; 0 for no limit.
+        gpu: whether there is one.
+    """
+    rows = list(_AUTO[: 1 + sum(row.num_pairs < num_pairs for row in _AUTO)])
+    updates = [row.updates_a_minute * (_GPU_SPEED if gpu else 1) * max_minutes for row in rows]
+    while max_minutes and len(rows) > 1 and updates[len(rows) - 1] < _FEWEST_UPDATES:
+        rows.pop()
+    row, training = rows[-1], rows[-1].config.training
+    expected = training.max_steps
+    if max_minutes:
+        expected = max(80, min(expected, round(updates[len(rows) - 1])))
+    warmup = min(training.warmup_steps, expected // 8)
+    every = max(1, expected // 40)
+    # 300: the special tokens and the bytes.
+    vocab_size = max(row.vocab_size, -(-(300 + 2 * num_characters) // 500) * 500)
+    return _with(
+        with_vocab_size(row.config, vocab_size),
+        data={"vocab_size": vocab_size},
+        training={
+            "max_minutes": float(max_minutes),
+            "warmup_steps": warmup,
+            # Equation 3 is as high as with the warm-up of the row.
+            "learning_rate_scale": round((warmup / training.warmup_steps) ** 0.5, 3),
+            "checkpoint_every_steps": every,
+            "checkpoint_every_minutes": 0.0,
+            "keep_checkpoints": 10,
+            "average_last": 10,
+            "log_every_steps": min(100, 2 * every),
+            "validate_every_steps": 4 * every,
+            "validation_sentences": 200 if 0 < max_minutes <= 30 else 500,
+            "early_stopping": 10,
+            # Of a short run, the loss and the translations may disagree about which weights are best.
+            "best_by": "bleu",
+        },
+    )
 
 
 def preset(name, **model_changes):
@@ -176,8 +273,8 @@ def preset(name, **model_changes):
         ValueError: for an unknown name, with the nearest known one.
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(PRESETS)}"
+        near = difflib.get_close_matches(name, [*PRESETS, "auto"], n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join([*PRESETS, 'auto'])}"
         raise ValueError(f"No preset {name!r}. {hint}")
     config = PRESETS[name]
     return dataclasses.replace(config, model=replace(config.model, **model_changes))

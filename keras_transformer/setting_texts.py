@@ -1,5 +1,6 @@
 """Every setting with its value and what it means, from the docstrings of `config`."""
 
+import ast
 import dataclasses
 import inspect
 import re
@@ -24,7 +25,7 @@ def describe_settings(config, *, width=110):
     lines = []
     for section in dataclasses.fields(config):
         values = getattr(config, section.name)
-        lines += [f"{section.name}: {inspect.getdoc(type(values)).splitlines()[0]}", ""]
+        lines += [f"{section.name}: {_docstring(type(values)).splitlines()[0]}", ""]
         meanings = _meanings(type(values))
         for field in dataclasses.fields(values):
             if f"{section.name}.{field.name}" in _FOLLOW:
@@ -36,10 +37,15 @@ def describe_settings(config, *, width=110):
     return "\n".join(lines).rstrip("\n")
 
 
+def _docstring(section):
+    """The docstring of a class, from its source: `python -OO` has no other."""
+    return ast.get_docstring(ast.parse(inspect.getsource(section)).body[0])
+
+
 def _meanings(section):
     """{field: text} of the `Attributes` of a docstring."""
     meanings, name = {}, None
-    _, _, attributes = inspect.getdoc(section).partition("Attributes:\n")
+    _, _, attributes = _docstring(section).partition("Attributes:\n")
     for line in attributes.splitlines():
         if found := _ATTRIBUTE.fullmatch(line):
             name = found[1]

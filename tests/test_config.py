@@ -420,11 +420,35 @@ def test_by_default_cleaning_drops_blank_sides_only():
         ('{"model": {"d_model": "512"}}', "`d_model` .* must be int. Received: '512'"),
         ('{"search": {"alpha": -1}}', "`alpha` .* at least 0. Received: alpha=-1"),
         ("{", "Expecting property name"),
+        ('{"model": ' + "[" * 100_000, "nested too deeply"),
     ],
 )
 def test_json_refuses(text, message):
     with pytest.raises(ValueError, match=message):
         from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("model.d_ff=1000000000", r"1\.2e\+13 weights takes 2\.0e\+14 bytes .* 1\.0e\+12 .*d_ff=1\.0e\+9"),
+        ("model.d_model=1000000000", r"weights takes .*d_model=1\.0e\+9"),
+        ("model.d_model=" + "8" + "0" * 400, "weights takes"),
+        ("model.key_dim=1000000000000", "weights takes"),
+        ("model.num_encoder_layers=1000000", "must be at most 1,000. Received: num_encoder_layers=1000000"),
+        ("model.num_decoder_layers=1001", "must be at most 1,000"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused_at_once(assignment, message):
+    with pytest.raises(ValueError, match=message):
+        override(Config(), [assignment])
+
+
+def test_large_sizes_that_models_have_are_not():
+    deep = ModelConfig(num_encoder_layers=500, num_decoder_layers=500, d_model=1024, d_ff=8192)
+    wide = ModelConfig(num_encoder_layers=1, num_decoder_layers=105, d_model=20_480, d_ff=4 * 20_480,
+                       num_heads=128)  # fmt: skip
+    assert 1e10 < deep.num_weights < 1e11 < wide.num_weights < 1e12
 
 
 def test_differences_lists_path_old_and_new():

@@ -5,7 +5,7 @@ import pytest
 
 from keras_transformer.config import Config, differences
 from keras_transformer.model import Transformer
-from keras_transformer.presets import PRESETS, preset, with_vocab_size
+from keras_transformer.presets import PRESETS, auto, preset, with_vocab_size
 
 # Weights of the model with one vocabulary of 37,000 tokens, worked out from section 3.
 PUBLISHED = {
@@ -56,6 +56,7 @@ SIZES = {
     "t2t_base": BASE_SIZES,
     "multi30k_tiny": (4, 128, 256, 4, 32, 32),
     "demo": (2, 128, 512, 4, 32, 32),
+    "small": (4, 256, 1024, 4, 64, 64),
 }
 
 
@@ -111,6 +112,8 @@ def test_the_model_has_as_many_weights_as_counted_by_hand(name, without_random_n
     assert config.model.source_vocab_size == config.model.target_vocab_size
     wanted = by_hand(config.model.target_vocab_size, SIZES[name], config.model.norm_first, learned)
     assert count(config) == wanted
+    # Biases and norms are not counted there.
+    assert 0.99 * wanted < config.model.num_weights <= wanted
     if name in PUBLISHED:
         assert wanted == PUBLISHED[name]
 
@@ -240,6 +243,7 @@ def test_preset_changes_fields_of_the_model():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("autoo", r"No preset 'autoo'. Did you mean 'auto'\?"),
         ("bases", r"No preset 'bases'. Did you mean 'base'\?"),
         ("zzz", "No preset 'zzz'. Known: base, big, big_enfr, table3"),
     ],
@@ -267,3 +271,44 @@ def test_with_vocab_size_takes_a_size_for_each_side():
     assert (found.source_vocab_size, found.target_vocab_size) == (29, 31)
     with pytest.raises(ValueError, match="`sharing='all'` needs one vocabulary"):
         with_vocab_size(Config(), 29, 31)
+
+
+@pytest.mark.parametrize(
+    ("num_pairs", "max_minutes", "gpu", "expected"),
+    [
+        # layers, d_model, dropout, pieces, tokens of a batch, warm-up, longest run
+        (3_000, 0, False, (2, 128, 0.3, 1000, 2048, 500, 6000)),
+        (20_000, 0, False, (2, 128, 0.3, 2000, 2048, 500, 12_000)),
+        (29_000, 0, False, (4, 128, 0.3, 8000, 4096, 2000, 16_000)),
+        (300_000, 0, False, (4, 256, 0.2, 8000, 4096, 4000, 60_000)),
+        (4_500_000, 0, False, (6, 512, 0.1, 37_000, 25_000, 4000, 100_000)),
+        # A larger model that makes few updates would be worse.
+        (29_000, 10, False, (4, 128, 0.3, 8000, 4096, 156, 16_000)),
+        (29_000, 7, False, (2, 128, 0.3, 2000, 2048, 350, 12_000)),
+        (300_000, 10, True, (4, 256, 0.2, 8000, 4096, 1562, 60_000)),
+        (4_500_000, 5, False, (2, 128, 0.3, 2000, 2048, 250, 12_000)),
+    ],
+)
+def test_auto_follows_from_the_corpus_and_the_time(num_pairs, max_minutes, gpu, expected):
+    config = auto(num_pairs, max_minutes=max_minutes, gpu=gpu)
+    model, data, training = config.model, config.data, config.training
+    found = (model.num_encoder_layers, model.d_model, model.residual_dropout, data.vocab_size)
+    assert (*found, data.batch_tokens, training.warmup_steps, training.max_steps) == expected
+    assert model.source_vocab_size == model.target_vocab_size == data.vocab_size
+    # Ten checkpoints of after the warm-up are averaged, in whatever time there is.
+    assert training.max_minutes == max_minutes
+    assert training.average_last == training.keep_checkpoints == 10
+    assert training.warmup_steps <= 5.1 * training.checkpoint_every_steps
+    assert training.validate_every_steps % training.checkpoint_every_steps == 0
+
+
+def test_a_shorter_warm_up_of_auto_does_not_raise_the_highest_rate():
+    for minutes, row in ((5, "demo"), (20, "demo"), (0, "demo")):
+        training = auto(20_000, max_minutes=minutes).training
+        highest = training.learning_rate_scale * training.warmup_steps**-0.5
+        assert highest == pytest.approx(PRESETS[row].training.warmup_steps ** -0.5, rel=0.01)
+
+
+def test_the_vocabulary_of_auto_has_room_for_every_character():
+    assert auto(3_000, num_characters=90).data.vocab_size == 1000
+    assert auto(3_000, num_characters=4_000).data.vocab_size == 8500

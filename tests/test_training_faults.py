@@ -117,7 +117,10 @@ class Place:
             contextlib.redirect_stderr(io.StringIO()) as err,
         ):
             code = program.main(self.arguments(more, settings))
-        return Ended(code, out.getvalue(), err.getvalue())
+        # These few steps are all warm-up, and a note says so each time.
+        lines = err.getvalue().splitlines(keepends=True)
+        lines = [line for line in lines if not line.startswith("note: training.warmup_steps=")]
+        return Ended(code, out.getvalue(), "".join(lines))
 
     def begin(self):
         """Makes `run` a copy of the run that has ended."""
@@ -128,7 +131,11 @@ class Place:
 
     def history(self, kind="train"):
         return [
-            {name: value for name, value in record.items() if name != "minutes" and "second" not in name}
+            {
+                name: value
+                for name, value in record.items()
+                if name not in ("minutes", "crc32") and "second" not in name
+            }
             for record in map(json.loads, (self.run / "history.jsonl").read_text().splitlines())
             if record["kind"] == kind
         ]
@@ -345,6 +352,22 @@ def parameter_servers(place):
     )
 
 
+def nested_cluster(place):
+    place.monkeypatch.setenv("TF_CONFIG", "[" * 100_000)
+
+
+def in_proc(place):
+    if not pathlib.Path("/proc/self").exists():
+        pytest.skip("there is no /proc")
+    place.run = pathlib.Path("/proc/x")
+
+
+def by_hand(place):
+    place.begin()
+    file = place.run / "config.json"
+    file.write_text(file.read_text().replace('"num_heads": 2', '"num_heads": 4'))
+
+
 def thesis(place):
     place.run.mkdir()
     (place.run / "thesis.tex").write_text("precious")
@@ -416,12 +439,21 @@ REFUSED = [
     ), settings=OTHERS),
     Row("F36", "schedule", Place.begin, ("training.warmup_steps 40 -> 50. Pass --allow-config-change tr",),
         settings={"training.warmup_steps": 50}),
+    Row("F36", "changed by hand", by_hand, ("config.json: damaged", "checksum", "--set NAME=VALUE of")),
+    Row("F36", "sizes of no model", nothing, ("A model of 6.4e+13 weights takes",),
+        settings={"model.d_ff": 10**12}),
+    Row("F36", "more than the memory", nothing, ("weights takes 10,240 GB to train, this machine has",),
+        settings={"model.d_ff": 10**10}),
+    Row("F36", "layers of no model", nothing, ("at most 1,000. Received: num_encoder_layers=1000000",),
+        settings={"model.num_encoder_layers": 10**6}),
+    Row("F41", "nested without end", nested_cluster, ("TF_CONFIG must be JSON such as",)),
     Row("F41", "parameter servers", parameter_servers, ("ParameterServerStrategy", "(keras#20585)")),
     Row("F41", "mixed_float16 on two", nothing, ("mixed_float16 trains on one", "Use mixed_bfloat16"), TWO,
         {"training.precision": "mixed_float16"}),
     Row("F42", "one GPU", nothing, NO_GPU, "--replicas 1"),
     Row("F42", "GPUs of this machine", nothing, NO_GPU, "--strategy mirrored"),
     Row("F43", "a folder of something else", thesis, ("{run}: exists and is not a run folder",)),
+    Row("F43", "a place of the system's", in_proc, ("/proc/x: cannot write in /proc ",)),
     Row("F43", "a file", file_in_place, ("{run}: exists and is not a run folder",)),
 ]  # fmt: skip
 
@@ -499,7 +531,8 @@ def test_f28_the_disk_is_full(place):
     assert ended.code == 3, ended.err
     found = re.search(r"checkpoints/step-(\d+): cannot be written: ", ended.refusal)
     assert found, ended.refusal
-    assert re.search(r"It needs 0\.1 MB, [\d,.]+ MB are free", ended.refusal)
+    assert "File too large. It needs 0.1 MB. " in ended.refusal
+    assert "ulimit -f" in ended.refusal
     last = int(found[1]) - 2
     assert f"The newest whole checkpoint is step-{last}." in ended.refusal
     assert place.steps()[-1] == last
@@ -719,13 +752,14 @@ def test_f33_a_second_signal_ends_at_once(place):
     with Process(place, settings=LONG, before=slow_disk) as process:
         process.wait_for_step(2)
         process.send(signal.SIGTERM)
-        process.wait_until(lambda: "finishing the step" in process.read("err"))
+        process.wait_until(lambda: "SIGTERM: heard" in process.read("err"))
         begin = time.monotonic()
+        time.sleep(1)  # what follows at once is the same signal
         process.send(signal.SIGTERM)
         ended = process.end()
         assert time.monotonic() - begin < 500
     assert ended.code == 143
-    assert "SIGTERM: finishing the step and saving (again: stop at once)" in ended.err
+    assert "the step at work ends first, then the state is saved (again: stop at once)" in ended.err
     assert "stopped at once; the newest checkpoint is whole" in ended.err
     assert "Traceback" not in ended.err
     for step in place.steps():
@@ -857,7 +891,9 @@ def test_f43_a_folder_that_cannot_be_written(place):
             stack.callback(os.setresuid, 0, 0, 0)
         ended = place.call()
     assert ended.code == 2
-    assert f"{name}/run: cannot write in {name}. Choose another --run-dir" in ended.refusal
+    assert (
+        f"{name}/run: cannot write in {name} (Permission denied). Choose another --run-dir" in ended.refusal
+    )
     assert ended.out == ""
 
 
@@ -920,7 +956,8 @@ def test_f45_padding_changes_nothing(layers):
     before = model((SOURCE, TARGET)).numpy()
     longer = np.pad(SOURCE, ((0, 0), (0, 5))), np.pad(TARGET, ((0, 0), (0, 3)))
     after = model(longer).numpy()[:, : TARGET.shape[1]]
-    np.testing.assert_allclose(after[real], before[real], atol=1e-6, rtol=0)
+    # Other lengths are summed in another order, which may round the last bits of logits above 1 otherwise.
+    np.testing.assert_allclose(after[real], before[real], atol=1e-6, rtol=1e-6)
     # What stands for padding, and then for a word.
     embeddings = model.source_embedding.embeddings
     for row, matters in ((PAD, False), (13, True)):

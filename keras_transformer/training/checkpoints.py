@@ -18,7 +18,7 @@ from keras_transformer.training.errors import NotFiniteError
 _LIST = "checkpoint"
 _LINE = re.compile(r'(?:all_)?model_checkpoint_paths?: "(?:.*/)?step-(\d+)"|\w+_timestamps?: [\d.e+]+')
 # Missing in the states of older versions, or where a setting of the run was changed.
-_OPTIONAL = ("first_step", "first_batch", "batches", "interval/", "ema/", "optimizer/loss_scale/")
+_OPTIONAL = ("first_step", "first_batch", "batches", "interval/", "ema/", "optimizer/loss_scale/", "saved/")
 
 
 class Checkpoints:
@@ -28,7 +28,9 @@ class Checkpoints:
         folder: where they are.
         model: a compiled `Transformer`.
         optimizer: its built optimizer; it counts the steps.
-        keep: so many newest ones are kept.
+        keep: so many newest ones that were saved on schedule are kept. Others are kept while
+            there are not so many, and the newest one while none was saved after it.
+        every_steps: the schedule, for states of earlier versions; 0 where it is by time.
         writes: `False` on workers that are not the chief: they read, check and change nothing.
         trained: whether the history knows of training: then there must be a state.
 
@@ -40,16 +42,18 @@ class Checkpoints:
         batches: string `tf.Variable`, the settings that this numbering belongs to.
     """
 
-    def __init__(self, folder, model, optimizer, keep, *, writes=True, trained=False):
+    def __init__(self, folder, model, optimizer, keep, *, every_steps=0, writes=True, trained=False):
         self.folder = pathlib.Path(folder)
         self.model = model
         self.optimizer = optimizer
         self.keep = keep
+        self.every_steps = every_steps
         self.writes = writes
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.first_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.first_batch = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.batches = tf.Variable("", dtype=tf.string, trainable=False)
+        self._on_schedule = tf.Variable(False, trainable=False)
         self._interval = {
             name: tf.Variable(0.0, dtype=tf.float64, trainable=False) for name in model.interval_sums()
         }
@@ -66,6 +70,7 @@ class Checkpoints:
             "batches": self.batches,
             "interval": self._interval,
             "ema": self._ema,
+            "saved": {"on_schedule": self._on_schedule},
         }
         self._finite = _finite_of(tensor_files.flat(self._tree))
         self._trained = trained
@@ -107,14 +112,15 @@ class Checkpoints:
                 )
             return 0
         else:
-            if listed is None:
-                whole = next((step for step in reversed(there) if self._is_whole(step)), None)
-                remedy = "" if whole is None else f"Continue with --resume-from {whole}, or "
+            if listed is None and not (len(there) == 1 and not (self.folder / _LIST).exists()):
+                whole = [step for step in there if self._is_whole(step)]
+                remedy = f"Continue with --resume-from {whole[-1]}, or " if whole else ""
                 raise ValueError(
                     f"{self.folder}: the file `{_LIST}` is missing or damaged, but there is "
-                    f"{_names(there)}. {remedy or 'None of them is whole: '}choose another --run-dir"
+                    f"{_names(whole or there)}. {remedy or 'None of them is whole: '}choose another --run-dir"
                 )
-            step, damaged = self._load_newest(sorted({*there, *listed}))
+            # The first state of all appears just before the first list does.
+            step, damaged = self._load_newest(sorted({*there, *(listed or ())}))
         if self.writes:
             with tensor_files.storing(self.folder):
                 for one in damaged:
@@ -123,7 +129,7 @@ class Checkpoints:
         self._newest = step
         return int(self.optimizer.iterations.numpy())
 
-    def save(self, seconds):
+    def save(self, seconds, *, on_schedule=True):
         """Writes the present state, unless it is the one restored or saved last.
 
         Every worker of a cluster calls this: those that do not write find, at the same step as
@@ -131,6 +137,8 @@ class Checkpoints:
 
         Args:
             seconds: training time of the run so far.
+            on_schedule: `False` for the state before training, and for one that is saved
+                because the run ends or is stopped: it is no part of an average.
 
         Raises:
             NotFiniteError: weights, moments or averages are not finite; nothing is written.
@@ -142,6 +150,7 @@ class Checkpoints:
         sums = self.model.interval_sums()
         self._check_finite(step)
         self.seconds.assign(seconds)
+        self._on_schedule.assign(on_schedule)
         for name, variable in self._interval.items():
             variable.assign(sums[name])
         if self.writes:
@@ -188,8 +197,8 @@ class Checkpoints:
         return True
 
     def _keep(self, steps):
-        """Writes the list of the newest of `steps`, and deletes every other state."""
-        kept = steps[-self.keep :]
+        """Writes the list of the states of `steps` that are kept, and deletes every other state."""
+        kept = steps_to_keep(steps, scheduled_steps(self.folder, self.every_steps), self.keep)
         if kept != _read_list(self.folder):
             self._write_list(kept)
         for step in set(tensor_files.steps_in(self.folder)) - set(kept):
@@ -213,6 +222,50 @@ class Checkpoints:
 
     def _prefix(self, step):
         return self.folder / f"step-{step}"
+
+
+def steps_to_keep(steps, on_schedule, keep):
+    """Returns the states to keep: one that a signal forced drives none out that is to be averaged.
+
+    Args:
+        steps: all of them, ascending.
+        on_schedule: those of them that were saved on schedule.
+        keep: so many of these are kept, and others while there are fewer; the newest always.
+    """
+    regular = [step for step in steps if step in set(on_schedule)][-keep:]
+    others = [step for step in steps if step not in set(on_schedule)]
+    room = max(keep - len(regular), int(others[-1:] == steps[-1:]))
+    return sorted(regular + others[len(others) - min(room, len(others)) :])
+
+
+def scheduled_steps(folder, every_steps):
+    """Returns the steps of the states that were saved on schedule, ascending; never step 0.
+
+    A state says so itself. Those of earlier versions do not: their step tells, or, where the
+    schedule is by time, all of them count.
+
+    Args:
+        folder: where the states are.
+        every_steps: the schedule; 0 where it is by time.
+    """
+    return [
+        step
+        for step in tensor_files.steps_in(folder)
+        if step and _is_on_schedule(pathlib.Path(folder) / f"step-{step}", step, every_steps)
+    ]
+
+
+def _is_on_schedule(prefix, step, every_steps):
+    try:
+        held = tensor_files.read(prefix, "saved")
+    except tensor_files.DamagedError:
+        held = {}  # whoever needs its weights will be told
+    return bool(held["on_schedule"]) if held else not every_steps or step % every_steps == 0
+
+
+def listed_steps(folder):
+    """Returns the steps of the states that the list names, ascending."""
+    return _read_list(folder) or []
 
 
 def clean_checkpoints(folder):

@@ -7,11 +7,11 @@ import math
 import os
 import pathlib
 import shutil
-import tempfile
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.files import temporary_beside
 from keras_transformer.schedules import TransformerSchedule
 
 RECORDS = 20
@@ -64,7 +64,8 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
     }
     folder = pathlib.Path(run.path) / "crash" / f"step-{step}"
     folder.parent.mkdir(exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    temporary = temporary_beside(folder)
+    temporary.mkdir()
     try:
         with (temporary / "batch.npz").open("wb") as file:
             np.savez(file, **arrays)
@@ -73,7 +74,6 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
             json.dump(_plain(report), file, indent=2, allow_nan=False)
             file.write("\n")
             _to_disk(file)
-        os.chmod(temporary, 0o755)  # mkdtemp makes it private
         if folder.exists():
             shutil.rmtree(folder)
         os.rename(temporary, folder)

@@ -1,6 +1,7 @@
 """From a session to a trained model: `model.fit` with all that happens beside it."""
 
 import contextlib
+import functools
 
 import keras
 import tensorflow as tf
@@ -14,7 +15,9 @@ from keras_transformer.training.crash import advice, write_crash_dump
 from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.errors import NotFiniteError
 from keras_transformer.training.events import Events
+from keras_transformer.training.final import deliver
 from keras_transformer.training.initial_weights import initialize_from
+from keras_transformer.training.notes import time_note
 from keras_transformer.training.optimizers import Adam
 from keras_transformer.training.position import restored_position
 from keras_transformer.training.preflight import out_of_memory, try_largest
@@ -128,7 +131,7 @@ def _is_done(run, step, clock):
 
 
 def _train_on(session, placement, signals, model, checkpoints, offset, clock, done):
-    """Trains, unless the run is done; in any case makes the validation that its last state lacks."""
+    """Trains, unless the run is done; makes the validation that its last state lacks, and delivers."""
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     step = int(model.optimizer.iterations.numpy())
@@ -142,6 +145,12 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
     def interrupted():
         # Several workers validate together, or not at all.
         return stopping.by_signal or (one_worker and signals.received is not None)
+
+    def finish():
+        with signals.deferred():
+            deliver(run, model, placement, validation.measure)
+        if interrupted():
+            raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
 
     search = None
     if training.validation_sentences and run.writes:
@@ -167,6 +176,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
     # It may have been one too many without progress; the chief knows, as it wrote the record.
     stopped_early = early_stopping_reason(run.read_history(), training) is not None
     if done or placement.gather(int(stopped_early))[0]:
+        finish()
         return
     callbacks = [
         Guard(training.max_skipped, is_chief=placement.is_chief),
@@ -178,6 +188,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
             log_every_steps=training.log_every_steps,
             max_steps=training.max_steps,
             max_minutes=training.max_minutes,
+            time_note=functools.partial(time_note, training),
         ),
         # After the line of the same step, which ends an interval; before what takes long.
         Saving(
@@ -217,3 +228,4 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         ) from error
     if stopping.by_signal or interrupted():
         raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
+    finish()

@@ -68,7 +68,7 @@ class _Rows(NamedTuple):
     pieces: Pieces
 
 
-def initialize_from(model, tokenizers, source_run, *, weights="averaged"):
+def initialize_from(model, tokenizers, source_run, *, weights="final"):
     """Puts the weights of an earlier run into a new model of the same shape.
 
     Weights without a vocabulary axis are copied. Of the others (embeddings, output
@@ -124,7 +124,7 @@ def initialize_from(model, tokenizers, source_run, *, weights="averaged"):
     return InitialWeights(source, target, f"started from {source_run.path} ({weights}): {counts}")
 
 
-def check_initial_weights(run, wanted, weights="averaged"):
+def check_initial_weights(run, wanted, weights="final"):
     """Refuses what `initialize_from` would, before there is a model.
 
     Args:

@@ -1,8 +1,11 @@
 """The data and the folder of a run: refused before anything is written, or opened."""
 
 import dataclasses
+import os
 import sys
 from typing import NamedTuple
+
+import tensorflow as tf
 
 from keras_transformer import config as configs
 from keras_transformer.data.batching import TokenBatches
@@ -12,9 +15,10 @@ from keras_transformer.data.training_data import TrainingData, load_training_dat
 from keras_transformer.files import write_text
 from keras_transformer.presets import with_vocab_size
 from keras_transformer.training.initial_weights import check_initial_weights
-from keras_transformer.training.notes import depth_note, learning_rate_note
+from keras_transformer.training.notes import depth_note, learning_rate_note, warmup_note
 from keras_transformer.training.resuming import CORPUS_SUM, continue_with
 from keras_transformer.training.run_folder import RunFolder, check_unused
+from keras_transformer.training.tensor_files import storing
 
 
 class Session(NamedTuple):
@@ -49,6 +53,7 @@ def open_session(config, run_dir, placement, allowed, stack):
     Raises:
         ValueError: data, folder or settings are refused.
     """
+    _check_memory(config)
     earlier, locked = None, False
     if not placement.is_chief:
         placement.gather(0)  # the chief has made the folder
@@ -80,15 +85,27 @@ def open_session(config, run_dir, placement, allowed, stack):
     batches = training_batches(config.data, corpus, seed=config.training.seed)
     validation, num_long = validation_batches(config.data, corpus)
     # The folder appears when nothing is left to refuse.
-    run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers)
+    run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers, locked=locked)
     if placement.is_chief:
         if not earlier and not locked:
             stack.enter_context(run.lock())
         if not earlier:
-            write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")
+            with storing(run.path / CORPUS_SUM):
+                write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")
         _tell(run.config, corpus, num_long)
         placement.gather(0)
     return Session(run, corpus, batches, validation)
+
+
+def _check_memory(config):
+    """Refuses a model whose weights this machine's memory can never hold; GPUs have their own."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed = configs.BYTES_IN_TRAINING * config.model.num_weights
+    if needed > memory and not tf.config.list_physical_devices("GPU"):
+        raise ValueError(
+            f"A model of {config.model.num_weights:,} weights takes {needed / 1e9:,.0f} GB to train, this "
+            f"machine has {memory / 1e9:,.0f} GB. Choose another --preset, or lower model.d_model"
+        )
 
 
 def _initial_tokenizers(config):
@@ -104,6 +121,6 @@ def _tell(config, corpus, num_long):
     notes = list(corpus.notes)
     if num_long:
         notes.append(f"validation: left out {num_long:,} pairs of over {config.data.max_length} tokens")
-    notes += [note for note in (learning_rate_note(config), depth_note(config)) if note]
+    notes += [note for note in (learning_rate_note(config), warmup_note(config), depth_note(config)) if note]
     for note in notes:
         print(note, file=sys.stderr, flush=True)

@@ -215,7 +215,7 @@ def _cluster():
         if not isinstance(workers, list) or not workers:
             raise TypeError("worker must be a list of addresses")
         others = sorted(cluster.keys() - {"worker"})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             'TF_CONFIG must be JSON such as {"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
             f'"task": {{"type": "worker", "index": 0}}}}. Received: {text[:80]!r} ({error!r})'

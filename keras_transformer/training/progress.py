@@ -1,6 +1,7 @@
 """How the training goes: a line, a record and TensorBoard points every so many steps."""
 
 import collections
+import sys
 
 import keras
 
@@ -25,9 +26,13 @@ class Progress(keras.callbacks.Callback):
         log_every_steps: steps between lines.
         max_steps: the last step; it has a line, too.
         max_minutes: for the time left; 0 for none.
+        time_note: function of the step that will be reached in `max_minutes`; what it returns,
+            `None` or a line, is printed after the first line that shows a speed.
     """
 
-    def __init__(self, run, clock, events, schedule, *, log_every_steps, max_steps, max_minutes):
+    def __init__(
+        self, run, clock, events, schedule, *, log_every_steps, max_steps, max_minutes, time_note=None
+    ):
         super().__init__()
         self.run = run
         self.clock = clock
@@ -36,6 +41,7 @@ class Progress(keras.callbacks.Callback):
         self.log_every_steps = log_every_steps
         self.max_steps = max_steps
         self.max_minutes = max_minutes
+        self.time_note = time_note
 
     def on_train_begin(self, logs=None):
         self.step = self.first_step = int(self.model.optimizer.iterations.numpy())
@@ -121,13 +127,22 @@ class Progress(keras.callbacks.Callback):
         if record["skipped"]:
             parts.append(f"skipped {record['skipped']}")
         print(" | ".join(parts), flush=True)
+        if speed and self.max_minutes and self.time_note and self.step > self.first_step + 1:
+            left = 60 * self.max_minutes - self.clock.seconds
+            note = self.time_note(self.step + max(0, int(left / self._seconds_a_step())))
+            self.time_note = None
+            if note:
+                print(note, file=sys.stderr, flush=True)
 
-    def _time_left(self):
-        """Returns text such as `"12 min"`."""
+    def _seconds_a_step(self):
         seconds, steps = (sum(numbers) for numbers in zip(*self.recent, strict=True))
         # Validations and the like will take their share of the steps that are left.
         beside = (self.clock.other_seconds - self.first_other_seconds) / (self.step - self.first_step)
-        seconds = (self.max_steps - self.step) * (seconds / steps + beside)
+        return seconds / steps + beside
+
+    def _time_left(self):
+        """Returns text such as `"12 min"`."""
+        seconds = (self.max_steps - self.step) * self._seconds_a_step()
         if self.max_minutes:
             seconds = min(seconds, 60 * self.max_minutes - self.clock.seconds)
         minutes = max(seconds, 0) / 60

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 
 from keras_transformer import config as configs
 from keras_transformer.files import write_text
@@ -16,6 +17,7 @@ FREE = frozenset(
         "training.keep_best",
         "training.average_last",
         "training.early_stopping",
+        "training.init_weights",  # they are in the state that the run continues from
         "training.validation_beam_size",
         "data.data_dir",
         "data.manual_dir",
@@ -53,10 +55,10 @@ def continue_with(run, config, *, sha256, allowed=()):
     Raises:
         ValueError: another setting differs, or `allowed` names none.
     """
-    _check_names(allowed, config)
+    check_names(allowed, config)
     changes = configs.differences(run.config, config)
     file = run.path / CORPUS_SUM
-    old = file.read_text(encoding="utf-8").strip() if file.exists() else sha256
+    old = _read_sum(file) if file.exists() else sha256
     refused = [change for change in changes if not _may_change(change[0], allowed)]
     if refused:
         raise ValueError(_refusal(run.path, refused))
@@ -69,10 +71,18 @@ def continue_with(run, config, *, sha256, allowed=()):
         changes.append((CORPUS_SUM, old, sha256))
     if run.writes and (not file.exists() or old != sha256):
         write_text(file, f"{sha256}\n")
-    if run.writes and changes:
-        write_text(run.path / "config.json", configs.to_json(config))
-    run.config = config
+    run.write_config(config)
     return changes
+
+
+def _read_sum(file):
+    found = file.read_bytes()
+    if not re.fullmatch(rb"[0-9a-f]{64}\n", found):
+        raise ValueError(
+            f"{file}: damaged. Put it back from a copy, or remove it: then the run goes on with the text "
+            "that there is now"
+        )
+    return found.decode().strip()
 
 
 def _may_change(path, allowed):
@@ -104,7 +114,8 @@ def _shown(value):
     return "(empty)" if value == "" else value
 
 
-def _check_names(allowed, config):
+def check_names(allowed, config):
+    """Raises `ValueError` where a name in `allowed` is that of no setting."""
     known = [
         f"{section.name}.{field.name}"
         for section in dataclasses.fields(config)

@@ -3,14 +3,13 @@
 import contextlib
 import pathlib
 import random
-import sys
+import shlex
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.data.text import Pairs
 from keras_transformer.evaluation import Scores, corpus_scores
-from keras_transformer.files import write_text
 from keras_transformer.scoring import Scorer
 from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.fitting import fit_session
@@ -87,7 +86,15 @@ def report(result, *, examples=10):
             f"  reference   {result.pairs.target[i]}",
             "",
         ]
-    run = result.run.path
+    run, served, board, dataset = (
+        shlex.quote(str(name))
+        for name in (
+            result.run.path,
+            f"served/{result.run.path.name}",
+            result.run.path / "tensorboard",
+            data.dataset,
+        )
+    )
     return "\n".join(
         [
             *lines,
@@ -96,9 +103,9 @@ def report(result, *, examples=10):
             "",
             "next:",
             f"  echo 'your sentence' | python pipelines/translate.py {run}",
-            f"  python pipelines/evaluate_wmt.py {run} --dataset {data.dataset} --split {result.split}",
-            f"  python pipelines/export_model.py {run} served/{run.name}",
-            f"  tensorboard --logdir {run / 'tensorboard'}",
+            f"  python pipelines/evaluate_wmt.py {run} --dataset {dataset} --split {result.split}",
+            f"  python pipelines/export_model.py {run} {served}",
+            f"  tensorboard --logdir {board}",
         ]
     )
 
@@ -113,44 +120,28 @@ def _how_to_go_on(run, step):
 
 
 def _translate_unseen(session, step):
-    """Averages the weights, translates the test (or validation) split and scores it, once."""
+    """Translates the test (or validation) split with the delivered weights and scores it, once."""
     run, corpus = session.run, session.corpus
     split = corpus.test_name if corpus.test else "validation"
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target
-    path = run.path / f"translations.{split}.{target}"
-    scored = [
-        (record["split"], record.get("step")) for record in run.read_history() if record["kind"] == "test"
-    ]
-    if (split, step) in scored and path.exists():
+    translations = run.read_translations(split, step)
+    if translations is not None:
         print(
             f"{run.path}: finished before, at step {step:,}; nothing to do."
             f" To go on, {_how_to_go_on(run, step)}",
             flush=True,
         )
-        translations = path.read_text(encoding="utf-8").split("\n")[:-1]
         scores = corpus_scores(translations, pairs.target, target_language=target)
         return Result(run, split, pairs, translations, scores)
-    averaged = run.average(last=run.config.training.average_last)
     print(
-        f"\ntranslating {split} with the mean of the newest checkpoints, {len(averaged)} of them"
-        f" (beam {search.beam_size}, alpha {search.alpha:g})",
+        f"\ntranslating {split} with the delivered weights (beam {search.beam_size}, alpha {search.alpha:g})",
         flush=True,
     )
-    warmup = run.config.training.warmup_steps
-    if averaged[0] < warmup < averaged[-1]:
-        late = sum(step >= warmup for step in averaged)
-        print(
-            f"the oldest is of step {averaged[0]:,}, within the warm-up of {warmup:,}; perhaps better: "
-            f"python pipelines/average_checkpoints.py {run.path} --last {late}",
-            file=sys.stderr,
-            flush=True,
-        )
     translator = Translator.load(run.path)
     scorer = Scorer(translator.models[0], translator.tokenizers, batch_tokens=search.batch_tokens)
     run.save_alignment(scorer.count_hits(*corpus.validation, more=corpus.train))
     translations = translator.translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
-    write_text(path, "\n".join(translations) + "\n")
-    run.append_history({"kind": "test", "split": split, "step": step, **scores.to_dict()})
+    run.write_translations(split, step, translations, scores.to_dict())
     return Result(run, split, pairs, translations, scores)

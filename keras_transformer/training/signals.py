@@ -5,11 +5,15 @@ import os
 import signal
 import sys
 import threading
+import time
 
 from keras_transformer.training.errors import StoppedError
 
 EXIT_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 143}
 AGAIN_SECONDS = 1.0
+# `timeout` and others send a signal to the process and to its group: that is one, not a second one.
+SAME_SECONDS = 0.2
+_END = b"\0"
 
 
 class _Interrupted(BaseException):
@@ -18,6 +22,11 @@ class _Interrupted(BaseException):
 
 class Signals:
     """What this process was asked to do by a signal.
+
+    Python calls a handler between two of its own instructions: while TensorFlow compiles, that
+    can be a minute later. A thread hears the signal at once, says so, and ends the process if a
+    second one comes. It is late only where C++ code keeps Python's lock, which TensorFlow does
+    for moments.
 
     Attributes:
         received: the signal, or `None`.
@@ -28,6 +37,7 @@ class Signals:
         self._deferred = False
         self._raised = None  # the signal that an exception was raised for
         self._again = None  # timer that sends it once more
+        self._sent_again = 0  # how many of those the thread has not met yet
 
     @contextlib.contextmanager
     def caught(self):
@@ -38,25 +48,26 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        before = {number: signal.signal(number, self._handle) for number in EXIT_CODES}
-        unraisable, sys.unraisablehook = sys.unraisablehook, _tell_others
-        try:
-            yield self
-        except BaseException as error:
-            if self._raised is None:
-                raise
-            # TensorFlow turned what the signal raised into an error of its own.
-            cause = None if isinstance(error, _Interrupted) else error
-            raise StoppedError(
-                f"stopped by {self._raised.name}; the same command goes on from what is saved",
-                EXIT_CODES[self._raised],
-            ) from cause
-        finally:
-            if self._again:
-                self._again.cancel()
-            sys.unraisablehook = unraisable
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with self._heard():
+            before = {number: signal.signal(number, self._handle) for number in EXIT_CODES}
+            unraisable, sys.unraisablehook = sys.unraisablehook, _tell_others
+            try:
+                yield self
+            except BaseException as error:
+                if self._raised is None:
+                    raise
+                # TensorFlow turned what the signal raised into an error of its own.
+                cause = None if isinstance(error, _Interrupted) else error
+                raise StoppedError(
+                    f"stopped by {self._raised.name}; the same command goes on from what is saved",
+                    EXIT_CODES[self._raised],
+                ) from cause
+            finally:
+                if self._again:
+                    self._again.cancel()
+                sys.unraisablehook = unraisable
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     @contextlib.contextmanager
     def deferred(self):
@@ -67,23 +78,57 @@ class Signals:
         finally:
             self._deferred = False
 
+    @contextlib.contextmanager
+    def _heard(self):
+        """Has a thread that is told of signals as they come."""
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        thread = threading.Thread(target=self._listen, args=(reading,), daemon=True)
+        thread.start()
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            os.write(writing, _END)
+            thread.join()
+            os.close(reading)
+            os.close(writing)
+
+    def _listen(self, reading):
+        first = None  # when the first signal came
+        while (byte := os.read(reading, 1)) != _END:
+            if byte[0] not in EXIT_CODES:
+                continue
+            number, now = signal.Signals(byte[0]), time.monotonic()
+            if self._sent_again:
+                self._sent_again -= 1
+            elif first is None:
+                first = now
+                what = "the step at work ends first, then the state is saved" if self._deferred else "ending"
+                _say(f"{number.name}: heard; {what} (again: stop at once)")
+            elif now - first > SAME_SECONDS:
+                # No flush, no exit handlers: the second time it is to be at once.
+                _say("stopped at once; the newest checkpoint is whole")
+                os._exit(EXIT_CODES[number])
+
     def _handle(self, number, frame):
         number = signal.Signals(number)
-        if not self._deferred:
-            # Where it comes while an object is freed, or amid `except:`, what it raises is dropped.
-            self._raised = number
-            if self._again:
-                self._again.cancel()
-            self._again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number))
-            self._again.daemon = True
-            self._again.start()
-            raise _Interrupted
-        if self.received is not None:
-            # No flush, no exit handlers: the second time it is to be at once.
-            _say("stopped at once; the newest checkpoint is whole")
-            os._exit(EXIT_CODES[number])
-        self.received = number
-        _say(f"{number.name}: finishing the step and saving (again: stop at once)")
+        if self._deferred:
+            self.received = self.received or number
+            return
+        # Where it comes while an object is freed, or amid `except:`, what it raises is dropped.
+        self._raised = number
+        if self._again:
+            self._again.cancel()
+        self._again = threading.Timer(AGAIN_SECONDS, self._send_again, (number,))
+        self._again.daemon = True
+        self._again.start()
+        raise _Interrupted
+
+    def _send_again(self, number):
+        self._sent_again += 1
+        os.kill(os.getpid(), number)
 
 
 def _tell_others(unraisable):

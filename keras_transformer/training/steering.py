@@ -77,20 +77,21 @@ class Saving(keras.callbacks.Callback):
         self.saved_at = self.clock.seconds
         if self.step == 0:
             # So that a run folder without a checkpoint is one that lost it.
-            self.checkpoints.save(self.clock.seconds)
+            self.checkpoints.save(self.clock.seconds, on_schedule=False)
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
         minutes = (self.clock.seconds - self.saved_at) / 60
         if self.is_chief and self.every_minutes and minutes >= self.every_minutes:
             self.agreement.ask(SAVE)
-        due = self.every_steps and self.step % self.every_steps == 0
+        due = self.every_steps > 0 and self.step % self.every_steps == 0
         if self.agreement.agreed(SAVE, logs) or due:
-            self.checkpoints.save(self.clock.seconds)
+            # Where both are set, the minutes are for safety: what is averaged follows from the steps.
+            self.checkpoints.save(self.clock.seconds, on_schedule=due or not self.every_steps)
             self.saved_at = self.clock.seconds
 
     def on_train_end(self, logs=None):
-        self.checkpoints.save(self.clock.seconds)
+        self.checkpoints.save(self.clock.seconds, on_schedule=False)
 
 
 class Guard(keras.callbacks.Callback):
@@ -167,7 +168,7 @@ class Stopping(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.is_chief and self.max_minutes and self.clock.seconds >= 60 * self.max_minutes:
             self.max_minutes, minutes = 0, self.max_minutes
-            self.stop(f"{minutes:g} minutes are up")
+            self.stop("1 minute is up" if minutes == 1 else f"{minutes:g} minutes are up")
         if self.signals.received is not None:
             self.agreement.ask(SIGNAL)
         if self.agreement.agreed(SIGNAL, logs):

@@ -55,7 +55,11 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
         (
             "updates",
             f"{training.max_steps:,} ({training.max_steps / batches.per_epoch:,.1f} epochs)"
-            + (f" or {training.max_minutes:g} minutes" if training.max_minutes else "")
+            + (
+                f" or {training.max_minutes:g} {'minute' if training.max_minutes == 1 else 'minutes'}"
+                if training.max_minutes
+                else ""
+            )
             + f", learning rate at most {learning_rate(best - 1):.2e} (update {best:,})",
         ),
         ("memory", _memory(config, shapes, num_parameters)),

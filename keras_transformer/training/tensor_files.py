@@ -4,19 +4,22 @@ The files of a prefix are PREFIX.index and PREFIX.data-*. They appear by renamin
 last: without its index a prefix does not exist. Every tensor has a checksum, and all of them
 are looked at before a value is used.
 
+TensorFlow is imported by what reads and writes tensors, not by what looks for files: a program may so refuse
+a run that is not there at once.
+
 A tree is what is written: {part: {name: tf.Variable}} or {part: tf.Variable}.
 """
 
 import contextlib
+import errno
 import os
 import pathlib
 import re
 import shutil
 
-import keras
 import numpy as np
-import tensorflow as tf
 
+from keras_transformer.files import FULL, why_not_written, without_wildcards
 from keras_transformer.training.errors import StorageError
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -50,6 +53,8 @@ def by_path(variables, owner=None):
     Raises:
         ValueError: two have the same path.
     """
+    import keras
+
     found = {}
     for variable in variables:
         name = variable.path
@@ -83,13 +88,17 @@ def write(tree, prefix, *, kept=""):
     Raises:
         StorageError: there is no room or no permission; nothing of it is left behind.
     """
+    import tensorflow as tf
+
     prefix = pathlib.Path(prefix)
     temporary = prefix.with_name(f"{prefix.name}_temp")
     size = sum(variable.shape.num_elements() * variable.dtype.size for variable in flat(tree).values())
     with storing(prefix, size=size, kept=kept):
         try:
             shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
+            # Not the folders above: where the run was renamed they would begin another one.
+            prefix.parent.mkdir(exist_ok=True)
+            temporary.mkdir()
             tf.train.Checkpoint(**tree).write(str(temporary / prefix.name))
             written = sorted(temporary.glob(f"{prefix.name}.*"))
             for path in written:
@@ -111,13 +120,30 @@ def storing(path, *, size=0, kept=""):
         size: bytes it needs; 0 where that is not worth saying.
         kept: sentence about what is still there.
     """
+    import tensorflow as tf
+
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or _reason(error)
-        room = f"It needs {size / 1e6:,.1f} MB, {_free(path) / 1e6:,.1f} MB are free." if size else ""
-        said = [f"{path}: cannot be written: {reason}.", room, kept, "Make room, then start again"]
+        failed = _as_os_error(error)
+        reason, remedy = why_not_written(failed, path)
+        room = ""
+        if size and failed.errno in FULL:
+            room = f"It needs {size / 1e6:,.1f} MB"
+            room += f", {_free(path) / 1e6:,.1f} MB are free." if failed.errno == errno.ENOSPC else "."
+        said = [f"{path}: cannot be written: {reason}.", room, kept, remedy]
         raise StorageError(" ".join(filter(None, said))) from error
+
+
+def _as_os_error(error):
+    """What the system said, of an error of TensorFlow's."""
+    if isinstance(error, OSError):
+        return error
+    reason = _reason(error)
+    # TensorFlow's classes tell less than the words of the system, which end the message.
+    words = reason.rpartition("; ")[2]
+    number = next((number for number in errno.errorcode if os.strerror(number) == words), None)
+    return OSError(reason) if number is None else OSError(number, words)
 
 
 def load(tree, prefix, *, optional=()):
@@ -135,8 +161,19 @@ def load(tree, prefix, *, optional=()):
         DamagedError: the files are not whole.
         ValueError: they hold something else.
     """
-    _, stored = _open(prefix)
+    import tensorflow as tf
+
     wanted = flat(tree)
+    with _opened(prefix) as (reader, stored, plain):
+        _check_alike(prefix, wanted, stored, optional)
+        for key, _, _ in stored.values():
+            _tensor(reader, prefix, key)
+        # Without `expect_partial`, what is left over is listed when Python ends.
+        tf.train.Checkpoint(**tree).read(plain).expect_partial()
+    return set(stored)
+
+
+def _check_alike(prefix, wanted, stored, optional):
     for name in sorted({*wanted, *stored}):
         if name not in wanted or name not in stored:
             if not name.startswith(tuple(optional)):
@@ -145,10 +182,6 @@ def load(tree, prefix, *, optional=()):
             continue
         variable, (_, shape, dtype) = wanted[name], stored[name]
         _check_same(prefix, name, (shape, dtype), (variable.shape.as_list(), variable.dtype))
-    verify(prefix)
-    # Without `expect_partial`, what is left over is listed when Python ends.
-    tf.train.Checkpoint(**tree).read(str(prefix)).expect_partial()
-    return set(stored)
 
 
 def verify(prefix):
@@ -157,9 +190,9 @@ def verify(prefix):
     Raises:
         DamagedError: the files are not whole.
     """
-    reader, stored = _open(prefix)
-    for key, _, _ in stored.values():
-        _tensor(reader, prefix, key)
+    with _opened(prefix) as (reader, stored, _):
+        for key, _, _ in stored.values():
+            _tensor(reader, prefix, key)
 
 
 def names_of(prefix):
@@ -168,7 +201,8 @@ def names_of(prefix):
     Raises:
         DamagedError: the index is not whole.
     """
-    return set(_open(prefix)[1])
+    with _opened(prefix) as (_, stored, _):
+        return set(stored)
 
 
 def read(prefix, part):
@@ -177,12 +211,12 @@ def read(prefix, part):
     Raises:
         DamagedError: the files are not whole.
     """
-    reader, stored = _open(prefix)
-    return {
-        name.removeprefix(f"{part}/"): _tensor(reader, prefix, key)
-        for name, (key, _, _) in stored.items()
-        if name.startswith(f"{part}/")
-    }
+    with _opened(prefix) as (reader, stored, _):
+        return {
+            name.removeprefix(f"{part}/"): _tensor(reader, prefix, key)
+            for name, (key, _, _) in stored.items()
+            if name.startswith(f"{part}/")
+        }
 
 
 def assign(variables, values, prefix):
@@ -236,10 +270,20 @@ def clean(folder, *, kept=()):
             path.unlink()
 
 
-def _open(prefix):
-    """Returns a reader, and {name: (key, shape, dtype)} of its tensors."""
+@contextlib.contextmanager
+def _opened(prefix):
+    """Yields a reader, {name: (key, shape, dtype)} of its tensors, and a path for TensorFlow."""
+    prefix = pathlib.Path(prefix)
+    with without_wildcards(prefix.parent) as folder:
+        plain = str(folder / prefix.name)
+        yield *_open(prefix, plain), plain
+
+
+def _open(prefix, plain):
+    import tensorflow as tf
+
     try:
-        reader = tf.train.load_checkpoint(str(prefix))
+        reader = tf.train.load_checkpoint(plain)
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         # The names that `load` matches by: its checksum is as important as a weight's.
         reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
@@ -254,6 +298,8 @@ def _open(prefix):
 
 
 def _tensor(reader, prefix, key):
+    import tensorflow as tf
+
     try:
         return np.asarray(reader.get_tensor(key))
     except (IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
@@ -261,7 +307,10 @@ def _tensor(reader, prefix, key):
 
 
 def _damaged(prefix, error):
-    return DamagedError(f"{prefix}: damaged: {_reason(error)}")
+    reason = _reason(error)
+    if "newer version" in reason:  # TensorFlow's guess of why it cannot read an index
+        reason = "its index cannot be read"
+    return DamagedError(f"{prefix}: damaged: {reason}")
 
 
 def _reason(error):

@@ -158,6 +158,13 @@ class Validation(keras.callbacks.Callback):
         if reason:
             self.stop(reason)
 
+    def measure(self):
+        """Returns the figures of the weights that the model has; `None` where a signal asks to end.
+
+        They are neither printed nor recorded.
+        """
+        return self._measure()[0]
+
     def _due(self, step):
         return step % self.training.validate_every_steps == 0 or step == self.training.max_steps
 

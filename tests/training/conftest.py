@@ -150,7 +150,7 @@ def config(tokenizer):
             num_heads=2,
         ),
         data=DataConfig(vocab_size=300, max_length=30, batch_tokens=400),
-        training=TrainingConfig(keep_checkpoints=3, average_last=2),
+        training=TrainingConfig(keep_checkpoints=3, average_last=2, warmup_steps=4),
     )
 
 

@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 from tiny_runs import Training, data_of, flip_a_byte, steps_on_disk, weights_in, weights_of_step
 
-from keras_transformer.config import replace, to_json
+from keras_transformer.config import TrainingConfig, replace, to_json
 from keras_transformer.files import write_text
 from keras_transformer.model import Transformer
+from keras_transformer.training.averaging import choose_states, missing_note, steps_text
 from keras_transformer.training.run_folder import RunFolder
 
 
@@ -53,7 +54,7 @@ def test_averages_have_names_and_stay(run):
     assert_weights(run.load_model(weights="last-1"), weights_of_step(run, 12))
     assert_weights(run.load_model(), mean_of(run, (9, 12)))
     assert run.weights_names() == [
-        *("averaged", "last", "last-1", "last-2", "last-3"),
+        *("final", "averaged", "last", "last-1", "last-2", "last-3"),
         *("step-6", "step-9", "step-12"),
     ]
 
@@ -86,10 +87,12 @@ def test_the_mean_is_taken_in_float64(new_run):
         np.testing.assert_array_equal(weight.numpy(), np.float32(1 / 3))
 
 
-def test_the_state_before_training_is_averaged_only_where_it_is_alone(new_run):
+def test_the_state_before_training_is_never_averaged(new_run):
     training = Training(new_run)
     training.save(0)
-    assert new_run.average(last=2) == [0]
+    for forced in (False, True):
+        with pytest.raises(ValueError, match="checkpoints: no checkpoint to average$"):
+            new_run.average(last=2, forced=forced)
     training.save(1)
     assert new_run.average(last=2) == [1]
     training.save(2)
@@ -194,15 +197,102 @@ def test_weights_of_another_model_are_refused(run, config, change):
 
 @pytest.mark.parametrize("weights", ["best", "ema", "last-7", "best-1", "step-7", "step-", "newest", ""])
 def test_absent_weights_are_refused_with_what_there_is(run, weights):
-    there = "`averaged`, `last`, `last-2`, `step-6`, `step-9`, `step-12`"
+    there = "`final`, `averaged`, `last`, `last-2`, `step-6`, `step-9`, `step-12`"
     with pytest.raises(ValueError, match=f"no {weights!r} weights. There is {there}[^\n]*$"):
         run.load_model(weights=weights)
 
 
 def test_a_run_that_never_trained_has_no_weights(new_run):
     assert new_run.weights_names() == []
-    with pytest.raises(ValueError, match="no 'averaged' weights. There is no checkpoint"):
+    for weights in ("final", "averaged"):
+        with pytest.raises(ValueError, match=f"no '{weights}' weights. There is no checkpoint"):
+            new_run.load_model(weights=weights)
+
+
+def test_who_asks_for_the_delivered_weights_too_early_is_told_of_the_last(new_run):
+    Training(new_run).save(5)
+    with pytest.raises(ValueError, match="no 'final' weights.*writes `final` at its end. .*--weights last$"):
         new_run.load_model()
+
+
+def test_states_that_were_forced_are_averaged_only_when_asked_for(new_run):
+    training = Training(new_run)
+    training.save(5)
+    training.save(6, on_schedule=False)
+    training.save(7)
+    assert new_run.average(last=2) == [5, 7]
+    assert_weights(new_run.load_model(weights="last-2"), mean_of(new_run, (5, 7)))
+    assert new_run.choose_states(2).forced == [6]
+    assert new_run.average(last=2, forced=True) == [6, 7]
+    assert_weights(new_run.load_model(weights="last-2"), mean_of(new_run, (6, 7)))
+
+
+def test_where_all_states_were_forced_the_way_to_average_them_is_told(new_run):
+    Training(new_run).save(6, on_schedule=False)
+    with pytest.raises(ValueError, match="saved on schedule. --off-schedule averages others"):
+        new_run.average(last=2)
+
+
+@pytest.mark.parametrize(
+    ("there", "on_schedule", "options", "expected"),
+    [
+        # (steps, within the warm-up, forced, missing); every 4 steps, warm-up of 10, the newest 3
+        ((0, 4, 8, 12, 16), (4, 8, 12, 16), {}, ([8, 12, 16], [8], [], [])),
+        ((0, 4, 8, 12, 16), (4, 8, 12, 16), {"warmed_up": True}, ([12, 16], [], [], [])),
+        ((0, 4, 8), (4, 8), {"warmed_up": True}, ([], [], [], [])),
+        ((8, 12, 13, 16, 18), (8, 12, 16), {}, ([8, 12, 16], [8], [13, 18], [])),
+        ((8, 12, 13, 16, 18), (8, 12, 16), {"forced": True}, ([13, 16, 18], [], [13, 18], [])),
+        ((12, 20, 24), (12, 20, 24), {}, ([12, 20, 24], [], [], [16])),
+        ((12, 16, 20), (12, 16, 20), {"listed": (12, 16, 20, 24)}, ([12, 16, 20], [], [], [24])),
+        ((4, 12, 16, 20), (4, 12, 16, 20), {}, ([12, 16, 20], [], [], [])),
+        ((10,), (10,), {"warmed_up": True}, ([10], [], [], [])),
+        ((), (), {}, ([], [], [], [])),
+    ],
+)
+def test_which_states_an_average_is_made_of(there, on_schedule, options, expected):
+    training = TrainingConfig(checkpoint_every_steps=4, warmup_steps=10)
+    assert choose_states(there, on_schedule, 3, training, **options) == expected
+
+
+def test_a_schedule_by_time_has_no_gaps():
+    training = TrainingConfig(warmup_steps=10, checkpoint_every_minutes=1.0)
+    assert choose_states((11, 17, 40), (11, 17, 40), 3, training) == ([11, 17, 40], [], [], [])
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [([7], "7"), ([250, 500, 1000], "250, 500, 1000"), ([3, 5, 7, 9], "3 to 9, every 2"), ([3, 5], "3, 5")],
+)
+def test_steps_are_told_one_by_one_unless_they_are_even(steps, text):
+    assert steps_text(steps) == text
+
+
+def test_a_state_that_is_missing_is_named_with_what_the_mean_is_of(run):
+    """In the list, and not on the disk; the interval of steps is not known."""
+    for path in (run.path / "checkpoints").glob("step-9.*"):
+        path.unlink()
+    chosen = run.choose_states(3)
+    assert (chosen.steps, chosen.missing) == ([6, 12], [9])
+    assert missing_note("there", chosen) == "there: step-9 missing or damaged; the mean is of the steps 6, 12"
+    assert missing_note("there", chosen._replace(missing=[])) is None
+
+
+def test_at_the_end_a_damaged_state_is_left_out_and_named(run):
+    flip_a_byte(data_of(run, 9))
+    chosen = run.average_at_end()
+    assert (chosen.steps, chosen.missing) == ([12], [9])
+    assert_weights(run.load_model(weights="averaged"), weights_of_step(run, 12))
+    flip_a_byte(data_of(run, 12))
+    with pytest.raises(ValueError, match=r"step-12: damaged"):
+        run.average_at_end()
+
+
+def test_at_the_end_only_states_after_the_warm_up_are_averaged(run, config):
+    run.config = replace(config, training=replace(config.training, warmup_steps=12))
+    assert run.average_at_end().steps == [12]
+    run.config = replace(config, training=replace(config.training, warmup_steps=13))
+    assert run.average_at_end().steps == []
+    assert "averaged" not in run.weights_names()  # an earlier mean of this name is none of this end
 
 
 def test_the_average_keeps_to_the_settings_of_the_run(run, config):

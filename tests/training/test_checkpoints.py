@@ -18,6 +18,7 @@ from tiny_runs import Training, assert_same, data_of, flip_a_byte, steps_on_disk
 from keras_transformer.config import replace
 from keras_transformer.model import Transformer
 from keras_transformer.training import tensor_files
+from keras_transformer.training.checkpoints import scheduled_steps
 from keras_transformer.training.errors import NotFiniteError, StorageError
 from keras_transformer.training.placement import mirrored
 from keras_transformer.training.run_folder import RunFolder
@@ -40,6 +41,39 @@ def test_only_the_newest_states_are_kept_and_listed(run):
     assert steps_on_disk(run) == listed_steps(run) == [6, 9, 12]
     assert tf.train.latest_checkpoint(run.path / "checkpoints").endswith("copy/checkpoints/step-12")
     assert len(list((run.path / "checkpoints").iterdir())) == 1 + 2 * 3
+
+
+def test_forced_states_drive_none_out_that_is_to_be_averaged(new_run):
+    """Of three that are kept. Before, the states of 4, 8 and 12 would have gone."""
+    training = Training(new_run)
+    found = []
+    for step, on_schedule in ((0, 0), (4, 1), (5, 0), (8, 1), (12, 1), (13, 0), (14, 0), (16, 1), (17, 0)):
+        training.save(step, on_schedule=bool(on_schedule))
+        assert steps_on_disk(new_run) == listed_steps(new_run)
+        found.append(steps_on_disk(new_run))
+    assert found == [
+        *([0], [0, 4], [0, 4, 5], [4, 5, 8], [4, 8, 12]),
+        *([4, 8, 12, 13], [4, 8, 12, 14], [8, 12, 16], [8, 12, 16, 17]),
+    ]
+    assert scheduled_steps(new_run.path / "checkpoints", 0) == [8, 12, 16]
+
+
+def test_a_state_that_was_forced_is_still_one_in_the_continued_run(new_run):
+    Training(new_run).save(4, on_schedule=False)
+    training = Training(new_run)
+    assert training.checkpoints.restore() == 4
+    training.save(8)
+    assert scheduled_steps(new_run.path / "checkpoints", 0) == [8]
+
+
+@pytest.mark.parametrize(("every_steps", "expected"), [(0, [7, 8, 12]), (4, [8, 12])])
+def test_in_states_of_earlier_versions_the_step_tells_what_was_on_schedule(new_run, every_steps, expected):
+    training = Training(new_run)
+    del training.checkpoints._tree["saved"]
+    for step in (0, 7, 8, 12):
+        training.checkpoints.keep = 4
+        training.save(step)
+    assert scheduled_steps(new_run.path / "checkpoints", every_steps) == expected
 
 
 def test_a_state_holds_every_weight(run):
@@ -325,7 +359,9 @@ def test_states_without_their_list_are_not_started_over(run, content):
     break_state(run, 12, "truncated")
     run.clean()
     training = Training(run)
-    with pytest.raises(ValueError, match=r"`checkpoint` is missing or damaged.*--resume-from 9"):
+    with pytest.raises(
+        ValueError, match=r"missing or damaged, but there is step-6, step-9\..*--resume-from 9"
+    ):
         training.checkpoints.restore()
     assert training.checkpoints.restore(9) == 9
     assert listed_steps(run) == [6, 9]
@@ -370,6 +406,16 @@ def test_what_is_not_finite_is_not_saved(new_run, where, value):
     assert files_of(new_run) == before
     training.save(3)
     assert steps_on_disk(new_run) == [1, 3]
+
+
+def test_the_first_state_counts_without_the_list_that_follows_it(new_run):
+    training = Training(new_run)
+    training.save(0)
+    (new_run.path / "checkpoints" / "checkpoint").unlink()  # as when it is killed between the two
+    again = Training(new_run)
+    assert again.checkpoints.restore() == 0
+    assert_same(training.values(), again.values())
+    assert listed_steps(new_run) == [0]
 
 
 LIMITED = """
@@ -417,7 +463,7 @@ def test_files_that_may_not_grow_leave_all_states_of_before(run):
     assert out.startswith("3 ")
     for words in (
         "checkpoints/step-15: cannot be written: File too large. It needs ",
-        " MB, ",
+        " MB. ",
         "newest whole checkpoint is step-12",
     ):
         assert words in out

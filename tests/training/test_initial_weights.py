@@ -111,7 +111,7 @@ def test_the_same_vocabulary_gives_the_same_weights(make_run, sharing):
     for path, value in before.items():
         np.testing.assert_array_equal(now[path], value, err_msg=path)
     assert report.source == report.target == (310, 0, 0)
-    assert report.text == f"started from {run.path} (averaged): 310 of 310 pieces kept, 0 new, 0 dropped"
+    assert report.text == f"started from {run.path} (final): 310 of 310 pieces kept, 0 new, 0 dropped"
 
 
 def test_with_the_same_vocabulary_the_translations_are_those_of_the_run(make_run):
@@ -180,7 +180,7 @@ def test_two_vocabularies_are_matched_each_on_its_side(make_run, sharing):
     assert report.source == (kept[0], 298 - kept[0], 290 - kept[0])
     assert report.target == (kept[1], 303 - kept[1], 295 - kept[1])
     assert report.text == (
-        f"started from {run.path} (averaged): {kept[0]} of 298 source pieces kept, {298 - kept[0]} new, "
+        f"started from {run.path} (final): {kept[0]} of 298 source pieces kept, {298 - kept[0]} new, "
         f"{290 - kept[0]} dropped; {kept[1]} of 303 target pieces kept, {303 - kept[1]} new, "
         f"{295 - kept[1]} dropped"
     )

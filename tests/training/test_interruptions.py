@@ -8,6 +8,7 @@ import sys
 
 import processes
 import pytest
+import stopped_runs
 from processes import Process, assert_same, history, newest, state, states
 
 STEPS = 40
@@ -145,6 +146,12 @@ def test_a_signal_ends_a_run_after_the_step_that_it_names(start, number):
     assert process.end() == 0
     assert f"continuing at step {step}" in process.out
     assert_same(process.run, at_once(start, {}))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_again_and_again_delivers_what_one_does_that_is_not(tmp_path, corpus):
+    stops = stopped_runs.stop_again_and_again(tmp_path, corpus, times=3, seed=1)
+    assert len(stops) == 3
 
 
 LARGE = {

@@ -6,7 +6,8 @@ import pytest
 
 from keras_transformer.config import Config, override
 from keras_transformer.presets import preset
-from keras_transformer.training.notes import depth_note, learning_rate_note
+from keras_transformer.schedules import TransformerSchedule
+from keras_transformer.training.notes import depth_note, learning_rate_note, time_note, warmup_note
 
 
 def assignments(note):
@@ -70,3 +71,38 @@ def test_more_layers_than_the_papers_with_its_normalisation_are_noted(changes, n
 def test_the_papers_own_settings_have_no_note(name):
     assert learning_rate_note(preset(name)) is None
     assert depth_note(preset(name)) is None
+
+
+@pytest.mark.parametrize(("warmup", "noted"), [(1999, False), (2000, True), (4000, True)])
+def test_a_warm_up_as_long_as_the_run_is_noted(warmup, noted):
+    config = override(Config(), ["training.max_steps=2000", f"training.warmup_steps={warmup}"])
+    assert (warmup_note(config) is not None) == noted
+
+
+def test_the_remedy_for_the_warm_up_ends_the_note_and_keeps_the_highest_rate():
+    config = override(Config(), ["training.max_steps=2000", "training.learning_rate_scale=0.8"])
+    note = warmup_note(config)
+    assert "\n" not in note
+    assert "training.warmup_steps=4000 is not below training.max_steps=2000" in note
+    mended = override(config, assignments(note))
+    assert mended.training.warmup_steps == 250
+    assert warmup_note(mended) is None
+    before, after = (
+        TransformerSchedule(512, each.training.warmup_steps, scale=each.training.learning_rate_scale)
+        for each in (config, mended)
+    )
+    assert float(after(250 - 1)) == pytest.approx(float(before(4000 - 1)), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "num_steps", "noted"), [(5, 501, False), (5, 500, True), (5, 0, True), (0, 100, False)]
+)
+def test_a_warm_up_that_does_not_fit_into_the_minutes_is_noted(minutes, num_steps, noted):
+    changes = ["training.warmup_steps=500", f"training.max_minutes={minutes}"]
+    training = override(Config(), changes).training
+    note = time_note(training, num_steps)
+    assert (note is not None) == noted
+    if noted:
+        assert f"about {num_steps} steps fit into 5 minutes" in note
+        assert "fewer than training.warmup_steps=500" in note
+        assert override(Config(), assignments(note)).training.warmup_steps == max(1, num_steps // 8)

@@ -247,3 +247,21 @@ def test_a_clock_counts_earlier_parts_and_what_is_beside_the_steps(now):
         now[0] += 2.5
     assert clock.seconds == 40.0
     assert clock.other_seconds == 2.5
+
+
+def test_what_the_minutes_allow_is_asked_once_as_soon_as_the_speed_is_known(tiny, fit, tmp_path, capsys):
+    """Two seconds a step, 70 seconds in all: 35 steps."""
+    asked = []
+
+    def time_note(step):
+        asked.append(step)
+        return f"note: {step} steps"
+
+    fit(tiny.Run(tmp_path / "run"), max_minutes=70 / 60, time_note=time_note)
+    assert asked == [35]
+    assert capsys.readouterr().err == "note: 35 steps\n"
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_minutes": 1.0, "max_steps": 1}])
+def test_without_a_limit_or_a_speed_nothing_is_asked(tiny, fit, tmp_path, changes):
+    fit(tiny.Run(tmp_path / "run"), time_note=lambda step: pytest.fail("asked"), **changes)

@@ -51,6 +51,16 @@ def test_nobody_goes_on_before_all_are_there(order):
         again.bind(("", int(workers[0].rpartition(":")[2])))
 
 
+def when_it_listens(address):
+    """A connection, however long the thread on the other side takes to begin."""
+    for _ in range(600):
+        try:
+            return socket.create_connection(address, timeout=20)
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    raise AssertionError(f"nobody listens at {address}")
+
+
 def test_one_worker_waits_for_nobody():
     meet(["localhost:1"], 0)
 
@@ -59,10 +69,9 @@ def test_strangers_are_not_counted_and_a_worker_that_left_comes_again():
     workers = [f"localhost:{port}" for port in free_ports(2)]
     ended = {}
     chief = start(workers, 0, ended)
-    time.sleep(0.3)
     address = ("localhost", int(workers[0].rpartition(":")[2]))
     for said in (b"GET / HTTP/1.0\r\n\r\n", b"7 x\n", b""):
-        with socket.create_connection(address, timeout=5) as stranger:
+        with when_it_listens(address) as stranger:
             stranger.sendall(said)
     time.sleep(0.3)
     assert ended == {}

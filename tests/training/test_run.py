@@ -4,21 +4,24 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import pathlib
 import shutil
+import signal
 
 import keras
 import numpy as np
 import pytest
 import sacrebleu
 import tensorflow as tf
+from tiny_runs import flip_a_byte
 
 from keras_transformer import config as configs
 from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
 from keras_transformer.data.portions import Portions
 from keras_transformer.scoring import Scorer
-from keras_transformer.training import clock, fitting
-from keras_transformer.training.errors import OutOfMemoryError
+from keras_transformer.training import clock, fitting, steering
+from keras_transformer.training.errors import OutOfMemoryError, StoppedError
 from keras_transformer.training.run import report, train
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator
@@ -147,6 +150,7 @@ def test_the_run_folder_holds_everything(whole):
         "checkpoints",
         "averaged",
         "best",
+        "final",
         "lock",
         "history.jsonl",
         "tensorboard",
@@ -156,6 +160,7 @@ def test_the_run_folder_holds_everything(whole):
 
 def test_the_configuration_file_holds_every_setting(whole, corpus):
     written = json.loads((whole.run.path / "config.json").read_text(encoding="utf-8"))
+    assert len(written.pop("sha256")) == 64
     assert written == dataclasses.asdict(make_config(corpus))
 
 
@@ -215,6 +220,19 @@ def test_a_finished_run_is_left_as_it_is(whole, corpus, capsys):
     )
 
 
+def test_a_finished_run_whose_weights_are_damaged_makes_them_anew(whole, corpus, tmp_path, capsys):
+    copy = tmp_path / "run"
+    shutil.copytree(whole.run.path, copy)
+    flip_a_byte(copy / "final" / "weights.data-00000-of-00001")
+    again = train(make_config(corpus), copy)
+    printed = capsys.readouterr()
+    assert "final/weights: damaged" in printed.err
+    assert "nothing to do" not in printed.out
+    assert again.translations == whole.translations
+    assert train(make_config(corpus), copy).translations == whole.translations
+    assert "nothing to do" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("section", "change", "message"),
     [
@@ -259,15 +277,61 @@ def test_data_that_leaves_nothing_makes_no_folder(corpus, tmp_path, data, messag
     assert not (tmp_path / "run").exists()
 
 
-def test_translations_are_made_with_the_mean_of_the_last_checkpoints(whole):
+def test_the_average_is_the_mean_of_the_last_checkpoints(whole):
     newest, before = (checkpoint_values(whole.run, step) for step in (12, 8))
     model = whole.run.load_model(weights="averaged")
     for weight in model.weights:
         key = "weights/" + weight.path.replace("/", ".S") + "/.ATTRIBUTES/VARIABLE_VALUE"
         mean = (newest[key].astype(np.float64) + before[key]) / 2
         np.testing.assert_array_equal(weight.numpy(), mean.astype(np.float32))
+
+
+def assert_same_weights(one, other):
+    for ours, theirs in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), err_msg=ours.path)
+
+
+def test_what_validated_best_is_delivered_and_translates(whole):
+    record = of_kind(whole.run, "final")[0]
+    losses = {name: figures["loss"] for name, figures in record["candidates"].items()}
+    assert losses.keys() >= {"averaged", "last"}
+    assert losses[record["weights"]] == min(losses.values())
+    assert losses["last"] == of_kind(whole.run, "validation")[-1]["loss"]
+    assert record["candidates"]["averaged"]["steps"] == [8, 12]
+    model = whole.run.load_model()
+    assert_same_weights(model, whole.run.load_model(weights=record["weights"]))
     translator = Translator(model, whole.run.load_tokenizers().source, whole.run.config.search)
     assert translator.translate(whole.pairs.source) == whole.translations
+
+
+def test_a_run_that_signals_stopped_delivers_the_same_weights(whole, corpus, tmp_path, monkeypatch):
+    """Stopped between two checkpoints, twice, so that forced states could drive others out."""
+    on_train_batch_end = steering.Guard.on_train_batch_end
+    for stop in (10, 11):
+
+        def signal_after(self, batch, logs=None, stop=stop):
+            on_train_batch_end(self, batch, logs)
+            if self.step == stop:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        monkeypatch.setattr(steering.Guard, "on_train_batch_end", signal_after)
+        with pytest.raises(StoppedError, match=f"after step {stop}, which is saved"):
+            train(make_config(corpus), tmp_path / "run")
+    monkeypatch.undo()
+    assert (tmp_path / "run" / "checkpoints" / "step-11.index").exists()
+    stopped = train(make_config(corpus), tmp_path / "run")
+    assert checkpoint_names(stopped) == checkpoint_names(whole)
+    for name in ("averaged", "final"):
+        assert_same_weights(stopped.run.load_model(weights=name), whole.run.load_model(weights=name))
+    assert of_kind(stopped.run, "final") == of_kind(whole.run, "final")
+    assert stopped.translations == whole.translations
+
+
+def test_a_run_that_ends_within_its_warm_up_delivers_no_average(timed):
+    record = of_kind(timed.run, "final")[0]
+    assert (record["weights"], list(record["candidates"])) == ("last", ["last"])
+    assert "averaged" not in timed.run.weights_names()
+    assert_same_weights(timed.run.load_model(), timed.run.load_model(weights="last"))
 
 
 def test_translations_of_the_test_set_are_written_one_a_line(whole, corpus):
@@ -501,6 +565,4 @@ def test_a_run_starts_from_the_weights_and_vocabulary_of_another(whole, corpus, 
     run = train(make_config(corpus, **settings), tmp_path / "run").run
     assert "310 of 310 pieces kept" in capsys.readouterr().out
     assert (run.path / "tokenizer.model").read_bytes() == (whole.run.path / "tokenizer.model").read_bytes()
-    start, average = run.load_model(weights="step-0"), whole.run.load_model(weights="averaged")
-    for one, other in zip(start.weights, average.weights, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    assert_same_weights(run.load_model(weights="step-0"), whole.run.load_model())

@@ -34,9 +34,9 @@ class Training:
         self.model.set_interval_sums({name: float(rng.integers(99)) for name in self.model.interval_sums()})
         self.optimizer.iterations.assign(step)
 
-    def save(self, step, seconds=0.0):
+    def save(self, step, seconds=0.0, *, on_schedule=True):
         self.draw(step)
-        self.checkpoints.save(seconds)
+        self.checkpoints.save(seconds, on_schedule=on_schedule)
 
     def values(self):
         """All that a state holds, but time and place: list of arrays."""

@@ -1,0 +1,130 @@
+"""Files that are complete or absent, with the permissions that the user wants."""
+
+import contextlib
+import errno
+import os
+import stat
+
+import pytest
+
+from keras_transformer.files import (
+    folder_written_atomically,
+    sealed,
+    sealed_line,
+    unsealed,
+    unsealed_line,
+    why_not_written,
+    without_wildcards,
+    write_text,
+    written_atomically,
+)
+
+
+@pytest.fixture
+def umask():
+    """Sets the umask of this process as long as a test lasts."""
+    before = os.umask(0o077)
+    os.umask(before)
+    yield os.umask
+    os.umask(before)
+
+
+def test_a_file_reaches_the_disk_before_it_gets_its_name(tmp_path, renames):
+    write_text(tmp_path / "small", "text")
+    with written_atomically(tmp_path / "large") as file:
+        for _ in range(3):
+            file.write(b"x" * 1_000_003)
+    assert renames == [("small", True), ("large", True)]
+
+
+@pytest.mark.parametrize(("mask", "file", "folder"), [(0o077, 0o600, 0o700), (0o002, 0o664, 0o775)])
+def test_files_and_folders_are_as_open_as_the_umask_says(tmp_path, umask, mask, file, folder):
+    umask(mask)
+    write_text(tmp_path / "file", "text")
+    with folder_written_atomically(tmp_path / "folder") as made:
+        (made / "x").touch()
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == file
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == folder
+
+
+def test_an_error_of_writing_has_the_path_and_leaves_nothing(tmp_path):
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/report'"),
+        written_atomically(tmp_path / "report"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # which is all that a full disk says
+    with pytest.raises(OSError, match=r"No such file or directory: '.*/gone/report'"):
+        write_text(tmp_path / "gone" / "report", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "Make room"),
+        (errno.EDQUOT, "Make room"),
+        (errno.EFBIG, "Raise the limit on the size of files"),
+        (errno.EACCES, "See to the permissions of"),
+        (errno.EROFS, "Make the file system writable"),
+        (errno.EIO, "See to the storage"),
+    ],
+)
+def test_only_what_is_full_needs_room(tmp_path, number, remedy):
+    reason, said = why_not_written(OSError(number, os.strerror(number)), tmp_path / "file")
+    assert reason == os.strerror(number)
+    assert said.startswith(remedy)
+    assert ("room" in said) == (number in (errno.ENOSPC, errno.EDQUOT))
+
+
+def test_of_a_folder_that_is_gone_the_error_names_what_is_left(tmp_path):
+    error = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    reason, remedy = why_not_written(error, tmp_path / "run" / "best" / "step-3")
+    assert reason == f"its folder is gone, {tmp_path} is what is left of the path"
+    assert "renamed" in remedy
+
+
+@pytest.mark.parametrize("name", ["run[1]", "a\\b"])
+def test_a_folder_with_wildcards_has_another_path_within_the_block(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "file").write_text("text")
+    with without_wildcards(tmp_path / name) as plain:
+        assert not {"[", "]", "\\"} & set(str(plain))
+        assert (plain / "file").read_text() == "text"
+    assert not plain.exists()
+    with without_wildcards(tmp_path) as plain:
+        assert plain == tmp_path
+
+
+VALUES = {"model": {"d_ff": 12, "dropout": 1e-09}, "data": ["größer", None, True], "x": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [
+        (lambda values: sealed(values).encode(), unsealed),
+        (sealed_line, lambda content: unsealed_line(content.removesuffix(b"\n"))),
+    ],
+)
+def test_no_bit_of_sealed_json_changes_what_is_read(write, read):
+    content = write(VALUES)
+    assert read(content) == VALUES
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with contextlib.suppress(ValueError):
+            assert read(bytes(flipped)) == VALUES, bytes(flipped)
+
+
+def test_json_of_earlier_versions_has_no_checksum():
+    assert unsealed(b'{"model": {"d_ff": 7}}') == {"model": {"d_ff": 7}}
+    assert unsealed_line(b'{"kind": "test", "step": 3}') == {"kind": "test", "step": 3}
+
+
+@pytest.mark.parametrize("read", [unsealed, unsealed_line])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"[]", "object"), (b"[" * 100_000, "nested too deeply"), (b"{", "not JSON"), (b"\xff", "not JSON")],
+)
+def test_json_that_is_none_is_refused(read, content, message):
+    with pytest.raises(ValueError, match=message):
+        read(content)
