@@ -12,22 +12,22 @@ from keras_transformer.data.text import DataError, iterate_lines
 PAUSE_SECONDS = 0.02
 # ... and in any case after this.
 LONGEST_WAIT_SECONDS = 0.25
-MAX_LINE_BYTES = 2**22
 MAX_CHUNK_CHARACTERS = 2**20
+_LINES_AT_ONCE = 32
 
 
 class Input:
     """Lines that come from somewhere, and what is known of them beforehand.
 
     Args:
-        raw_lines: iterable of bytes, cut after `b"\\n"`.
+        stream: as `iterate_lines` takes it.
         name: what messages call it.
         is_regular: whether it is a file on disk, whose end needs no waiting for.
         num_bytes: its size; `None` where it is not known.
     """
 
-    def __init__(self, raw_lines, name, *, is_regular, num_bytes=None):
-        self._lines = iterate_lines(raw_lines, name, on_bad_utf8="replace")
+    def __init__(self, stream, name, *, is_regular, num_bytes=None):
+        self._lines = iterate_lines(stream, name, on_bad_utf8="replace")
         self._name = name
         self._num_taken = 0
         self.is_regular = is_regular
@@ -38,12 +38,12 @@ class Input:
         """Reads a binary stream."""
         is_regular = is_regular_file(stream)
         num_bytes = os.fstat(stream.fileno()).st_size if is_regular else None
-        return cls(raw_lines(stream, name), name, is_regular=is_regular, num_bytes=num_bytes)
+        return cls(stream, name, is_regular=is_regular, num_bytes=num_bytes)
 
     @classmethod
     def of_reader(cls, reader):
         """Reads a `LineReader`, of a plain or a compressed file."""
-        raw = itertools.chain.from_iterable(iter(lambda: reader.read(1000), []))
+        raw = itertools.chain.from_iterable(iter(lambda: reader.read(_LINES_AT_ONCE), []))
         size = None if reader.is_compressed else reader.path.stat().st_size
         return cls(raw, str(reader.path), is_regular=True, num_bytes=size)
 
@@ -71,27 +71,6 @@ class Input:
         """Raises `DataError` if lines are left after the other file has ended."""
         if next(self._lines, None) is not None:
             raise DataError(f"{self._name}: has more than the {self._num_taken} lines of the input")
-
-
-def raw_lines(stream, name):
-    """Yields the lines of a binary stream, and refuses one that does not end.
-
-    Args:
-        stream: a binary file.
-        name: what messages call it.
-
-    Raises:
-        DataError: a line of more than `MAX_LINE_BYTES`, which memory could not hold for long.
-    """
-    number = 0
-    while line := stream.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if len(line) > MAX_LINE_BYTES:
-            raise DataError(
-                f"{name}: line {number} is longer than {MAX_LINE_BYTES:,} bytes. "
-                "Give text with one sentence a line"
-            )
-        yield line
 
 
 def is_regular_file(stream):

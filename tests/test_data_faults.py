@@ -389,7 +389,7 @@ REFUSED = [
     Row("F22", "absolute", archive_with("/tmp/x.en"), ("corpus.tgz", "leads outside the folder")),
     Row("F22", "a bomb", archive_with("bomb.en", size=2**27), ("corpus.tgz: unpacks to over",)),
     Row("F22", "a link out", archive_with("x.en", link="/etc/passwd"), ("corpus.tgz", "x.en")),
-    Row("F23", "disk full", nothing, ("{out}: cannot be written: File too large", "make room"), LEARN,
+    Row("F23", "disk full", nothing, ("{out}: cannot be written: File too large", "ulimit -f"), LEARN,
         code=3, call=call_with_little_disk, then=continues),
 ]  # fmt: skip
 SURVIVED = [

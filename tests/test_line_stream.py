@@ -1,13 +1,16 @@
 """Chunks of lines: all of them, in order, at once where the stream pauses, and few at a time."""
 
+import gzip
 import io
 import os
 import queue
 import threading
+import tracemalloc
 
 import pytest
 
 from keras_transformer import line_stream
+from keras_transformer.data import text
 from keras_transformer.data.text import DataError, LineReader
 from keras_transformer.line_stream import Input, LineChunks
 
@@ -93,12 +96,30 @@ def test_what_was_read_before_an_error_is_handed_out():
         next(chunks)
 
 
-def test_a_line_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr(line_stream, "MAX_LINE_BYTES", 8)
-    source = iter(Input.of_stream(io.BytesIO(b"12345678"[:7] + b"\n123456789\n"), "standard input"))
-    assert next(source) == "1234567"
-    with pytest.raises(DataError, match="standard input: line 2 is longer than 8 bytes"):
-        next(source)
+@pytest.mark.parametrize("pack", [None, bytes, gzip.compress], ids=["stream", "file", "gzip"])
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch, pack):
+    monkeypatch.setattr(text, "MAX_LINE_BYTES", 8)
+    monkeypatch.setattr(line_stream, "_LINES_AT_ONCE", 1)
+    lines = b"1234567\n12345678\n"
+    path = tmp_path / "name"
+    path.write_bytes((pack or bytes)(lines))
+    with LineReader(path) as reader:
+        source = iter(Input.of_reader(reader) if pack else Input.of_stream(io.BytesIO(lines), "name"))
+        assert next(source) == "1234567"
+        with pytest.raises(DataError, match="name: line 2 is longer than 8 bytes"):
+            next(source)
+
+
+def test_a_file_has_the_limit_of_standard_input_and_takes_no_more_memory(tmp_path):
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"one\n" + bytes(30 * text.MAX_LINE_BYTES), 1))
+    tracemalloc.start()
+    try:
+        with LineReader(path) as reader, pytest.raises(DataError, match="bomb.gz: line 2 is longer than"):
+            list(Input.of_reader(reader))
+        assert tracemalloc.get_traced_memory()[1] < 5 * text.MAX_LINE_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_stream_is_decoded_as_every_other_text():

@@ -14,11 +14,11 @@ import re
 import shutil
 import stat
 import tarfile
-import tempfile
 import zipfile
 import zlib
 
 from keras_transformer.data.text import DataError
+from keras_transformer.files import temporary_beside
 
 # Text shrinks to a fifth or so; what shrinks to a hundredth says the same over and over.
 MAX_RATIO = 200
@@ -58,10 +58,10 @@ def unpack(path, parent):
     folder = parent / f"{path.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     if not folder.exists():
         parent.mkdir(parents=True, exist_ok=True)
-        temporary = pathlib.Path(tempfile.mkdtemp(dir=parent, prefix=f".{path.name}."))
+        temporary = temporary_beside(folder)
+        temporary.mkdir()
         try:
             _unpack_into(path, temporary, _Budget(path, status.st_size))
-            temporary.chmod(0o755)  # mkdtemp makes it private
             with contextlib.suppress(OSError):
                 temporary.rename(folder)  # unless another process was faster
             if not folder.exists():

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from keras_transformer.data.planning import EpochPlanner
 
+_BATCHES_AHEAD = 2
+
 
 class TokenBatches:
     """Token-bucketed batches of one set of pairs.
@@ -109,4 +111,17 @@ def id_dataset(make_batches, *, axes):
     """
     ids = tf.TensorSpec((None,) * axes, tf.int32)
     made = tf.data.Dataset.from_generator(make_batches, output_signature=((ids, ids), ids))
-    return made.prefetch(tf.data.AUTOTUNE)
+    return untuned(made.prefetch(_BATCHES_AHEAD))
+
+
+def untuned(dataset):
+    """Returns a `tf.data.Dataset` without the thread that tunes it, for which its end would wait.
+
+    That thread looks every 10 ms at first, then half as often each time, every 60 s in the end.
+    When its iterator is deleted, TensorFlow wakes it before it says that it is over, so that it
+    may fall asleep once more: the deletion, and with it the whole process, waits for up to a
+    minute. There is nothing to tune in a queue of two batches that are made in Python.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

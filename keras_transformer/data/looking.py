@@ -1,5 +1,7 @@
 """A prepared corpus as a person wants to see it: counts, warnings, pairs, pictures."""
 
+import shlex
+
 import numpy as np
 
 from keras_transformer.data.cleaning_report import CleaningReport
@@ -48,11 +50,12 @@ def look(prepared, data, *, examples=0):
         lines.append(f"warning: {warning}")
     for number in _spread(pairs.num_pairs, examples):
         lines += ["", *_example(number, pairs, tokenizers)]
+    path = shlex.quote(str(prepared.path))
     lines += [
         "",
         "next:",
-        f"  python pipelines/prepare_wmt.py {prepared.path} --show 5 --plot lengths.png",
-        f"  python pipelines/train_wmt.py --dataset {prepared.path} --source {source} --target {target} "
+        f"  python pipelines/prepare_wmt.py {path} --show 5 --plot lengths.png",
+        f"  python pipelines/train_wmt.py --dataset {path} --source {source} --target {target} "
         "--preset base --run-dir RUN",
     ]
     return "\n".join(lines)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from keras_transformer.data.text import (
     BLOCK_LINES,
+    MAX_BLOCK_BYTES,
     DataError,
     LineReader,
     Pairs,
@@ -77,7 +78,12 @@ class FilePair(NamedTuple):
                 for path, found, reader in zip(self.paths, lines, (source, target), strict=True):
                     if not found and not reader.num_read:
                         _refuse_empty(path)
-                if len(lines[0]) != len(lines[1]):
+                if len(lines[0]) != len(lines[1]) and all(lines) and (source.is_cut or target.is_cut):
+                    number = min(map(len, lines))
+                    for found, reader in zip(lines, (source, target), strict=True):
+                        reader.give_back(found[number:])
+                    lines = tuple(found[:number] for found in lines)
+                elif len(lines[0]) != len(lines[1]):
                     counts = [reader.num_read + reader.count_rest() for reader in (source, target)]
                     raise DataError(
                         f"{self.source_path} and {self.target_path} must have as many lines: line i of one "
@@ -146,7 +152,8 @@ def make_blocks(files, num_pairs=BLOCK_LINES):
 
     Args:
         files: list of `FilePair` and `TabSeparatedFile`.
-        num_pairs: int, pairs of each block but the last, which may have fewer.
+        num_pairs: int, pairs of each block but the last, which may have fewer, and those of
+            long lines, which end at about `MAX_BLOCK_BYTES`.
 
     Yields:
         `Block`.
@@ -157,7 +164,7 @@ def make_blocks(files, num_pairs=BLOCK_LINES):
     """
     if num_pairs < 1:
         raise ValueError(f"`num_pairs` must be at least 1. Received: num_pairs={num_pairs}")
-    source, target, origins = [], [], []
+    source, target, origins, size = [], [], [], 0
     for file in files:
         names = str(file.paths[0]), str(file.paths[-1])
         line = 1
@@ -167,11 +174,13 @@ def make_blocks(files, num_pairs=BLOCK_LINES):
                 end = begin + num_pairs - len(source)
                 if not origins or origins[-1][1:3] != names:
                     origins.append(Origin(len(source), *names, line + begin))
-                source += chunk[0][begin:end]
-                target += chunk[1][begin:end]
-                if len(source) == num_pairs:
+                added = [side[begin:end] for side in chunk]
+                source += added[0]
+                target += added[1]
+                size += sum(len(line) for side in added for line in side)
+                if len(source) == num_pairs or size >= MAX_BLOCK_BYTES:
                     yield Block(source, target, *origins[0][1:], tuple(origins[1:]))
-                    source, target, origins = [], [], []
+                    source, target, origins, size = [], [], [], 0
                 begin = end
             line += len(chunk[0])
     if source:

@@ -15,7 +15,6 @@ import concurrent.futures
 import hashlib
 import io
 import itertools
-import json
 import pathlib
 
 import numpy as np
@@ -23,7 +22,7 @@ import numpy as np
 from keras_transformer.data.sequences import IdPairs, Sequences
 from keras_transformer.data.text import DataError, Pairs, decode_lines
 from keras_transformer.data.vocabulary import Tokenizers, load_tokenizers
-from keras_transformer.files import write_atomically
+from keras_transformer.files import unsealed, write_atomically
 
 MANIFEST = "manifest.json"
 PROGRESS = "progress"  # folder of what an interrupted preparation has finished
@@ -212,16 +211,43 @@ class PreparedCorpus:
 def _read_manifest(folder):
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as error:
         raise DataError(
             f"{folder}: not a prepared corpus ({MANIFEST}: {error.strerror}). "
             "Prepare it, or run the interrupted preparation again"
         ) from error
+    try:
+        manifest = unsealed(content, remedy=AGAIN)
     except ValueError as error:
-        raise DataError(f"{path}: is not JSON. {AGAIN}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(f"{path}: {error}") from error
+    if manifest.get("format") != FORMAT:
         raise DataError(
             f"{path}: is not of the format {FORMAT!r}. Remove the folder and prepare the corpus again"
         )
+    try:
+        _check_structure(manifest)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{path}: damaged ({error!r}). {AGAIN}") from error
     return manifest
+
+
+def _check_structure(manifest):
+    """Looks at every value that is used; manifests of earlier versions have no checksum."""
+    source, target = manifest["languages"]
+    settings = manifest["settings"]["data"]
+    texts = [manifest["settings"]["cleaning"].items(), source.strip(), target.strip()]
+    texts.append(settings["dataset"].split(","))
+    for name in ("model_type", "vocab_size", "separate_vocabularies", "normalization", "split_digits"):
+        settings[name]
+    entries = list(manifest["tokenizers"])
+    for shard in manifest["shards"]:
+        entries += [shard["source"], shard["target"]]
+        if min(shard["num_pairs"], shard["dataset"]) < 0:
+            raise ValueError("a number below 0")
+    for text in manifest["texts"].values():
+        entries += [text["source"], text["target"]]
+    for entry in entries:
+        if pathlib.PurePath(entry["name"]).name != entry["name"] or len(entry["sha256"]) != 64:
+            raise ValueError(entry["name"])
+        entry["size"] + 0

@@ -39,7 +39,7 @@ from keras_transformer.data.vocabulary import (
     save_tokenizers,
     vocabulary_files,
 )
-from keras_transformer.files import only_process, write_atomically
+from keras_transformer.files import only_process, sealed, why_not_written, write_atomically
 
 REPORT = "report.txt"
 SHARD_PAIRS = 100_000
@@ -119,7 +119,7 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
             "shards": shards,
         }
         write_atomically(folder / REPORT, f"{report.table()}\n".encode())
-        write_atomically(folder / MANIFEST, _json(manifest))
+        write_atomically(folder / MANIFEST, sealed(manifest).encode())
         shutil.rmtree(progress)
     return PreparedCorpus(folder)
 
@@ -157,9 +157,10 @@ def _disk_errors(folder):
     except UnfinishedError:
         raise
     except OSError as error:
+        reason, remedy = why_not_written(error, error.filename or folder / MANIFEST)
         raise UnfinishedError(
-            f"{folder}: cannot be written: {error.strerror}. What is finished stays: make room, then run "
-            "the same command again"
+            f"{folder}: cannot be written: {reason}. What is finished stays, the same command continues. "
+            f"{remedy}"
         ) from error
 
 
@@ -216,8 +217,12 @@ def _start(progress, settings, datasets):
     if path.exists():
         _refuse_changes(progress.parent, json.loads(path.read_text(encoding="utf-8")), settings)
     progress.mkdir(exist_ok=True)
-    for leftover in [*progress.glob(".*"), *progress.parent.glob(".*.npy.*")]:
-        leftover.unlink()  # a file that a killed process had begun
+    for leftover in [
+        *progress.glob(".*"),
+        *progress.parent.glob(".*.tmp"),
+        *progress.parent.glob(".*.npy.*"),
+    ]:
+        leftover.unlink(missing_ok=True)  # a file that a killed process had begun
     write_atomically(path, _json(settings))
 
 

@@ -130,7 +130,14 @@ def encode_pairs(source, target, tokenizer, target_tokenizer=None):
 
     Returns:
         `IdPairs`.
+
+    Raises:
+        ValueError: the lists have different lengths.
     """
+    if len(source) != len(target):
+        raise ValueError(
+            f"`source` and `target` must have as many sentences. Received: {len(source)} and {len(target)}"
+        )
     target_tokenizer = target_tokenizer or tokenizer
     return IdPairs(
         Sequences([encode_flat(source, tokenizer)]), Sequences([encode_flat(target, target_tokenizer)])

@@ -15,7 +15,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.batching import TokenBatches
+from keras_transformer.data.batching import TokenBatches, untuned
 
 # Each request carries the places of its sentences; some megabytes at once.
 _PAIRS_AT_ONCE = 100_000
@@ -90,12 +90,13 @@ class ServiceBatches(TokenBatches):
             return number, source_ids, labels
 
         dataset = tf.data.Dataset.range(len(plans)).map(make_batch, num_parallel_calls=tf.data.AUTOTUNE)
-        return dataset.apply(
+        received = dataset.apply(
             tf.data.experimental.service.distribute(
                 processing_mode=tf.data.experimental.service.ShardingPolicy.DYNAMIC,
                 service=f"grpc://{self._service.address}",
             )
         )
+        return untuned(received)  # here; the workers tune what they do
 
 
 class _Service:

@@ -18,6 +18,9 @@ from keras_transformer.data.folders import VALIDATION_NAMES, FolderDataset, file
 from keras_transformer.data.parallel import Block
 from keras_transformer.data.text import BLOCK_LINES, DataError
 
+# OWNER/NAME of the Hugging Face Hub, as far as it is no name of TensorFlow Datasets.
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
 
 def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
     """Finds a dataset by name.
@@ -48,6 +51,7 @@ def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
             it cannot be read, unpacked or downloaded.
         ValueError: an unknown locale of the built-in corpus.
     """
+    check_dataset(dataset, data_dir)
     if dataset.startswith("cldr/"):
         return CldrDataset(dataset, source, target)
     path = pathlib.Path(dataset)
@@ -55,13 +59,35 @@ def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
         return FolderDataset(path, source, target)
     if is_archive(path):
         return ArchiveDataset(path, source, target, data_dir)
+    return tfds.TfdsDataset(dataset, source, target, data_dir=data_dir, manual_dir=manual_dir)
+
+
+def check_dataset(dataset, data_dir=None):
+    """Refuses the name of what is no dataset; neither reads nor downloads one.
+
+    Args:
+        dataset: str, as `open_dataset` takes it.
+        data_dir: folder of prepared sets of TensorFlow Datasets, as of `open_dataset`.
+
+    Raises:
+        DataError: the message says what a dataset is.
+    """
+    path = pathlib.Path(dataset)
+    if dataset.startswith("cldr/") or path.is_dir() or is_archive(path):
+        return
     if path.is_file():
         raise DataError(f"{dataset}: is neither a folder nor an archive ({', '.join(ENDINGS)})")
     near = []
     if tfds.is_name(dataset):
         near = tfds.nearest_names(dataset, data_dir)
         if near == [re.match(r"\w+", dataset)[0]]:
-            return tfds.TfdsDataset(dataset, source, target, data_dir=data_dir, manual_dir=manual_dir)
+            return
+    elif _HUB.fullmatch(dataset):
+        raise DataError(
+            f"{dataset}: no such folder, and sets of the Hugging Face Hub are not read by name. Write its "
+            "splits to a folder, one sentence a line (train.en, train.de, valid.en, valid.de), and name that "
+            "folder; or name a set of TensorFlow Datasets, such as wmt14_translate/de-en"
+        )
     hint = f" Nearest there: {', '.join(near)}" if near else ""
     raise DataError(
         f"{dataset}: no such folder. A dataset is cldr/SOURCE-TARGET (built in), a folder or archive of "

@@ -10,9 +10,9 @@ and from compressed ones.
 """
 
 import bz2
+import functools
 import gzip
 import io
-import itertools
 import logging
 import lzma
 import pathlib
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 ON_BAD_UTF8 = ("refuse", "replace")
 BLOCK_LINES = 50_000
+MAX_LINE_BYTES = 2**22
+MAX_BLOCK_BYTES = 2**26
 
 # All at which `str.splitlines` would break a line, and NUL: each becomes a space.
 _ODD = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"
@@ -37,6 +39,7 @@ _COMPRESSED = {
     "xz": (re.compile(rb"\xfd7zXZ\0"), lzma.open),
     "bzip2": (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.open),
 }
+_ENDINGS = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
 _UNREADABLE = {
     b"\x28\xb5\x2f\xfd": "is compressed by zstd. Decompress it (unzstd FILE)",
     b"PK\x03\x04": "is a zip archive. Name it as --dataset, or unpack it",
@@ -70,17 +73,35 @@ def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
     space. The last line counts whether or not a newline ends it.
 
     Args:
-        stream: an iterable of bytes, cut after `b"\\n"`, as binary files are.
+        stream: a binary file, or an iterable of bytes that are cut after `b"\\n"`.
         name: what messages call the stream.
         on_bad_utf8: `"refuse"` raises `DataError` at the first byte that is not UTF-8;
             `"replace"` puts U+FFFD in its place and logs how many lines had any.
 
     Yields:
         str, one line without its end.
+
+    Raises:
+        DataError: the text is UTF-16; or not UTF-8, unless that is to be replaced; or a file
+            has a line of more than `MAX_LINE_BYTES`.
     """
     if on_bad_utf8 not in ON_BAD_UTF8:
         raise ValueError(f"`on_bad_utf8` must be one of {list(ON_BAD_UTF8)}. Received: {on_bad_utf8!r}")
+    if hasattr(stream, "readline"):
+        stream = _limited_lines(stream, name)
     return _lines(stream, name, on_bad_utf8)
+
+
+def _limited_lines(stream, name, first_line=1):
+    """Yields the raw lines of a binary file, and never holds more of a line than is allowed."""
+    read = functools.partial(stream.readline, MAX_LINE_BYTES + 1)
+    for number, line in enumerate(iter(read, b""), first_line):
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(
+                f"{name}: line {number} is longer than {MAX_LINE_BYTES:,} bytes. "
+                "Give text with one sentence a line"
+            )
+        yield line
 
 
 def _lines(stream, name, on_bad_utf8):
@@ -187,12 +208,19 @@ class LineReader:
     Raises:
         DataError: the file is missing, a folder, unreadable, or packed in a form that
             is not read; `read` and `count_rest` raise it where a compressed file is
-            damaged or cut short.
+            damaged or cut short, and `read` where a line has more than `MAX_LINE_BYTES`.
+
+    Attributes:
+        num_read: int, lines that `read` has given so far.
+        is_cut: bool, whether the last `read` gave fewer lines than asked for because they are
+            long, and more may follow.
     """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
         self.num_read = 0
+        self.is_cut = False
+        self._given_back = []
         if self.path.is_dir():
             raise DataError(f"{path}: is a folder. Name a text file")
         try:
@@ -212,6 +240,12 @@ class LineReader:
                     # These read line by line in Python; a buffer round them does it in C.
                     self._stream = io.BufferedReader(opener(self._file), 2**20)
                     self._form = form
+            # The first bytes may be damaged; text has none of these.
+            form = _ENDINGS.get(self.path.suffix)
+            if form and not self._form and any(byte < 9 for byte in first):
+                raise DataError(
+                    f"{path}: ends in {self.path.suffix} and is neither {form} nor text. Get or make it anew"
+                )
         except BaseException:
             self.close()
             raise
@@ -219,10 +253,16 @@ class LineReader:
     def read(self, num_lines):
         """Returns up to `num_lines` further lines, each with `b"\\n"` at its end.
 
+        Of long lines it returns fewer, about `MAX_BLOCK_BYTES` together.
+
         Returns:
             list of bytes, empty at the end of the file.
         """
-        lines = self._guarded(lambda: list(itertools.islice(self._stream, num_lines)))
+        lines, self._given_back = self._given_back, []
+        size = sum(map(len, lines))
+        if len(lines) < num_lines and size < MAX_BLOCK_BYTES:
+            size = self._guarded(lambda: self._read_on(lines, size, num_lines))
+        self.is_cut = len(lines) < num_lines and size >= MAX_BLOCK_BYTES
         if lines and not lines[-1].endswith(b"\n"):
             lines[-1] += b"\n"
         if not self.num_read and lines:
@@ -232,6 +272,11 @@ class LineReader:
         self.num_read += len(lines)
         return lines
 
+    def give_back(self, lines):
+        """Takes back the last of the lines that `read` returned, to return them once more."""
+        self._given_back = lines
+        self.num_read -= len(lines)
+
     @property
     def is_compressed(self):
         """Whether the lines are not the bytes of the file."""
@@ -239,7 +284,7 @@ class LineReader:
 
     def count_rest(self):
         """Returns how many lines are left, and reads past them."""
-        count, last = 0, b"\n"
+        count, last = len(self._given_back), b"\n"
         while chunk := self._guarded(lambda: self._stream.read(2**20)):
             count += chunk.count(b"\n")
             last = chunk[-1:]
@@ -255,6 +300,15 @@ class LineReader:
 
     def __exit__(self, *error):
         self.close()
+
+    def _read_on(self, lines, size, num_lines):
+        """Appends to lines of so many bytes until they are enough; returns the bytes of all."""
+        for line in _limited_lines(self._stream, self.path, self.num_read + len(lines) + 1):
+            lines.append(line)
+            size += len(line)
+            if len(lines) == num_lines or size >= MAX_BLOCK_BYTES:
+                break
+        return size
 
     def _guarded(self, work):
         try:

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import io
 import logging
-import os
 import pathlib
 import re
 import tempfile
@@ -48,6 +47,12 @@ class SubwordTokenizer(Tokenizer):
     input give the same ids) with runs of spaces made one space and none at the ends;
     nothing else is lost, neither case nor `²`, `…` or emoji. The character U+2581,
     SentencePiece's own sign for a space, comes back as a space.
+
+    Under `"nfc"` and `"identity"`, and in a `WordPieceTokenizer` under `"nfkc"` too, what is
+    normalised stays as it is when it is normalised again. Under `"nfkc"` here it need not: the
+    rules are SentencePiece's, lie in the model file and are gone through once, so a mark is not
+    put together with a letter that only they have brought before it (`㎶` and a dot below are
+    `μV` and the dot; once more, `μṾ`). A second pass comes to rest. Python and graph agree.
 
     Literal `<s>`, `</s>`, `<pad>` and `⁇` in a text are ordinary characters and never
     become special ids. With byte fallback every character has ids, seen in training
@@ -139,7 +144,6 @@ class SubwordTokenizer(Tokenizer):
                     byte_fallback=byte_fallback,
                     split_digits=split_digits,
                     max_sentence_length=2**30,  # the default leaves lines over 4 kB out
-                    num_threads=os.cpu_count() or 1,
                     pad_id=special.pad,
                     bos_id=special.bos,
                     eos_id=special.eos,
@@ -153,8 +157,8 @@ class SubwordTokenizer(Tokenizer):
                 raise _training_error(error, vocab_size, stream.count) from error
 
         proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
-        # The bytes depend on texts and settings only, not on this machine.
-        proto.trainer_spec.ClearField("num_threads")
+        # The bytes depend on texts and settings only, not on this machine. (The number of threads is
+        # SentencePiece's default, not that of the cores: with another, unigram's sums are rounded otherwise.)
         proto.normalizer_spec.ClearField("normalization_rule_tsv")
         proto.normalizer_spec.name = normalization
         tokenizer = cls(proto.SerializeToString(deterministic=True), special=special)

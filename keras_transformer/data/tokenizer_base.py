@@ -5,14 +5,13 @@
 
 import functools
 import hashlib
-import os
 import pathlib
 import random
 import re
-import tempfile
 import unicodedata
 
 from keras_transformer.config import SpecialIds
+from keras_transformer.files import write_atomically
 
 SPACE = "\u2581"  # stands for the space before a word, inside pieces
 NORMALIZATIONS = ("nfc", "identity", "nfkc")
@@ -55,18 +54,7 @@ class Tokenizer:
 
     def save(self, path):
         """Writes the vocabulary: the file is complete, or it does not appear."""
-        path = pathlib.Path(path)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(self._model_bytes)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp makes it private
-            os.replace(temporary, path)
-        except BaseException:
-            pathlib.Path(temporary).unlink(missing_ok=True)
-            raise
+        write_atomically(path, self._model_bytes)
 
     @property
     def special(self):

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import pathlib
 from typing import NamedTuple
 
 import numpy as np
@@ -9,16 +10,18 @@ import numpy as np
 from keras_transformer.config import CleaningConfig, DataConfig, replace
 from keras_transformer.data.cleaning import CODES, Cleaner
 from keras_transformer.data.cleaning_report import CleaningReport
-from keras_transformer.data.corpus import epoch_weights, first_split, open_datasets
+from keras_transformer.data.corpus import dataset_names, epoch_weights, first_split, open_datasets
 from keras_transformer.data.duplicates import Seen, pair_hashes
 from keras_transformer.data.folders import TRAIN
 from keras_transformer.data.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.data.parallel import decode_block
 from keras_transformer.data.prepared import MANIFEST, PreparedCorpus, is_prepared, refuse_prepared
 from keras_transformer.data.sequences import IdPairs, drop_long, encode_pairs
+from keras_transformer.data.sources import check_dataset
 from keras_transformer.data.text import DataError, Pairs
 from keras_transformer.data.vocabulary import Tokenizers, learn_tokenizers
 
+CHARACTERS_OF = 100_000  # pairs
 _OF_THE_VOCABULARY = (
     "model_type",
     "vocab_size",
@@ -57,6 +60,45 @@ class TrainingData(NamedTuple):
     sha256: str
 
 
+class CorpusSize(NamedTuple):
+    """How large the training text of a corpus is.
+
+    Attributes:
+        num_pairs: int, lines of its training splits.
+        num_characters: int, different characters in its first 100,000 or so pairs; 0 for a
+            prepared corpus, which has its vocabulary.
+    """
+
+    num_pairs: int
+    num_characters: int
+
+
+def corpus_size(data):
+    """Counts the training text of a corpus, or looks it up where it is prepared.
+
+    Args:
+        data: `DataConfig`.
+
+    Returns:
+        `CorpusSize`.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if is_prepared(data.dataset):
+        return CorpusSize(sum(PreparedCorpus(data.dataset, data.source, data.target).sizes), 0)
+    num_pairs, characters = 0, set()
+    for dataset in open_datasets(
+        data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
+    ):
+        for block in dataset.blocks(TRAIN) if TRAIN in dataset.splits else ():
+            if num_pairs < CHARACTERS_OF:
+                for line in (*block.source, *block.target):
+                    characters.update(line.decode("utf-8", "replace"))
+            num_pairs += len(block.source)
+    return CorpusSize(num_pairs, len(characters))
+
+
 def load_training_data(config, tokenizers=None):
     """Reads the corpus of a configuration.
 
@@ -71,16 +113,61 @@ def load_training_data(config, tokenizers=None):
     Raises:
         DataError: the text or the prepared folder is refused, or nothing is left.
     """
+    if is_prepared(config.data.dataset):
+        return _load_prepared(config, tokenizers)
+    _refuse_raw(config.data)
+    return _load_raw(config, tokenizers)
+
+
+def check_training_data(config):
+    """Refuses the corpus of a configuration for its names and files, before any text is read.
+
+    Archives and sets of TensorFlow Datasets are known by their names alone.
+
+    Args:
+        config: `Config`.
+
+    Raises:
+        DataError: there is no such dataset, or no training or validation text in it.
+    """
     data = config.data
     if is_prepared(data.dataset):
-        return _load_prepared(config, tokenizers)
+        PreparedCorpus(data.dataset, data.source, data.target)
+        return
+    _refuse_raw(data)
+    names = dataset_names(data.dataset)
+    for name in names:
+        check_dataset(name, data.data_dir)
+    epoch_weights([1] * len(names), data.weights, data.temperature)
+    if all(name.startswith("cldr/") or pathlib.Path(name).is_dir() for name in names):
+        datasets = open_datasets(data.dataset, data.source, data.target)
+        _validation(datasets, data)
+        if not any(TRAIN in dataset.splits for dataset in datasets):
+            raise _no_training(data)
+
+
+def _refuse_raw(data):
     refuse_prepared(data.dataset)
     if data.service:
         raise DataError(
             f"{data.dataset}: a data service needs a prepared corpus, whose files its workers can read. "
             "Prepare it with prepare_wmt.py and name that folder as --dataset"
         )
-    return _load_raw(config, tokenizers)
+
+
+def _validation(datasets, data):
+    """Returns the `OpenSplit` of the first dataset with a validation split."""
+    found = first_split(datasets, "validation")
+    if found is None:
+        raise DataError(
+            f"{data.dataset}: no validation split. Add valid.{data.source} and valid.{data.target} (valid, "
+            "validation, val or dev), or a further --dataset that has them"
+        )
+    return found
+
+
+def _no_training(data):
+    return DataError(f"{data.dataset}: no training split ({TRAIN})")
 
 
 def _load_prepared(config, tokenizers):
@@ -132,12 +219,7 @@ def _load_raw(config, tokenizers):
         data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
     )
     epoch_weights([1] * len(datasets), data.weights, data.temperature)  # refused before all the work
-    validation, test = first_split(datasets, "validation"), first_split(datasets, "test")
-    if validation is None:
-        raise DataError(
-            f"{data.dataset}: no validation split. Add valid.{data.source} and valid.{data.target} (valid, "
-            "validation, val or dev), or a further --dataset that has them"
-        )
+    validation, test = _validation(datasets, data), first_split(datasets, "test")
     cleaner = Cleaner(config.cleaning, data.source, data.target, max_length=data.max_length)
     pairs, sizes, codes, occurred, num_replaced = _read(datasets, data, cleaner)
     kept = np.flatnonzero(codes == 0)
@@ -177,7 +259,7 @@ def _load_raw(config, tokenizers):
 def _read(datasets, data, cleaner):
     """Reads all training pairs, and what cleaning says of each by its text alone."""
     if not any(TRAIN in dataset.splits for dataset in datasets):
-        raise DataError(f"{data.dataset}: no training split ({TRAIN})")
+        raise _no_training(data)
     seen = Seen() if cleaner.config.drop_duplicates else None
     everything, sizes, codes, occurred, num_replaced = Pairs([], []), [], [], [], 0
     for dataset in datasets:

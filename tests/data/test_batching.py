@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.config import SpecialIds
 from keras_transformer.data.batching import TokenBatches
+from keras_transformer.data.portions import Portions
 from keras_transformer.data.sequences import IdPairs, Sequences, drop_long, encode_flat, encode_pairs
 
 SPECIAL = SpecialIds(pad=7, bos=5, eos=4, unk=6)  # no id is where a literal 0 would find it
@@ -214,6 +215,14 @@ def test_one_graph_serves_every_shape_of_three_epochs():
     assert len(traces) == 1
 
 
+def test_no_thread_tunes_a_dataset_whose_end_would_wait_for_it():
+    # TensorFlow may wait for that thread for a minute when the iterator is deleted.
+    batches = make_batches()
+    portions = Portions(batches, num_replicas=2)
+    for dataset in (batches.forever(), batches.once(), portions.forever(), portions.once()):
+        assert dataset.options().autotune.enabled is False
+
+
 def test_dimensions_are_left_open():
     (source, target), labels = make_batches().forever().element_spec
     for spec in (source, target, labels):
@@ -227,6 +236,11 @@ def test_encoding_ends_each_side_with_eos():
     assert rows_of(pairs.source) == [[10, 11, 12, 4], [4]]
     assert rows_of(pairs.target) == [[20, 4], [21, 22, 4]]
     assert pairs.target.lengths.tolist() == [2, 3]
+
+
+def test_sentences_without_a_partner_are_refused_at_once():
+    with pytest.raises(ValueError, match="as many sentences. Received: 3 and 1"):
+        encode_pairs(["10 11", "11", "12"], ["10"], WordTokenizer())
 
 
 def test_drop_long_looks_at_both_sides_and_counts_eos():

@@ -6,6 +6,7 @@ import tracemalloc
 
 import pytest
 
+from keras_transformer.data import parallel, text
 from keras_transformer.data.parallel import (
     FilePair,
     TabSeparatedFile,
@@ -209,8 +210,46 @@ def peak_memory(path):
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_memory_does_not_grow_with_the_file(tmp_path, pack):
-    text = b"".join(b"a sentence of some length, number %5d, and no more\n" % i for i in range(40_000))
-    short = peak_memory(write(tmp_path, "short", pack(text)))
-    long = peak_memory(write(tmp_path, "long", pack(3 * text)))
+    content = b"".join(b"a sentence of some length, number %5d, and no more\n" % i for i in range(40_000))
+    short = peak_memory(write(tmp_path, "short", pack(content)))
+    long = peak_memory(write(tmp_path, "long", pack(3 * content)))
     assert (short[0], long[0]) == (40_000, 120_000)
-    assert long[1] < short[1] + len(text) / 10
+    assert long[1] < short[1] + len(content) / 10
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch, pack):
+    monkeypatch.setattr(text, "MAX_LINE_BYTES", 50)
+    source = write(tmp_path, "text.en", pack(b"one\n" + bytes(10**6)))
+    target = write(tmp_path, "text.de", pack(b"eins\nzwei\n"))
+    with pytest.raises(DataError, match=r"text\.en: line 2 is longer than 50 bytes"):
+        list(make_blocks([FilePair(source, target)]))
+
+
+def test_long_lines_make_short_blocks_of_the_same_pairs(tmp_path, monkeypatch):
+    sides = [
+        [b"%d %s\n" % (number, bytes([97]) * (length if number % 11 else 1)) for number in range(103)]
+        for length in (300, 7)
+    ]
+    paths = [write(tmp_path, f"text.{i}", b"".join(lines)) for i, lines in enumerate(sides)]
+    files = [FilePair(*paths), FilePair(*paths[::-1])]
+    (whole,) = make_blocks(files, 1000)
+    monkeypatch.setattr(text, "MAX_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(parallel, "MAX_BLOCK_BYTES", 2000)
+    blocks = list(make_blocks(files, 1000))
+    assert len(blocks) > 20
+    assert max(sum(map(len, block.source + block.target)) for block in blocks) < 2 * 2000 + 310
+    assert sum((block.source for block in blocks), []) == whole.source == sides[0] + sides[1]
+    assert sum((block.target for block in blocks), []) == whole.target == sides[1] + sides[0]
+    for block in blocks[:10]:
+        assert block.source[0].startswith(b"%d " % (block.first_line - 1))
+
+
+def test_of_long_lines_too_it_is_told_that_files_have_not_as_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "MAX_BLOCK_BYTES", 100)
+    source = write(tmp_path, "text.en", (b"x" * 70 + b"\n") * 40)
+    target = write(tmp_path, "text.de", b"y\n" * 37)
+    with pytest.raises(DataError, match="Received: 40 and 37 lines"):
+        list(make_blocks([FilePair(source, target)]))
+    with pytest.raises(DataError, match="Received: 37 and 40 lines"):
+        list(make_blocks([FilePair(target, source)]))

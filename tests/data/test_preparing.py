@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,8 @@ import pytest
 from keras_transformer import config as configs
 from keras_transformer.config import Config
 from keras_transformer.data import preparing, sharding
-from keras_transformer.data.prepared import PreparedCorpus, is_prepared
+from keras_transformer.data.looking import look
+from keras_transformer.data.prepared import FORMAT, PreparedCorpus, is_prepared
 from keras_transformer.data.preparing import prepare
 from keras_transformer.data.sharding import UnfinishedError
 from keras_transformer.data.text import DataError
@@ -90,6 +92,13 @@ def texts_of(prepared):
 @pytest.fixture(scope="module")
 def prepared(corpus, tmp_path_factory):
     return prepare_some(corpus, tmp_path_factory.mktemp("parent") / "out")
+
+
+def test_the_next_commands_quote_the_folder(prepared, tmp_path):
+    folder = shutil.copytree(prepared.path, tmp_path / "x [1]")
+    told = look(PreparedCorpus(folder), Config().data).split("next:")[1]
+    assert f"prepare_wmt.py '{folder}' --show" in told
+    assert f"train_wmt.py --dataset '{folder}' --source en" in told
 
 
 def test_every_pair_comes_back_in_order(prepared):
@@ -320,12 +329,35 @@ def test_a_damaged_file_is_refused_by_name(prepared, tmp_path, side, damage):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "is not JSON"), ("{}", "is not of the format"), ("[1]", "is not of the format")],
+    [
+        ("", "is not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("{}", "is not of the format"),
+        ("[1]", "must hold a JSON object"),
+        (json.dumps({"format": FORMAT}), "manifest.json: damaged .*'languages'.*Remove the folder"),
+        (json.dumps({"format": FORMAT, "languages": 3}), "manifest.json: damaged .*Remove the folder"),
+    ],
 )
 def test_a_damaged_manifest_is_refused(tmp_path, content, message):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(DataError, match=message):
         PreparedCorpus(tmp_path)
+
+
+def test_a_manifest_that_was_changed_is_refused_and_one_of_earlier_versions_read(prepared, tmp_path):
+    folder = shutil.copytree(prepared.path, tmp_path / "copy")
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    assert manifest.pop("sha256")
+    path.write_text(path.read_text(encoding="utf-8").replace('"num_pairs"', '"num_qairs"', 1))
+    with pytest.raises(DataError, match=r"manifest\.json: its content is not what its checksum says"):
+        PreparedCorpus(folder)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    assert PreparedCorpus(folder).sha256 == prepared.sha256
+    del manifest["shards"][0]["source"]["size"]
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(DataError, match=r"manifest\.json: damaged \(KeyError\('size'\)\)"):
+        PreparedCorpus(folder)
 
 
 def test_an_unfinished_preparation_is_no_corpus(tmp_path):
@@ -452,7 +484,7 @@ def test_a_full_disk_ends_with_exit_code_3_and_continues_later(corpus, tmp_path)
     assert found.returncode == 3, found.stderr
     last = found.stderr.strip().split("\n")[-1]
     assert os.strerror(errno.EFBIG) in last
-    assert "make room, then run the same command again" in last
+    assert "What is finished stays, the same command continues. Raise the limit" in last
     leftovers = [path.name for path in (tmp_path / "out").rglob(".*") if path.name != ".lock"]
     assert not leftovers
     assert start(corpus, tmp_path / "out").wait(timeout=300) == 0

@@ -271,7 +271,8 @@ def test_without_a_dispatcher_training_is_refused_at_once(pairs):
         with pytest.raises(ValueError, match=f"no data service answers at {address} .*data_service.py") as no:
             ServiceBatches(pairs, service=address, **PLAN)
     assert "\n" not in str(no.value)
-    assert time.monotonic() - begin < 10
+    # Not as long as TensorFlow goes on asking; a busy machine takes its seconds.
+    assert time.monotonic() - begin < 120
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,15 @@ def test_a_compressed_file_with_a_flipped_bit_is_refused(tmp_path, ending):
         read_lines(write(tmp_path, f"text.de.{ending}", packed))
 
 
+@pytest.mark.parametrize(("ending", "packer"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_a_packed_file_whose_first_byte_is_damaged_is_no_text(tmp_path, ending, packer):
+    content = packer(b"one\ntwo\n")
+    path = tmp_path / f"train.en{ending}"
+    path.write_bytes(b"A" + content[1:])
+    with pytest.raises(DataError, match=rf"train\.en{ending}: ends in {ending} and is neither .* nor text"):
+        LineReader(path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

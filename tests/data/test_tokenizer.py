@@ -1,6 +1,9 @@
 """The sub-word vocabulary: what survives it, in Python and in the graph."""
 
+import collections
 import copy
+import itertools
+import os
 import pathlib
 import random
 import unicodedata
@@ -11,6 +14,8 @@ import sentencepiece
 
 from keras_transformer.config import SpecialIds
 from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.data.tokenizer_base import TrainingTexts
+from keras_transformer.data.wordpiece import WordPieceTokenizer
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "../shared/data"
 SPECIAL = SpecialIds()
@@ -223,6 +228,36 @@ def test_normalization(normalization, kept):
         assert trained.decode(trained.encode([text])) == [trained.normalise(text)]
 
 
+def mixed_texts(number):
+    """Texts of letters, marks, signs that are replaced or dropped, Hangul and kana, in any order."""
+    signs = "aeo V\u1100\u1161\u11a8\u0301\u0323\u0327\u0304\u0308\x01\u200b\u200d\ufeff\u00ad\uff76\uff9e"
+    signs += "\uff9f\ufb01\u212b\u00e9\u1e69\u0344\u2044\u00bd\u3000\u0345\u0c46\u0c56\u33b6\U0001d7bb"
+    draw = random.Random(11)
+    return ["".join(draw.choices(signs, k=draw.randint(1, 8))) for _ in range(number)]
+
+
+@pytest.mark.parametrize("kind", [SubwordTokenizer, WordPieceTokenizer])
+@pytest.mark.parametrize("normalization", ["nfc", "identity", "nfkc"])
+def test_what_is_normalised_comes_to_rest(kind, normalization):
+    size = 330 if kind is SubwordTokenizer else 90
+    trained = kind.train(LATIN, vocab_size=size, normalization=normalization)
+    texts = mixed_texts(5003)
+    once = [trained.normalise(text) for text in texts]
+    twice = [trained.normalise(text) for text in once]
+    moved = [number for number, pair in enumerate(zip(once, twice, strict=True)) if pair[0] != pair[1]]
+    if (kind, normalization) != (SubwordTokenizer, "nfkc"):
+        assert moved == []
+        return
+    # One pass of SentencePiece's rules, which lie in the model file and so in every exported graph.
+    assert trained.normalise("\u33b6\u0323") == "\u03bcV\u0323"
+    assert trained.normalise("\u03bcV\u0323") == "\u03bc\u1e7e"
+    assert 0 < len(moved) < 0.05 * len(texts)
+    assert [trained.normalise(text) for text in twice] == twice
+    unstable = [texts[number] for number in moved]
+    assert trained.encode_tensor(unstable).to_list() == trained.encode(unstable)
+    assert trained.decode(trained.encode(unstable)) == [once[number] for number in moved]
+
+
 def test_long_lines_count_in_training():
     line = " ".join(["unmistakable"] * 1000)  # 13 kB, beyond SentencePiece's default
     trained = SubwordTokenizer.train([*LATIN, line], vocab_size=VOCAB_SIZE)
@@ -239,6 +274,28 @@ def test_sample_is_uniform_in_size_and_follows_the_seed():
     assert train(seed=1).sha256 != train(seed=2).sha256
     whole = SubwordTokenizer.train(texts, vocab_size=300)
     assert train(seed=1, max_texts=300).sha256 == whole.sha256
+
+
+def test_every_sample_of_the_texts_is_as_likely():
+    texts, size, draws = list("abcdef"), 2, 3_000
+    counts = collections.Counter(
+        frozenset(TrainingTexts(texts, None, max_texts=size, seed=seed)) for seed in range(draws)
+    )
+    pairs = [frozenset(pair) for pair in itertools.combinations(texts, size)]
+    expected = draws / len(pairs)
+    # 14 degrees of freedom: 36.1 is exceeded once in a thousand times; the seeds are always these.
+    assert sum((counts[pair] - expected) ** 2 / expected for pair in pairs) < 36.1
+    assert counts.keys() == set(pairs)
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_a_vocabulary_is_the_same_bytes_whatever_the_number_of_cores(model_type, monkeypatch):
+    texts = [f"wort{number} {number * 7919}" for number in range(300)]
+    found = []
+    for cores in (1, 2, 7, None):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        found.append(SubwordTokenizer.train(texts, vocab_size=300, model_type=model_type).sha256)
+    assert len(set(found)) == 1
 
 
 def test_refuses_a_vocabulary_larger_than_the_texts_allow():
