@@ -6,10 +6,11 @@ anything else, so a target piece points to the best of the real source pieces ev
 it looks at the end of the sentence most.
 """
 
-import json
 from typing import NamedTuple
 
 import numpy as np
+
+from keras_transformer.files import sealed, unsealed
 
 SPACE = "\u2581"
 # Which step's attention belongs to a target piece: the step that produces it (Garg et al.,
@@ -198,7 +199,7 @@ def choice_to_json(counts):
     """Returns the choice that `LinkCounts` lead to, and the counts, as JSON text."""
     hits = dict(zip(CONVENTIONS, counts.hits.T.tolist(), strict=True))
     record = {**best_choice(counts)._asdict(), "links": counts.num_links, "hits": hits}
-    return json.dumps(record, indent=2) + "\n"
+    return sealed(record)
 
 
 def choice_from_json(text, num_layers):
@@ -207,7 +208,7 @@ def choice_from_json(text, num_layers):
     Raises:
         ValueError: it is another text, or not of a model of `num_layers` layers.
     """
-    record = json.loads(text)
+    record = unsealed(text, remedy="")  # the file's name and the remedy are the caller's
     try:
         choice = AlignmentChoice(record["layer"], record["convention"])
     except (KeyError, TypeError) as error:

@@ -82,7 +82,7 @@ class Scorer:
         self._forced = ForcedPass(model, batch_tokens=batch_tokens)
 
     @classmethod
-    def load(cls, run_dir, *, weights="averaged", **limits):
+    def load(cls, run_dir, *, weights="final", **limits):
         """Loads the model of a run folder, and which of its attention aligns best.
 
         Args:

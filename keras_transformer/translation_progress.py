@@ -27,6 +27,7 @@ class TranslationProgress:
         self._on_terminal = sys.stderr.isatty()
         self._begin = self._last = time.monotonic()
         self._shown = False
+        self._told = 0
         self.lines = 0
         self._tokens = 0
         self._bytes = 0
@@ -47,6 +48,7 @@ class TranslationProgress:
         wait = _SECONDS_BETWEEN_LINES[self._on_terminal]
         if self._shows and time.monotonic() - self._last >= wait:
             self._last = time.monotonic()
+            self._told = self.lines
             self._print(self.status(), in_place=self._on_terminal)
 
     def status(self):
@@ -66,8 +68,12 @@ class TranslationProgress:
     def finish(self):
         """Prints what befell lines, each kind once, and the final speed where progress is shown."""
         self._total_bytes = self._bytes  # marks and carriage returns were not counted
-        if self._shown or (self._shows and time.monotonic() - self._begin >= _SECONDS_BETWEEN_LINES[False]):
+        took_long = self._shows and time.monotonic() - self._begin >= _SECONDS_BETWEEN_LINES[False]
+        if self._told < self.lines and (self._shown or took_long):
             self._print(self.status(), in_place=False)
+        elif self._shown:
+            self._shown = False
+            print(file=sys.stderr, flush=True)
         for flag, said in _SAID.items():
             if self._flags[flag]:
                 self._print(f"{said}: {self._flags[flag]:,} of {self.lines:,}", in_place=False)

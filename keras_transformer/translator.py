@@ -63,7 +63,7 @@ class Translator:
         self._compiling = threading.Lock()
 
     @classmethod
-    def load(cls, run_dirs, *, weights="averaged", threads=1):
+    def load(cls, run_dirs, *, weights="final", threads=1):
         """Loads the model of a run folder, or those of several.
 
         Args:

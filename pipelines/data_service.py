@@ -13,6 +13,7 @@ import sys
 import time
 
 from command_line import Parser
+from ending import run
 from startup import import_quietly
 
 
@@ -89,4 +90,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -16,6 +16,8 @@ import re
 import sys
 import time
 
+from early import is_local, open_runs
+from ending import run
 from evaluation_arguments import check, parse_args
 from search_flags import describe, number_of_threads, search_settings
 from startup import report_os_error
@@ -23,35 +25,28 @@ from startup import report_os_error
 
 def translated(args):
     """Translates with a run; returns systems, references, standard set and language."""
-    threads = number_of_threads(args)
     from keras_transformer.comparison import NamedLines
     from keras_transformer.config import replace
-    from keras_transformer.data.corpus import open_split
+    from keras_transformer.data.corpus import dataset_names
+    from keras_transformer.data.sources import check_dataset
     from keras_transformer.files import check_output, write_text
-    from keras_transformer.standard_sets import load_standard_set
-    from keras_transformer.training.run_folder import RunFolder
-    from keras_transformer.translator import Translator
 
     if args.output:
         check_output(args.output)
+    weights = args.weights or "final"
+    data = open_runs(args.runs, weights)[0].config.data
     search = search_settings(args, args.runs[0])
-    data = RunFolder(args.runs[0]).config.data
-    standard = None
-    if args.test_set:
-        standard = load_standard_set(args.test_set, data.source, data.target)
-        name, source, targets = str(standard), standard.source, standard.references
+    names = dataset_names(",".join(args.dataset or [data.dataset]))
+    for name in names:
+        check_dataset(name, args.data_dir or data.data_dir)
+    if args.test_set or all(map(is_local, names)):
+        name, source, targets, standard = text_of(args, data)
+        threads = number_of_threads(args)
     else:
-        found = open_split(
-            ",".join(args.dataset or [data.dataset]),
-            args.split or "test",
-            data.source,
-            data.target,
-            data_dir=args.data_dir or data.data_dir,
-            manual_dir=args.manual_dir or data.manual_dir,
-        )
-        source, target = found.load(on_bad_utf8=data.on_bad_utf8)
-        name, targets = f"{found.dataset.name} {found.name}", [target]
-    weights = args.weights or "averaged"
+        threads = number_of_threads(args)  # quietly: TensorFlow Datasets imports TensorFlow, too
+        name, source, targets, standard = text_of(args, data)
+    from keras_transformer.translator import Translator
+
     translator = Translator.load(args.runs, weights=weights, threads=threads)
     used = replace(translator.search, **search)
     runs = " and ".join(args.runs)
@@ -67,6 +62,26 @@ def translated(args):
         write_text(args.output, "".join(f"{text}\n" for text in translations))
     references = [NamedLines(name, lines) for lines in targets]
     return [NamedLines(runs, translations)], references, standard, data.target
+
+
+def text_of(args, data):
+    """Returns name, source, list of references and standard set, or `None`, of what a run translates."""
+    from keras_transformer.data.corpus import open_split
+    from keras_transformer.standard_sets import load_standard_set
+
+    if args.test_set:
+        standard = load_standard_set(args.test_set, data.source, data.target)
+        return str(standard), standard.source, standard.references, standard
+    found = open_split(
+        ",".join(args.dataset or [data.dataset]),
+        args.split or "test",
+        data.source,
+        data.target,
+        data_dir=args.data_dir or data.data_dir,
+        manual_dir=args.manual_dir or data.manual_dir,
+    )
+    source, target = found.load(on_bad_utf8=data.on_bad_utf8)
+    return f"{found.dataset.name} {found.name}", source, [target], None
 
 
 def read(args):
@@ -143,4 +158,4 @@ def detokenized(which, systems, references, language):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

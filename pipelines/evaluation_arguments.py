@@ -1,6 +1,7 @@
 """The command line of `evaluate_wmt.py`."""
 
 from command_line import Parser
+from other_words import TRANSLATING
 from search_flags import SETTINGS, add_search_flags
 
 FEWEST_DRAWS = 40  # of which 2.5 % is one
@@ -10,7 +11,7 @@ ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "output", "
 
 def parse_args(argv=None, text=""):
     """Parses the command line; `text` is the docstring of the program."""
-    parser = Parser(text, prog="evaluate_wmt.py")
+    parser = Parser(text, prog="evaluate_wmt.py", words=TRANSLATING)
     parser.add_argument(
         "runs", metavar="RUN", nargs="*", help="run folder, which translates; several are an ensemble"
     )
@@ -71,8 +72,8 @@ def parse_args(argv=None, text=""):
     run.add_argument(
         "--weights",
         metavar="NAME",
-        help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
-        "average_checkpoints.py), or step-N (default: averaged)",
+        help="final (what training delivered), averaged, last, best, ema, last-N or best-K (see "
+        "average_checkpoints.py), or step-N (default: final)",
     )
     run.add_argument("--output", metavar="FILE", help="also writes the translations")
     add_search_flags(parser)

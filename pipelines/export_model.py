@@ -12,10 +12,14 @@ all: a model of CTranslate2's, a `.keras` file, or the weights alone (`--format 
 """
 
 import os
+import pathlib
 import shlex
 import sys
 
 from command_line import Parser
+from early import open_runs
+from ending import run
+from other_words import TRANSLATING
 from search_flags import add_search_flags, search_settings
 from startup import end_on_sigterm, import_quietly, open_closed_streams, report_os_error
 
@@ -24,23 +28,25 @@ def saved_model(args):
     """Writes a SavedModel; returns what is printed."""
     if args.long_lines == "split":
         raise ValueError("--long-lines split is not for a SavedModel: it cuts long lines. Leave it out")
-    search = search_settings(args, args.run)
-    import_quietly("keras_transformer.export.saved_model")
-    import tensorflow as tf
-
     from keras_transformer.config import replace
-    from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.export.serving_files import curl_command, docker_command
-    from keras_transformer.export.settings import ServingSettings
-    from keras_transformer.training.run_folder import RunFolder
+    from keras_transformer.export.settings import ServingSettings, checked_name
+    from keras_transformer.export.versions import IDS, free_version
 
+    (run,) = open_runs([args.run], args.weights)
     settings = ServingSettings(
-        search=replace(RunFolder(args.run).config.search, **search),
+        search=replace(run.config.search, **search_settings(args, args.run)),
         max_sentences=args.max_sentences,
         max_characters=args.max_characters,
         inputs=tuple(dict.fromkeys(args.input)),
         frozen=args.frozen,
     )
+    checked_name(run, args.name)
+    folders = [args.out] if args.no_ids else [args.out, f"{args.out}/{IDS}"]
+    free_version([pathlib.Path(folder) for folder in folders], args.version)
+    import_quietly("keras_transformer.export.saved_model")
+    from keras_transformer.export.saved_model import export_saved_model
+
     exported = export_saved_model(
         args.run,
         args.out,
@@ -56,7 +62,6 @@ def saved_model(args):
         args.out,
         exported.name,
         version=exported.version,
-        tensorflow_version=tf.__version__,
         batching=not settings.inputs,
     )
     written = " and ".join(str(path) for path in (exported.path, exported.ids_path) if path)
@@ -65,25 +70,43 @@ def saved_model(args):
 
 def ctranslate2(args):
     """Writes a model of CTranslate2's; returns what is printed."""
-    search = search_settings(args, args.run)
-    import_quietly("keras_transformer.export.ctranslate2")
-    from keras_transformer.export.ctranslate2 import export_ctranslate2
-    from keras_transformer.training.run_folder import RunFolder
+    from keras_transformer.config import replace
+    from keras_transformer.export.ctranslate2 import check_expressible, conversion_on_load, export_ctranslate2
+    from keras_transformer.export.ctranslate2_translator import import_ctranslate2, search_notes
+    from keras_transformer.files import check_new_folder
 
-    options = {"weights": args.weights, "search": search, "quantization": args.quantization}
-    path = export_ctranslate2(RunFolder(args.run), args.out, **options)
-    return f"wrote {path}\nnext:\n  python pipelines/translate_ctranslate2.py {shlex.quote(str(path))} < TEXT"
+    import_ctranslate2()
+    (run,) = open_runs([args.run], args.weights)
+    options = {
+        "weights": args.weights,
+        "search": search_settings(args, args.run),
+        "quantization": args.quantization,
+    }
+    check_expressible(run.config.model)
+    check_new_folder(args.out)
+    import_quietly()
+    path = export_ctranslate2(run, args.out, **options)
+    conversion = conversion_on_load(args.quantization)
+    notes = [
+        *([conversion] if conversion else ()),
+        *search_notes(replace(run.config.search, **options["search"])),
+    ]
+    lines = [f"wrote {path}", *(f"note: {note}" for note in notes), "next:"]
+    return "\n".join([*lines, f"  python pipelines/translate_ctranslate2.py {shlex.quote(str(path))} < TEXT"])
 
 
 def keras_format(args):
     """Writes a `.keras` file or weights alone; returns what is printed."""
+    from keras_transformer.files import check_new_folder
+
+    (run,) = open_runs([args.run], args.weights)
     search = search_settings(args, args.run)
+    check_new_folder(args.out)
     import_quietly("keras_transformer.export.keras_formats")
     from keras_transformer.export.keras_formats import export_keras
-    from keras_transformer.training.run_folder import RunFolder
 
     options = {"weights": args.weights, "search": search, "weights_only": args.format == "weights"}
-    path = export_keras(RunFolder(args.run), args.out, **options)
+    path = export_keras(run, args.out, **options)
     return (
         f"wrote {path}\nnext, in Python:\n  from keras_transformer.export.keras_formats import load_keras\n"
         f"  model = load_keras({str(path)!r})"
@@ -109,16 +132,16 @@ OWN_FLAGS = {
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = Parser(__doc__, prog="export_model.py")
+    parser = Parser(__doc__, prog="export_model.py", words=TRANSLATING)
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
     parser.add_argument("out", metavar="OUT", help="folder, of the versions or of the model itself")
     parser.add_argument("--format", choices=sorted(FORMATS), default="savedmodel", help="default: savedmodel")
     parser.add_argument(
         "--weights",
-        default="averaged",
+        default="final",
         metavar="NAME",
-        help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
-        "average_checkpoints.py), or step-N (default: averaged)",
+        help="final (what training delivered), averaged, last, best, ema, last-N or best-K (see "
+        "average_checkpoints.py), or step-N (default: final)",
     )
     saved = parser.add_argument_group("savedmodel")
     saved.add_argument("--version", type=int, metavar="N", help="default: the next free number")
@@ -148,7 +171,8 @@ def parse_args(argv=None):
         "--quantization",
         choices=("float32", "int16", "int8"),
         default="float32",
-        help="how matrices are stored and multiplied (default: float32)",
+        help="how matrices are stored, and multiplied where the CPU can; int16 only Intel's "
+        "(default: float32)",
     )
     add_search_flags(parser, threads=False)
     args = parser.parse_args(argv)
@@ -182,4 +206,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -12,7 +12,8 @@ import os
 import sys
 
 from command_line import Parser
-from startup import import_quietly
+from ending import run
+from startup import open_closed_streams
 
 
 def parse_args(argv=None):
@@ -40,7 +41,7 @@ def main(argv=None, stdin=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
     stdin = sys.stdin.buffer if stdin is None else stdin
-    import_quietly()
+    open_closed_streams()
     try:
         from keras_transformer.data.inspection import inspect_vocabulary
         from keras_transformer.data.text import iterate_lines, read_lines
@@ -65,4 +66,4 @@ def main(argv=None, stdin=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -14,6 +14,7 @@ import pathlib
 import sys
 
 from command_line import VOCABULARY_SETTINGS, Parser
+from ending import run
 
 
 def parse_args(argv=None):
@@ -135,4 +136,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

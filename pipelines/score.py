@@ -15,21 +15,24 @@ import sys
 import time
 
 from command_line import Parser
+from early import open_runs, refuse_missing
+from ending import run
+from other_words import TRANSLATING
 from startup import end_on_sigterm, exit_code, import_quietly
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = Parser(__doc__, prog="score.py")
+    parser = Parser(__doc__, prog="score.py", words=TRANSLATING)
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
     parser.add_argument("--source", metavar="FILE", help="one sentence a line, plain or compressed")
     parser.add_argument("--target", metavar="FILE", help="their translations, line for line")
     parser.add_argument(
         "--weights",
-        default="averaged",
+        default="final",
         metavar="NAME",
-        help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
-        "average_checkpoints.py), or step-N (default: averaged)",
+        help="final (what training delivered), averaged, last, best, ema, last-N or best-K (see "
+        "average_checkpoints.py), or step-N (default: final)",
     )
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="default: text")
     parser.add_argument("--output", metavar="FILE", help="writes there, in place of standard output")
@@ -66,16 +69,20 @@ def main(argv=None, stdin=None, stdout=None):
     args = parse_args(argv)
     stdin = sys.stdin.buffer if stdin is None else stdin
     stdout = sys.stdout.buffer if stdout is None else stdout
-    import_quietly()
 
     def work():
         from keras_transformer.data.streaming import stream_columns, stream_files
         from keras_transformer.files import check_output, written_atomically
+
+        open_runs([args.run], args.weights)
+        files = [name for name in (args.source, args.target) if name]
+        refuse_missing(*files)
+        if args.output:
+            check_output(args.output, *files)
+        import_quietly()
         from keras_transformer.scoring import Scorer
 
         end_on_sigterm()
-        if args.output:
-            check_output(args.output, *(name for name in (args.source, args.target) if name))
         limits = {"max_length": args.max_length, "batch_tokens": args.batch_tokens}
         limits = {name: value for name, value in limits.items() if value is not None}
         scorer = Scorer.load(args.run, weights=args.weights, **limits)
@@ -132,4 +139,4 @@ def _score(scorer, chunks, names, args, file):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -69,12 +69,12 @@ def search_settings(args, run):
     Raises:
         ValueError: a value is refused; the message has the range.
     """
-    from keras_transformer.config import from_json, replace
+    from keras_transformer.config import from_dict, replace
+    from keras_transformer.files import unsealed
 
     settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
     try:
-        text = (pathlib.Path(run) / "config.json").read_text(encoding="utf-8")
-        search = from_json(text).search
+        search = from_dict(unsealed((pathlib.Path(run) / "config.json").read_bytes())).search
     except (OSError, ValueError):
         return settings  # no run: whoever opens it says so
     refuse_without_sampling(settings, replace(search, **settings))

@@ -3,6 +3,8 @@ r"""Trains a Transformer on parallel text.
     python pipelines/train_wmt.py
     python pipelines/train_wmt.py --dataset DIR --source en --target de \
         --preset multi30k_tiny --run-dir runs/m30k --set training.max_steps=8000
+    python pipelines/train_wmt.py --dataset DIR --source en --target de \
+        --preset auto --set training.max_minutes=60
     python pipelines/train_wmt.py --dataset wmt14_translate/de-en --source en --target de \
         --preset base
 
@@ -20,12 +22,16 @@ import os
 import sys
 
 from command_line import VOCABULARY_SETTINGS, Parser
-from startup import import_quietly
+from early import refuse_run
+from ending import keep, run
+from other_words import TRAINING
+from startup import import_quietly, open_closed_streams
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = Parser(__doc__, prog="train_wmt.py")
+    stray = "A corpus has a flag: --dataset {} --source LANGUAGE --target LANGUAGE"
+    parser = Parser(__doc__, prog="train_wmt.py", words=TRAINING, stray=stray)
     parser.add_argument(
         "--dataset",
         action="append",
@@ -51,8 +57,8 @@ def parse_args(argv=None):
         "--preset",
         default="demo",
         metavar="NAME",
-        help="model and recipe: demo, multi30k_tiny, base, big, a row of the paper's Table 3, ...; a wrong "
-        "name lists them all (default: demo)",
+        help="model and recipe: auto (fitted to your corpus and training.max_minutes), demo, small, "
+        "multi30k_tiny, base, big, a row of the paper's Table 3, ...; a wrong name lists all (default: demo)",
     )
     parser.add_argument(
         "--settings",
@@ -109,21 +115,72 @@ def resolve(args):
     Raises:
         ValueError: unknown preset or field, or a refused value.
     """
-    from keras_transformer.config import override
-    from keras_transformer.data.corpus import dataset_names
     from keras_transformer.data.prepared import is_prepared, settings_of
-    from keras_transformer.data.sources import languages_of
     from keras_transformer.presets import preset
 
-    config = preset(args.preset)
     for name in ("source_vocab_size", "target_vocab_size"):
         if any(text.startswith(f"model.{name}") for text in args.set):
             raise ValueError(f"model.{name} follows from the tokenizer: set data.vocab_size")
+    config = preset("small" if args.preset == "auto" else args.preset)
     named = args.dataset or any(text.startswith("data.dataset=") for text in args.set)
     if args.preset != "demo" and not named:
         raise ValueError(
             f"preset {args.preset} needs a corpus: --dataset DIR --source LANGUAGE --target LANGUAGE"
         )
+    config = _configured(config, args)
+    if args.preset == "auto":
+        config = _configured(_fitted(config, args.run_dir), args)
+    if is_prepared(config.data.dataset):
+        settings = settings_of(config.data.dataset)
+        for text in args.set:
+            path = text.partition("=")[0].strip()
+            name = path.removeprefix("data.")
+            if path in VOCABULARY_SETTINGS and getattr(config.data, name) != settings[name]:
+                raise ValueError(
+                    f"--set {text}: {config.data.dataset} is prepared with {name}={settings[name]!r}. "
+                    "Leave it out, or prepare the text anew"
+                )
+    return config
+
+
+def _fitted(config, run_dir):
+    """What `--preset auto` chooses for the corpus of a configuration; the choice of a run stays."""
+    import_quietly()
+    import tensorflow as tf
+
+    from keras_transformer.data.training_data import corpus_size
+    from keras_transformer.presets import auto
+    from keras_transformer.training.run_folder import RunFolder
+
+    if run_dir and os.path.exists(os.path.join(run_dir, "config.json")):
+        run = RunFolder(run_dir)
+        if run.has_trained:
+            return run.config
+    size = corpus_size(config.data)
+    chosen = auto(
+        size.num_pairs,
+        num_characters=size.num_characters,
+        max_minutes=config.training.max_minutes,
+        gpu=bool(tf.config.list_physical_devices("GPU")),
+    )
+    model, training = chosen.model, chosen.training
+    print(
+        f"preset auto, for {size.num_pairs:,} pairs: {model.num_encoder_layers} + "
+        f"{model.num_decoder_layers} layers, d_model {model.d_model}, dropout {model.residual_dropout:g}, "
+        f"{chosen.data.vocab_size:,} pieces, batches of {chosen.data.batch_tokens:,} tokens, warm-up of "
+        f"{training.warmup_steps:,} steps, at most {training.max_steps:,} steps, a checkpoint every "
+        f"{training.checkpoint_every_steps:,}",
+        flush=True,
+    )
+    return chosen
+
+
+def _configured(config, args):
+    """Returns a configuration with what the command line says."""
+    from keras_transformer.config import override
+    from keras_transformer.data.corpus import dataset_names
+    from keras_transformer.data.sources import languages_of
+
     data = {}
     if args.dataset:
         names = [name for text in args.dataset for name in dataset_names(text)]
@@ -146,18 +203,7 @@ def resolve(args):
         training=dataclasses.replace(config.training, **training),
         devices=dataclasses.replace(config.devices, **_devices(args)),
     )
-    config = override(config, args.set)
-    if is_prepared(config.data.dataset):
-        settings = settings_of(config.data.dataset)
-        for text in args.set:
-            path = text.partition("=")[0].strip()
-            name = path.removeprefix("data.")
-            if path in VOCABULARY_SETTINGS and getattr(config.data, name) != settings[name]:
-                raise ValueError(
-                    f"--set {text}: {config.data.dataset} is prepared with {name}={settings[name]!r}. "
-                    "Leave it out, or prepare the text anew"
-                )
-    return config
+    return override(config, args.set)
 
 
 def _devices(args):
@@ -180,9 +226,8 @@ def _run_dir(args):
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
-    import_quietly("keras_transformer.training.run")
+    open_closed_streams()
     from keras_transformer.training.errors import TrainingError
-    from keras_transformer.training.run import report, train
 
     try:
         config = resolve(args)
@@ -191,10 +236,19 @@ def main(argv=None):
 
             print(describe_settings(config))
             return 0
-        allowed = [name.strip() for name in args.allow_config_change.split(",") if name.strip()]
-        result = train(config, _run_dir(args), allowed=allowed, resume_from=args.resume_from)
+        run_dir = _run_dir(args)
+        options = {
+            "allowed": [name.strip() for name in args.allow_config_change.split(",") if name.strip()],
+            "resume_from": args.resume_from,
+        }
+        refuse_run(config, run_dir, **options)
+        import_quietly("keras_transformer.training.run")
+        from keras_transformer.training.run import report, train
+
+        result = train(config, run_dir, **options)
         print(report(result) if result else "trained; worker 0 has translated and scored")
     except TrainingError as error:
+        keep(error)
         print(f"train_wmt.py: {error}", file=sys.stderr)
         return error.exit_code
     except (ValueError, OSError) as error:
@@ -210,9 +264,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if code == 6:
-        os._exit(code)  # TensorFlow waits for the worker that is gone
-    sys.exit(code)
+    run(main)

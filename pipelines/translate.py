@@ -13,23 +13,27 @@ blank. Invalid UTF-8 is replaced by U+FFFD.
 import contextlib
 import functools
 import os
+import shlex
 import sys
 
 from command_line import Parser
+from early import open_runs
+from ending import run
+from other_words import TRANSLATING
 from search_flags import add_search_flags, number_of_threads, search_settings
 from startup import READER_LEFT, end_on_sigterm, exit_code, open_closed_streams
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = Parser(__doc__, prog="translate.py")
+    parser = Parser(__doc__, prog="translate.py", words=TRANSLATING)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folder; several are an ensemble")
     parser.add_argument(
         "--weights",
-        default="averaged",
+        default="final",
         metavar="NAME",
-        help="averaged (at the end of training), last, best, ema, last-N or best-K (see "
-        "average_checkpoints.py), or step-N (default: averaged)",
+        help="final (what training delivered), averaged, last, best, ema, last-N or best-K (see "
+        "average_checkpoints.py), or step-N (default: final)",
     )
     parser.add_argument("--input", metavar="FILE", help="in place of standard input; also .gz, .xz, .bz2")
     parser.add_argument("--output", metavar="FILE", help="in place of standard output; complete or absent")
@@ -68,6 +72,13 @@ def main(argv=None, stdin=None, stdout=None):
         return READER_LEFT
 
     def work():
+        for name in args.runs[1:]:
+            if not os.path.exists(name):
+                raise ValueError(
+                    f"{name}: no run folder. Text is read from a file or a pipe: "
+                    f"echo {shlex.quote(name)} | python pipelines/translate.py {shlex.quote(args.runs[0])}"
+                )
+        open_runs(args.runs, args.weights)
         search = search_settings(args, args.runs[0])
         with contextlib.ExitStack() as stack:
             source, prefixes = open_inputs(args, stdin, stack)
@@ -136,4 +147,4 @@ def translate(args, search, threads, source, prefixes, output):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

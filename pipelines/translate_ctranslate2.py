@@ -12,13 +12,15 @@ import os
 import sys
 
 from command_line import Parser
+from ending import run
+from other_words import TRANSLATING
 from search_flags import SETTINGS, add_search_flags, refuse_without_sampling
 from startup import READER_LEFT, exit_code, open_closed_streams
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = Parser(__doc__, prog="translate_ctranslate2.py")
+    parser = Parser(__doc__, prog="translate_ctranslate2.py", words=TRANSLATING)
     parser.add_argument("folder", metavar="FOLDER", help="what export_model.py --format ctranslate2 wrote")
     parser.add_argument(
         "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
@@ -89,4 +91,4 @@ def translate(args, stdin, output):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

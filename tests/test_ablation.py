@@ -47,7 +47,7 @@ def test_one_head_gives_nothing_and_the_others_what_they_gave(model, head):
     attention = sublayer(model, head.kind, head.layer)
     query, value = np.random.default_rng(2).normal(size=(2, 3, 12)).astype("float32")
     with without_heads(model, [head]):
-        without = attention(query[None], value[None]).output[0]
+        without = attention(query[None], value[None])[0]
     # The weights are back: the formula is computed from them after the block.
     expected = by_the_paper(attention, query, value, {head.head})
     np.testing.assert_allclose(without, expected, atol=1e-5)
@@ -58,7 +58,7 @@ def test_several_heads_of_a_layer_may_go_together(model):
     attention = sublayer(model, "cross", 1)
     query, value = np.random.default_rng(2).normal(size=(2, 3, 12)).astype("float32")
     with without_heads(model, [Head("cross", 1, 0), Head("cross", 1, 2)]):
-        without = attention(query[None], value[None]).output[0]
+        without = attention(query[None], value[None])[0]
     np.testing.assert_allclose(without, by_the_paper(attention, query, value, {0, 2}), atol=1e-5)
 
 

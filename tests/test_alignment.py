@@ -155,7 +155,9 @@ def test_without_known_links_it_is_the_last_layer_but_one(num_layers, layer):
 
 def test_a_choice_comes_back_from_its_file():
     text = choice_to_json(LinkCounts(60, np.array([[10, 55], [40, 2]])))
-    assert json.loads(text) == {
+    written = json.loads(text)
+    assert len(written.pop("sha256")) == 64
+    assert written == {
         "layer": 0, "convention": "input", "links": 60, "hits": {"output": [10, 40], "input": [55, 2]},
     }  # fmt: skip
     assert choice_from_json(text, 2) == AlignmentChoice(0, "input")
@@ -165,7 +167,9 @@ def test_a_choice_comes_back_from_its_file():
     ("text", "message"),
     [
         ("{", "Expecting"),
-        ("[]", "`layer` and `convention` are wanted"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "must hold a JSON object"),
+        ("{}", "`layer` and `convention` are wanted"),
         ('{"layer": 2, "convention": "input"}', "`layer` must be from 0 to 1. Received: 2"),
         ('{"layer": true, "convention": "input"}', "Received: True"),
         ('{"layer": 1, "convention": "left"}', "Received: 'left'"),

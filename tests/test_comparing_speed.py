@@ -1,9 +1,13 @@
 """The comparison of speeds: hand counts, ratios within a round, peers that fail. Nothing is timed."""
 
+import contextlib
+import functools
 import json
 import pathlib
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -252,6 +256,74 @@ def test_an_environment_that_cannot_be_made_says_why(monkeypatch, tmp_path):
     monkeypatch.setattr(environments, "NEWEST_PYTHON", {"tf_models": (3, 2)})
     with pytest.raises(ValueError, match="python3.2 is needed"):
         environments.install("tf_models", folder=tmp_path, run=run)
+
+
+@contextlib.contextmanager
+def server(answer):
+    """The address of a server which sends these bytes to whoever calls, and then is silent."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        calls = []
+
+        def serve():
+            with contextlib.suppress(OSError):
+                calls.append(listening.accept()[0])
+                calls[0].sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        finally:
+            with contextlib.suppress(OSError):
+                socket.create_connection(listening.getsockname()).close()  # `accept` waits no longer
+            thread.join()
+            for call in calls:
+                call.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "options"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\n", ["--extra-index-url"]),
+        (b"HTTP/1.0 403 Forbidden\r\n\r\n", ["--extra-index-url"]),
+        (b"", []),
+    ],
+)
+def test_an_index_that_is_silent_is_left_out(answer, options, monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("PEER_TORCH", raising=False)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        (tmp_path / "torch").mkdir(exist_ok=True)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    with server(answer) as url:
+        monkeypatch.setattr(environments, "EXTRA_INDEX", {"torch": url})
+        soon = functools.partial(environments.answers, seconds=0.3 if not answer else 30)
+        monkeypatch.setattr(environments, "answers", soon)
+        environments.install("torch", folder=tmp_path, run=run)
+    installed = commands[-1]
+    assert [word for word in installed if word == "--extra-index-url"] == options
+    assert installed[installed.index("--retries") + 1] == "1"
+    assert (f"{url} does not answer" in capsys.readouterr().err) == (not options)
+    requirements = pathlib.Path(installed[-1]).read_text(encoding="utf-8")
+    assert "torch==" in requirements
+    assert "+cpu" not in requirements  # which PyPI does not have
+    assert "index-url" not in requirements
+
+
+def test_an_installation_that_does_not_end_is_given_up(monkeypatch, tmp_path):
+    monkeypatch.delenv("PEER_KERASHUB", raising=False)
+
+    def run(command, **options):
+        return subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"], **options)
+
+    message = "kerashub cannot be installed: no end within 0 s. PEER_KERASHUB may name a Python"
+    with pytest.raises(ValueError, match=message):
+        environments.install("kerashub", folder=tmp_path, run=run, limit=0.1)
 
 
 def test_every_environment_has_its_requirements_and_every_peer_its_program():

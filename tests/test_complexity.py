@@ -21,7 +21,7 @@ def test_self_attention_is_that_of_the_model_in_heads_of_64():
     layer = MultiHeadAttention(2, 64)
     layer.build(x.shape, x.shape)
     layer.set_weights([np.eye(128)] * 4)
-    np.testing.assert_allclose(complexity.self_attention(x), layer(x, x).output, atol=1e-6)
+    np.testing.assert_allclose(complexity.self_attention(x), layer(x, x), atol=1e-6)
 
 
 @pytest.mark.parametrize(("length", "radius"), [(15, 5), (12, 2), (4, 4), (3, 1)])
@@ -58,7 +58,7 @@ def test_products_are_those_counted_by_hand(function, wanted):
 def test_products_of_a_whole_attention_layer():
     layer = MultiHeadAttention(2, 3, value_dim=5)
     layer.build((None, None, WIDTH), (None, None, WIDTH))
-    counted = products(lambda x: layer(x, x).output, (1, LENGTH, WIDTH))
+    counted = products(lambda x: layer(x, x), (1, LENGTH, WIDTH))
     projections = LENGTH * WIDTH * 2 * (3 + 3 + 5 + 5)
     assert counted == Products(projections + 2 * LENGTH * LENGTH * (3 + 5), 4)
 

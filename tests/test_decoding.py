@@ -233,3 +233,19 @@ def test_no_sentence_gives_no_hypothesis(beam_size):
 def test_sampling_without_random_numbers_is_refused():
     with pytest.raises(ValueError, match="`uniforms` are needed"):
         search_ids(make_model(), sources(), SearchConfig(sampling=True))
+
+
+@pytest.mark.parametrize(
+    "search", [{"beam_size": 1}, {"beam_size": 3}, {"sampling": True, "n_best": 2}], ids=str
+)
+def test_special_tokens_other_than_the_end_are_never_found(search):
+    model = make_model()
+    bias = np.zeros(VOCAB)
+    bias[[SPECIAL["pad"], SPECIAL["bos"], SPECIAL["unk"]]] = 40.0  # all but certain at every position
+    model.output_bias.assign(bias)
+    config = SearchConfig(extra_length=3, **search)
+    uniforms = np.random.default_rng(0).random((len(LENGTHS), 2, 20)) if "sampling" in search else None
+    found = to_numpy(search_ids(model, sources(), config, uniforms=uniforms))
+    within = np.arange(found.ids.shape[2]) < found.lengths[..., None]
+    assert within.sum() > len(LENGTHS)
+    assert not np.isin(found.ids[within], [SPECIAL["pad"], SPECIAL["bos"], SPECIAL["unk"]]).any()

@@ -63,7 +63,7 @@ def test_every_command_is_one_that_its_program_takes(page, program, arguments):
     module = importlib.import_module(program)
     args = module.parse_args(arguments)
     if program == "train_wmt" and "$" not in args.preset:
-        override(PRESETS[args.preset], args.set)
+        override(PRESETS.get(args.preset, PRESETS["small"]), args.set)  # or `auto`
     if program == "prepare_wmt":
         override(Config(), args.set)
 
@@ -137,6 +137,15 @@ def test_choices_are_those_of_the_code(options, ours, theirs):
     for config, values in ((Config(), ours), (t2t, theirs or ours)):
         for option, value in zip(options, values, strict=False):
             assert override(config, [f"{option}={value.replace(',', '')}"]) == config
+
+
+def test_what_tensor2tensor_had_in_the_papers_week_is_not_called_the_same():
+    rows = [line.split(" | ") for line in TEXTS["docs/choices.md"].splitlines()]
+    theirs = {row[0].strip("| "): row[3] for row in rows if len(row) == 5}
+    assert "first public commit" in theirs["biases of the attention's projections"]
+    # Glorot's limit is sqrt(6 / (fan_in + fan_out)): d -> 3 d, and d -> 2 d, beside d -> d.
+    for fans in (1 + 3, 1 + 2):
+        assert f"{(2 / fans) ** 0.5:.2f}" in theirs["initial matrices"]
 
 
 def test_every_choice_of_the_model_has_its_row():

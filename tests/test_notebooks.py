@@ -127,6 +127,27 @@ def test_a_notebook_begins_with_a_title_and_defines_little(name):
             assert len(body.strip().splitlines()) <= 15, body
 
 
+def test_no_head_is_said_to_do_what_it_gives_less_than_half_of_its_attention_to():
+    stored = nbformat.read(FOLDER / "03_attention.ipynb", as_version=4)
+    lines = [line for text in texts(stored) for line in text.splitlines()]
+    doing = [int(share) for line in lines for share in re.findall(r"looks at .*\((\d+)%\)", line)]
+    rest = [int(share) for line in lines for share in re.findall(r"no clear job \(.* (\d+)%\)", line)]
+    assert len(doing) + len(rest) == 12
+    assert min(doing, default=50) >= 50 >= max(rest, default=50)
+    for line in lines:
+        if found := re.search(r"head \d: +([\d.]+)%   uniform", line):
+            assert line.endswith("a clear job") == (float(found[1]) >= 50)
+
+
+def test_a_stored_card_shows_no_backslashes():
+    stored = nbformat.read(FOLDER / "06_serving.ipynb", as_version=4)
+    cards = [output["data"]["text/markdown"] for output in outputs(stored)
+             if "text/markdown" in output.get("data", {})]  # fmt: skip
+    assert len(cards) == 1
+    assert "\\" not in cards[0]
+    assert "`nrefs:1|case:mixed|" in cards[0]
+
+
 def test_a_notebook_of_no_trained_run_runs(tmp_path):
     check_runs(QUICK, tmp_path)
 

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,8 +17,11 @@ import pytest
 import sacrebleu
 from sacrebleu.dataset import DATASETS
 
-from keras_transformer.config import SearchConfig
+from keras_transformer.config import SearchConfig, differences
+from keras_transformer.data.text import Pairs
+from keras_transformer.evaluation import corpus_scores
 from keras_transformer.presets import PRESETS
+from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -108,6 +112,20 @@ def test_training_ends_with_what_to_do_next(trained):
     assert code == 0
     assert "step       3/6 | loss " in printed
     assert f"pipelines/translate.py {run}" in printed.split("next:")[1]
+
+
+def test_a_next_command_quotes_the_folder(run, tmp_path, capsys):
+    folder = tmp_path / "x [1]"
+    shutil.copytree(run, folder)
+    assert average_checkpoints.main([str(folder), "--last", "1"]) == 0
+    assert f"translate.py '{folder}' --weights last-1" in capsys.readouterr().out
+    from keras_transformer.training.run import Result, report
+
+    pairs, scores = Pairs(["a"], ["b"]), corpus_scores(["b"], ["b"], target_language="de")
+    lines = report(Result(RunFolder(folder), "test", pairs, ["b"], scores)).split("next:")[1].splitlines()
+    assert lines[1].endswith(f"translate.py '{folder}'")
+    assert lines[3].endswith(f"export_model.py '{folder}' 'served/x [1]'")
+    assert lines[4] == f"  tensorboard --logdir '{folder}/tensorboard'"
 
 
 def test_every_set_is_in_the_configuration(run):
@@ -375,9 +393,42 @@ def test_a_run_is_not_continued_with_other_settings(run, corpus, capsys):
     )
 
 
+def test_auto_fits_the_settings_to_the_corpus_and_what_is_set_wins(corpus, capsys):
+    sizes = ["--dataset", str(corpus), "--source", "en", "--target", "de", "--preset", "auto"]
+    config = train_wmt.resolve(train_wmt.parse_args([*sizes, "--set", "training.max_minutes=1"]))
+    number = len((corpus / "train.en").read_text(encoding="utf-8").splitlines())
+    assert capsys.readouterr().out.startswith(
+        f"preset auto, for {number:,} pairs: 2 + 2 layers, d_model 128, "
+    )
+    assert (config.training.warmup_steps, config.training.max_minutes) == (50, 1.0)
+    own = ["--set", "training.warmup_steps=7", "--set", "model.d_ff=96"]
+    config = train_wmt.resolve(train_wmt.parse_args([*sizes, *own]))
+    assert (config.training.warmup_steps, config.model.d_ff, config.model.d_model) == (7, 96, 128)
+
+
+def test_a_run_that_auto_began_goes_on_with_what_it_chose(run, corpus, tmp_path, capsys):
+    """The run folder says, whatever has become of the corpus."""
+    arguments = ["--dataset", str(corpus), "--source", "en", "--target", "de", "--preset", "auto"]
+    arguments += ["--run-dir", str(run), "--set", "training.max_minutes=3"]
+    config = train_wmt.resolve(train_wmt.parse_args(arguments))
+    before = RunFolder(run).config
+    assert [path for path, _, _ in differences(before, config)] in ([], ["training.max_minutes"])
+    assert capsys.readouterr().out == ""
+
+
+def test_auto_needs_a_corpus(capsys):
+    code = train_wmt.main(["--preset", "auto"])
+    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["preset auto needs a corpus: --dataset DIR"])
+
+
 def test_an_average_has_a_name_and_the_next_command(run, capsys):
     assert average_checkpoints.main([str(run), "--last", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        f"average_checkpoints.py: {run}: within the warm-up (training.warmup_steps=500): 6. While weights "
+        "change as fast as there, their mean may be worse than the last",
+    ]
+    lines = printed.out.splitlines()
     assert lines[0] == "last-1: the mean of step-6"
     assert f"  python pipelines/evaluate_wmt.py {run} --weights last-1" in lines
     data = b"the man sees 3 dogs\n"
@@ -404,7 +455,7 @@ def test_an_average_that_cannot_be_is_refused(run, capsys, arguments, words):
 def test_unknown_weights_are_refused_with_those_there_are(run, capsys, program):
     code, out = call(program, [str(run), "--weights", "lats"])
     err = capsys.readouterr()
-    check_refusal(code, err, f"{program}.py", ["no 'lats' weights", "`averaged`", "`last`", "`step-6`"])
+    check_refusal(code, err, f"{program}.py", ["no 'lats' weights", "`final`", "`last`", "`step-6`"])
     assert out == b""
 
 

@@ -118,6 +118,16 @@ def test_extreme_numbers_draw_the_first_and_the_last_token():
     assert found.ids[:, 0, 0].tolist() == [3, 0]  # the most and the least probable
 
 
+@pytest.mark.parametrize(("settings", "last"), [({}, 0), ({"top_k": 3}, 6), ({"top_p": 0.5}, 5)])
+def test_a_number_that_rounds_to_1_draws_the_last_token_that_may_be_drawn(settings, last):
+    assert np.float32(1 - 1e-9) == 1
+    assert draw([[[1 - 1e-9]]], **settings).ids.item() == last
+    rules = Rules(EOS, PAD, forbidden_ids=(PAD, BOS, 4))
+    assert draw([[[1 - 1e-9]]], rules=rules).ids.item() in (EOS, 7)  # of equal probability
+    if settings:
+        assert draw([[[1 - 1e-9]]], rules=rules, **settings).ids.item() == last
+
+
 def test_a_prefix_is_not_drawn():
     uniforms = np.random.default_rng(13).random((3, 2, 4))
     prefix_ids = [[4, 7], [6, PAD], [PAD, PAD]]

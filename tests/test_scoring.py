@@ -274,8 +274,9 @@ def test_a_run_without_the_measure_falls_back(model, tokenizers, tmp_path):
     run = RunFolder.create(tmp_path / "run", Config(model=model.config), tokenizers)
     assert run.alignment() == AlignmentChoice(0, "output")
     (run.path / "alignment.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"alignment.json: damaged: .*Remove it"):
+    with pytest.raises(ValueError, match=r"alignment.json: damaged: .*\)\. Remove it, .* copy$") as caught:
         run.alignment()
+    assert str(caught.value).count("copy") == 1
 
 
 def test_one_log_probability_a_line_and_the_perplexity_at_the_end(run, files, scorer, capsys):

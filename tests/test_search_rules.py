@@ -47,6 +47,16 @@ def test_the_best_are_those_of_sorting(vocab_size, number):
         assert (log_probs[allowed][:number].tolist(), chosen[allowed][:number].tolist()) == wanted
 
 
+def test_among_equals_the_lower_id_comes_first_whichever_block_has_the_larger_token():
+    # Blocks of 64: ids 5, 70 and 135 are in the first, second and third.
+    row = np.full(960, -9.0)
+    row[[5, 70, 135, 199]] = -2.0
+    row[[6, 73, 140]] = [-1.5, -1.0, -0.5]
+    found, ids = continuations([row], 6)
+    assert ids[0, :6].tolist() == [140, 73, 6, 5, 70, 135]
+    assert found[0, :6].tolist() == [-0.5, -1.0, -1.5, -2.0, -2.0, -2.0]
+
+
 @pytest.mark.parametrize("scale", [1, 40, 3000])
 @pytest.mark.parametrize("vocab_size", [31, 960])
 def test_log_probabilities_are_those_of_all_tokens_also_of_blocked_ones(vocab_size, scale):

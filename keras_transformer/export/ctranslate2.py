@@ -19,7 +19,6 @@ from keras_transformer.export.ctranslate2_translator import (
 from keras_transformer.export.facts import with_search, write_facts
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.files import folder_written_atomically
-from keras_transformer.layers.embedding import sinusoids
 
 QUANTIZATIONS = ("float32", "int16", "int8")
 
@@ -33,7 +32,7 @@ _EXPRESSED = frozenset({
 _POSITIONS = ("interleaved", "halves", "learned")
 
 
-def export_ctranslate2(run, out, *, weights="averaged", search=None, quantization="float32"):
+def export_ctranslate2(run, out, *, weights="final", search=None, quantization="float32"):
     """Writes a model of CTranslate2's: the folder is complete, or it does not appear.
 
     Args:
@@ -41,9 +40,9 @@ def export_ctranslate2(run, out, *, weights="averaged", search=None, quantizatio
         out: a folder that does not exist or is empty.
         weights: as `RunFolder.load_weights` takes it.
         search: dict, settings of search that are not to be as the run has them.
-        quantization: how matrices are stored and multiplied: `"float32"`; `"int16"`, with a
-            scale for each matrix; or `"int8"`, with a scale for each row. Biases, norms and
-            positions stay float32.
+        quantization: how matrices are stored: `"float32"`; `"int16"`, with a scale for each
+            matrix; or `"int8"`, with a scale for each row. They are multiplied in that type
+            where the CPU has it (`conversion_on_load`). Biases, norms and positions stay float32.
 
     Returns:
         `pathlib.Path` of the folder.
@@ -79,6 +78,23 @@ def export_ctranslate2(run, out, *, weights="averaged", search=None, quantizatio
         )
         write_manifest(folder)
     return pathlib.Path(out)
+
+
+def conversion_on_load(quantization):
+    """Returns a sentence on what CTranslate2 computes in on this CPU, `""` where it is `quantization`.
+
+    Args:
+        quantization: as `export_ctranslate2` takes it.
+    """
+    supported = import_ctranslate2().get_supported_compute_types("cpu")
+    if quantization in supported:
+        return ""
+    computed = "int8" if quantization == "int16" and "int8" in supported else "another type"
+    where = ", as on all but Intel's" if quantization == "int16" else ""
+    return (
+        f"CTranslate2 does not multiply {quantization} on this CPU{where}: "
+        f"it converts the weights to {computed} when it loads them"
+    )
 
 
 def max_positions(config):
@@ -178,6 +194,10 @@ def _positions(embedding, number):
     """
     if embedding.positions == "learned":
         return _array(embedding.position_embeddings)
+    from keras_transformer.layers.embedding import (
+        sinusoids,
+    )  # Keras: a program refuses before it waits for that
+
     return _array(sinusoids(np.arange(number), embedding.d_model, embedding.positions))
 
 

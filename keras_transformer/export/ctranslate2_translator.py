@@ -3,6 +3,7 @@
 import itertools
 import logging
 import pathlib
+import shlex
 
 from keras_transformer.config import SearchConfig, replace
 from keras_transformer.data.text import one_line
@@ -18,7 +19,9 @@ KIND = "ctranslate2"
 SPECIAL_TOKENS = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
 
 # CTranslate2 ends a sentence when so many times `beam_size` hypotheses have ended, whether or not
-# a better one can follow. With 2, Multi30k's translations are those of the exact rule.
+# a better one can follow; 1 is our rule "first". With 2, Multi30k's translations are those of the exact
+# rule, which it has only without a length penalty: then the first end that is the best of the beam is
+# the best of all.
 _PATIENCE = 2.0
 # Beyond it length ** alpha is no number that can be computed with.
 _MAX_ALPHA = 20
@@ -34,7 +37,8 @@ def import_ctranslate2():
         import ctranslate2
     except ImportError as error:
         raise ValueError(
-            "CTranslate2 is not installed. Install it: pip install 'keras-transformer[ctranslate2]'"
+            "CTranslate2 is not installed. Install it: pip install -e '.[ctranslate2]' in the folder with "
+            "setup.cfg, or pip install ctranslate2"
         ) from error
     return ctranslate2
 
@@ -54,6 +58,51 @@ def vocabulary_tokens(tokenizer):
         taken.add(name)
         names[number] = name
     return [names[number] for number in range(tokenizer.vocab_size)]
+
+
+def beam_options(search):
+    """Returns CTranslate2's `length_penalty` and `patience` for a `SearchConfig`."""
+    alpha = search.alpha if search.length_penalty == "average" else 0.0
+    return alpha, _PATIENCE if search.stop == "exact" else 1.0
+
+
+def search_notes(search):
+    """Says which settings of search CTranslate2 takes otherwise, and which give translations equal to ours.
+
+    Args:
+        search: `SearchConfig` of a run.
+
+    Returns:
+        list of str; empty where translations are equal: greedy search, no length penalty with the
+        exact rule, or length ** alpha with the rule "first"; to rounding, and where none is cut
+        off at the limit of length, which is that of the longest sentence in a batch.
+    """
+    if search.beam_size == 1:
+        return []
+    if search.length_penalty == "none" or search.alpha == 0:
+        if search.stop == "exact":
+            return []
+        return [
+            "stop=first of the run does not carry over: without a length penalty CTranslate2 searches as "
+            "stop=exact does",
+            "equal to translate.py RUN --stop exact",
+        ]
+    notes = []
+    if search.length_penalty == "gnmt":
+        notes.append(
+            f"length_penalty=gnmt of the run does not carry over: here it is length^{search.alpha:g}"
+        )
+    if search.stop == "exact":
+        notes.append(
+            "stop=exact of the run does not carry over: here a sentence ends when "
+            f"{round(_PATIENCE * search.beam_size)} hypotheses have ended, though a better one may follow"
+        )
+    if notes:
+        notes.append(
+            "equal to translate.py RUN --length-penalty average --stop first if this folder is translated "
+            "with the same two"
+        )
+    return notes
 
 
 class CTranslate2Translator:
@@ -79,7 +128,8 @@ class CTranslate2Translator:
         folder = pathlib.Path(folder)
         if (folder / "checkpoints").is_dir():
             raise ValueError(
-                f"{folder}: a run. Export it first: export_model.py {folder} OUT --format ctranslate2"
+                f"{folder}: a run. Export it first: export_model.py {shlex.quote(str(folder))} OUT "
+                "--format ctranslate2"
             )
         check_manifest(folder)
         facts = read_facts(folder, (KIND,))
@@ -162,12 +212,12 @@ class CTranslate2Translator:
 
     def _translate_rows(self, rows, config):
         """Returns for each row of ids the list of its `Translation`s, best first."""
-        alpha = config.alpha if config.length_penalty == "average" else 0.0
+        alpha, patience = beam_options(config)
         options = {
             "beam_size": config.beam_size,
             "num_hypotheses": config.n_best,
             "length_penalty": alpha,
-            "patience": _PATIENCE if config.stop == "exact" else 1.0,
+            "patience": patience,
             "no_repeat_ngram_size": config.no_repeat_ngram,
             "disable_unk": True,
             "suppress_sequences": [[SPECIAL_TOKENS["pad"]], [SPECIAL_TOKENS["bos"]]],

@@ -63,7 +63,7 @@ def read_facts(folder, kinds):
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         kind = facts["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path}: not an exported model, or damaged ({error}). Export it with export_model.py"
         ) from error

@@ -25,7 +25,7 @@ _CLASS = f"{Transformer.__module__.partition('.')[0]}>Transformer"
 _MAX_JSON_BYTES = 2**20
 
 
-def export_keras(run, out, *, weights="averaged", search=None, weights_only=False):
+def export_keras(run, out, *, weights="final", search=None, weights_only=False):
     """Writes a model in Keras' format: the folder is complete, or it does not appear.
 
     Args:
@@ -99,7 +99,7 @@ def load_keras_file(path):
         raise ValueError(f"{path}: not a .keras file, or damaged ({error})") from error
     try:
         return keras.saving.load_model(path, compile=False)
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise ValueError(f"{path}: not a model of this package ({_first_line(error)})") from error
 
 
@@ -129,13 +129,15 @@ def _check_archive(path, archive):
     """Refuses more files than Keras writes for a `Transformer`, and other classes."""
     if sorted(archive.namelist()) != _PARTS:
         raise ValueError(f"{path}: must hold {', '.join(_PARTS)}. Received: {', '.join(archive.namelist())}")
+    parts = {}
     for name in ("config.json", "metadata.json"):
         if archive.getinfo(name).file_size > _MAX_JSON_BYTES:
             raise ValueError(f"{path}: {name} is larger than {_MAX_JSON_BYTES:,} bytes")
-    try:
-        config = json.loads(archive.read("config.json"))
-    except ValueError as error:
-        raise ValueError(f"{path}: config.json is damaged ({error})") from error
+        try:
+            parts[name] = json.loads(archive.read(name))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: {name} is damaged ({error})") from error
+    config = parts["config.json"]
     found = config.get("registered_name") if isinstance(config, dict) else None
     if found != _CLASS:
         raise ValueError(f"{path}: must hold a {_CLASS}. Received: {found!r}")

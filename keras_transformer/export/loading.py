@@ -9,6 +9,7 @@ from keras_transformer.data.tokenizer_base import import_tensorflow_text
 from keras_transformer.export.manifest import check_manifest
 from keras_transformer.export.model_card import CARD
 from keras_transformer.export.versions import versions
+from keras_transformer.files import without_wildcards
 
 
 def load_exported(path):
@@ -36,4 +37,5 @@ def load_exported(path):
     card = json.loads((path / CARD).read_text(encoding="utf-8"))
     if card["signatures"] != ["translate_ids"]:
         import_tensorflow_text()  # it registers the operations of the tokenizers
-    return tf.saved_model.load(str(path))
+    with without_wildcards(path) as plain:
+        return tf.saved_model.load(str(plain))

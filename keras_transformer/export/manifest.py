@@ -31,6 +31,11 @@ def check_manifest(folder):
     path = folder / MANIFEST
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{folder}: not an exported model (it has no {MANIFEST}). "
+            "Name a folder that export_model.py wrote"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not an exported model, or damaged ({error}). Export it again") from error
     if not lines:

@@ -31,8 +31,10 @@ def make_card(run, settings, *, name, weights, num_parameters, versions, licence
     config = run.config
     history = run.read_history()
     trained = [record for record in history if record["kind"] in ("train", "validation")]
-    # Training scores the averaged weights; nothing is known of others.
-    tests = [record for record in history if record["kind"] == "test" and weights == "averaged"]
+    # Training scores what it delivers; nothing is known of others. Earlier versions delivered the average.
+    delivered = [record["weights"] for record in history if record["kind"] == "final"] or ["averaged"]
+    is_scored = weights in ("final", delivered[-1])
+    tests = [record for record in history if record["kind"] == "test" and is_scored]
     tests = {record["split"]: record for record in tests}  # a run that went on was tested again
     corpus = run.path / "corpus.sha256"
     search = dataclasses.asdict(settings.search)
@@ -106,16 +108,20 @@ def _markdown(card):
         ("licence of the data", _cell(card["licence"]["data"])),
         ("made with", ", ".join(f"{library} {version}" for library, version in card["made_with"].items())),
     ]
+    signatures = []
     for test in card["scores"]:
         lines = f"{test['num_lines']:,} lines of {test['split']}"
         for figure in ("bleu", "chrf"):
             if figure in test:
-                signature = _cell(test.get(f"{figure}_signature", NOT_STATED))
-                rows.append((f"{figure} of {lines}", f"{test[figure]:.2f} `{signature}`"))
+                rows.append((f"{figure} of {lines}", f"{test[figure]:.2f}"))
+                signature = test.get(f"{figure}_signature", NOT_STATED)
+                signatures.append(f"- {figure} of {lines}: `{signature}`\n")
     if not card["scores"]:
         rows.append(("scores", "none were measured with these weights"))
     table = "".join(f"| {name} | {value} |\n" for name, value in rows)
-    return f"# {card['name']}\n\n| {card['task']} | |\n|---|---|\n{table}"
+    text = f"# {card['name']}\n\n| {card['task']} | |\n|---|---|\n{table}"
+    # Below the table: in one, a signature's bars would end its cell, and escaped they show in some viewers.
+    return text + "".join(["\nSignatures of sacreBLEU:\n\n", *signatures] if signatures else [])
 
 
 def _cell(text):

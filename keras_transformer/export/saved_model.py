@@ -1,7 +1,6 @@
 """A trained model as a SavedModel: text in, text out, without Python and without Keras."""
 
 import errno
-import re
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -11,7 +10,7 @@ from keras_transformer.export.forcing import pair_signatures
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.export.model_card import make_card, write_card
 from keras_transformer.export.serving_files import write_batching
-from keras_transformer.export.settings import ServingSettings
+from keras_transformer.export.settings import ServingSettings, checked_name
 from keras_transformer.export.translating import ServedModel, ids_signature, text_signatures
 from keras_transformer.export.uninterrupted import uninterrupted
 from keras_transformer.export.versions import IDS, new_version
@@ -41,7 +40,7 @@ class Exported(NamedTuple):
 
 def export_saved_model(
     run_dir, folder, *,
-    weights="averaged", settings=None, version=None, name=None, licences=None, warmup=True, with_ids=True,
+    weights="final", settings=None, version=None, name=None, licences=None, warmup=True, with_ids=True,
 ):  # fmt: skip
     """Writes `folder/<version>/` for TensorFlow Serving, and `folder/ids/<version>/` without TF Text.
 
@@ -69,7 +68,7 @@ def export_saved_model(
     """
     run = RunFolder(run_dir)
     settings = ServingSettings(search=run.config.search) if settings is None else settings
-    name = _checked_name(run.path.resolve().name if name is None else name, given=name is not None)
+    name = checked_name(run, name)
     if warmup:
         import_serving()  # refused before any work is done
     tokenizers = run.load_tokenizers()
@@ -133,11 +132,3 @@ def _save(path, served, signatures, resources):
         full = isinstance(error, tf.errors.ResourceExhaustedError) or "File too large" in error.message
         reason = "no space left on device" if full else error.message.splitlines()[0]
         raise OSError(errno.ENOSPC if full else errno.EIO, reason, str(path)) from error
-
-
-def _checked_name(name, *, given):
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        return name
-    if given:
-        raise ValueError(f"`name` must have letters, digits, `_`, `.` and `-` only. Received: {name!r}")
-    return "translator"

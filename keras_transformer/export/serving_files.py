@@ -4,6 +4,8 @@ import os
 import shlex
 
 BATCHING = "batching.config"
+# The newest image that is known to exist; there may be one of this package's TensorFlow by now.
+IMAGE = "tensorflow/serving:2.20.0"
 # Requests that wait at most, in batches; more are turned away with UNAVAILABLE.
 _MAX_ENQUEUED = 64
 
@@ -29,20 +31,19 @@ def write_batching(folder, settings):
     (folder / BATCHING).write_text(text, encoding="ascii")
 
 
-def docker_command(folder, name, *, version, tensorflow_version, batching):
+def docker_command(folder, name, *, version, batching):
     """Returns the command that serves a folder of versions, as a shell takes it.
 
     Args:
         folder: of the versions.
         name: str, of the model on the server.
         version: int, whose batching configuration is used.
-        tensorflow_version: str, such as `"2.21.0"`; the server should not be older.
         batching: bool, puts requests together.
     """
     inside = f"/models/{name}"
     words = ["docker", "run", "--rm", "-p", "8500:8500", "-p", "8501:8501"]
     words += ["-v", f"{os.path.abspath(folder)}:{inside}:ro", "-e", f"MODEL_NAME={name}"]
-    words.append(f"tensorflow/serving:{tensorflow_version}")
+    words.append(IMAGE)
     if batching:
         words += ["--enable_batching", f"--batching_parameters_file={inside}/{version}/{BATCHING}"]
     return shlex.join(words)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 from keras_transformer.config import SearchConfig
 
@@ -82,3 +83,21 @@ class ServingSettings:
             most = min(search.batch_tokens // tokens, math.floor(_MAX_NUMBERS / numbers))
             rows.append(min(rows[-1], max(1, most)))
         return rows
+
+
+def checked_name(run, name=None):
+    """Returns what a model is called on the server.
+
+    Args:
+        run: `RunFolder`.
+        name: str, or `None` for that of the folder.
+
+    Raises:
+        ValueError: a server cannot have the name.
+    """
+    wanted = run.path.resolve().name if name is None else name
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", wanted):
+        return wanted
+    if name is None:
+        return "translator"
+    raise ValueError(f"`name` must have letters, digits, `_`, `.` and `-` only. Received: {name!r}")

@@ -46,30 +46,11 @@ def new_version(folders, version=None):
             versions, or another process exports there.
     """
     folders = [pathlib.Path(folder) for folder in folders]
-    if version is not None and not (type(version) is int and 0 < version <= _MAX_VERSION):
-        raise ValueError(f"A version must be a whole number from 1 to {_MAX_VERSION}. Received: {version!r}")
-    for folder in folders:
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder}: not a folder. Name another to export to")
-        if foreign := _foreign(folder):
-            raise ValueError(
-                f"{folder}: holds {foreign}, which is no version of a served model. Name another folder"
-            )
+    free_version(folders, version)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
     with only_process(folders[0] / _LOCK):
-        taken = {number for folder in folders for number in versions(folder)}
-        if version in taken:
-            raise ValueError(
-                f"{folders[0] / str(version)}: this version is there. Choose another --version, "
-                f"or leave it out for {max(taken) + 1}"
-            )
-        if version is None:
-            version = max(taken, default=0) + 1
-            if version > _MAX_VERSION:
-                raise ValueError(
-                    f"{folders[0]}: {max(taken)} is the highest version there can be. Name another folder"
-                )
+        version = free_version(folders, version)
         for folder in folders:
             for left in folder.glob(f".*{_PARTIAL}"):
                 shutil.rmtree(left)
@@ -85,6 +66,40 @@ def new_version(folders, version=None):
             for path in partial:
                 shutil.rmtree(path, ignore_errors=True)
             raise
+
+
+def free_version(folders, version=None):
+    """Returns the number that a new version gets; writes nothing.
+
+    Args:
+        folders: list of `pathlib.Path` of the folders of versions.
+        version: int, or `None` for the one after the highest that any of them has.
+
+    Raises:
+        ValueError: as `new_version`, but for other processes.
+    """
+    if version is not None and not (type(version) is int and 0 < version <= _MAX_VERSION):
+        raise ValueError(f"A version must be a whole number from 1 to {_MAX_VERSION}. Received: {version!r}")
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder}: not a folder. Name another to export to")
+        if foreign := _foreign(folder):
+            raise ValueError(
+                f"{folder}: holds {foreign}, which is no version of a served model. Name another folder"
+            )
+    taken = {number for folder in folders for number in versions(folder)}
+    if version in taken:
+        raise ValueError(
+            f"{folders[0] / str(version)}: this version is there. Choose another --version, "
+            f"or leave it out for {max(taken) + 1}"
+        )
+    if version is None:
+        version = max(taken, default=0) + 1
+        if version > _MAX_VERSION:
+            raise ValueError(
+                f"{folders[0]}: {max(taken)} is the highest version there can be. Name another folder"
+            )
+    return version
 
 
 def versions(folder):

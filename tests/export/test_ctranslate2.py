@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import types
@@ -23,11 +24,17 @@ from keras_transformer.data.wordpiece import WordPieceTokenizer
 from keras_transformer.decoding import Models
 from keras_transformer.export.ctranslate2 import (
     check_expressible,
+    conversion_on_load,
     export_ctranslate2,
     max_positions,
     save_model,
 )
-from keras_transformer.export.ctranslate2_translator import CTranslate2Translator, vocabulary_tokens
+from keras_transformer.export.ctranslate2_translator import (
+    CTranslate2Translator,
+    beam_options,
+    search_notes,
+    vocabulary_tokens,
+)
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.forced import ForcedPass
 from keras_transformer.model import Transformer
@@ -35,7 +42,7 @@ from keras_transformer.search import Hypotheses, Rules, Step, beam_search, greed
 from keras_transformer.training.run_folder import RunFolder
 from keras_transformer.translator import Translator
 
-ctranslate2 = pytest.importorskip("ctranslate2", reason="needs pip install 'keras-transformer[ctranslate2]'")
+ctranslate2 = pytest.importorskip("ctranslate2", reason="needs pip install -e '.[ctranslate2]'")
 
 ROOT = pathlib.Path(__file__).parents[2]
 SIZES = {
@@ -115,7 +122,7 @@ def test_given_translations_have_our_log_probabilities(kind, tmp_path):
         np.testing.assert_allclose(theirs.log_probs, expected.log_probs, atol=1e-4)
 
 
-def our_search(model, rows, *, never, beam_size, length):
+def our_search(model, rows, *, never, beam_size, length, stop="exact", alpha=0.6, penalty="average"):
     """Hypotheses of our search, where tokens that are never produced lose their probability.
 
     CTranslate2 takes them out before the softmax, we after it: with a trained model, which
@@ -133,12 +140,14 @@ def our_search(model, rows, *, never, beam_size, length):
         return Step(keras.ops.where(blocked, -1e9, taken.logits), taken.state)
 
     settings = {"max_lengths": [length] * len(rows), "max_length": length, "reorder": decoder.reorder}
-    rules = Rules(eos_id=2, pad_id=0, alpha=0.6, penalty="average")
+    rules = Rules(eos_id=2, pad_id=0, alpha=alpha, penalty=penalty)
     first = np.full(len(rows), 1, "int32")
     if beam_size == 1:
         found = greedy_search(step, state, first, rules, **settings)
     else:
-        found = beam_search(step, state, first, rules, beam_size=beam_size, n_best=beam_size, **settings)
+        found = beam_search(
+            step, state, first, rules, beam_size=beam_size, n_best=beam_size, stop=stop, **settings
+        )
     return Hypotheses(*(values.numpy() for values in found))
 
 
@@ -199,8 +208,55 @@ def test_search_ends_where_ours_does(kind, beam_size, tmp_path):
     assert same >= len(rows) // 2
 
 
-@pytest.mark.parametrize("quantization", ["int16", "int8"])
-def test_quantised_weights_are_near_and_smaller(quantization, tmp_path):
+def stored_variables(path):
+    """{name: array} of a `model.bin`; what is stored once for several has one of its names."""
+    data, place = path.read_bytes(), 0
+
+    def unpack(form):
+        nonlocal place
+        values = struct.unpack_from(f"<{form}", data, place)
+        place += struct.calcsize(f"<{form}")
+        return values if len(values) > 1 else values[0]
+
+    def text():
+        return unpack(f"{unpack('H')}s").rstrip(b"\0").decode()
+
+    assert unpack("I") == 6  # the format's version
+    text(), unpack("I")
+    found = {}
+    for _ in range(unpack("I")):
+        name, rank = text(), unpack("B")
+        shape = [unpack("I") for _ in range(rank)]
+        kind, size = np.dtype(["f4", "i1", "i2", "i4", "f2"][unpack("B")]), unpack("I")
+        found[name] = np.frombuffer(data, kind, size // kind.itemsize, place).reshape(shape)
+        place += size
+    return found
+
+
+@pytest.mark.parametrize(("quantization", "largest"), [("int16", 2**10), ("int8", 127)])
+def test_quantised_matrices_are_rounded_to_the_nearest_and_nothing_else_is(quantization, largest, tmp_path):
+    model = random_model("pre-norm")
+    stored = {}
+    for name in ("float32", quantization):
+        (tmp_path / name).mkdir()
+        exported(model, tmp_path / name, quantization=name)
+        stored[name] = stored_variables(tmp_path / name / "model.bin")
+    exact, rounded = stored.values()
+    matrices = {name for name, value in rounded.items() if value.dtype == quantization and value.ndim == 2}
+    # 4 of the encoder's layer, 7 of each of the decoder's, and the embeddings, which all share.
+    assert len(matrices) == 4 + 2 * 7 + 1
+    for name in matrices:
+        extent = np.abs(exact[name]).max(axis=1 if quantization == "int8" else None, keepdims=True)
+        np.testing.assert_allclose(np.ravel(rounded[f"{name}_scale"]), np.ravel(largest / extent), rtol=1e-6)
+        error = np.abs(rounded[name] * (extent / largest) - exact[name])
+        assert (error <= 0.501 * extent / largest).all(), name
+        assert error.max() > 0.3 * extent.max() / largest, name
+    for name in exact.keys() - matrices:
+        np.testing.assert_array_equal(rounded[name], exact[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("quantization", "bound"), [("int16", 0.02), ("int8", 0.06)])
+def test_quantised_weights_are_near_and_smaller(quantization, bound, tmp_path):
     model = random_model("pre-norm")
     paths = {name: tmp_path / name for name in ("float32", quantization)}
     sources, targets = random_rows([3, 9, 1, 14]), random_rows([5, 2, 8, 3])
@@ -208,12 +264,119 @@ def test_quantised_weights_are_near_and_smaller(quantization, tmp_path):
     for name, path in paths.items():
         path.mkdir()
         translator, *names = exported(model, path, quantization=name)
-        scored = translator.score_batch(named(sources, names[0]), named(targets, names[1]))
-        scores[name] = np.concatenate([one.log_probs for one in scored])
-    difference = np.abs(scores["float32"] - scores[quantization])
-    assert 0 < difference.mean() < (0.01 if quantization == "int16" else 0.2)
+        # Rounded weights alone, the same on every CPU; and what this CPU makes of them, which may
+        # round inputs as well, and int16 to int8.
+        in_float32 = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
+        for kind, computes in (("weights", in_float32), ("all", translator)):
+            scored = computes.score_batch(named(sources, names[0]), named(targets, names[1]))
+            scores[name, kind] = np.concatenate([one.log_probs for one in scored])
+    of_weights, of_all = (
+        np.abs(scores["float32", kind] - scores[quantization, kind]).mean() for kind in ("weights", "all")
+    )
+    assert 0 < of_weights < bound
+    assert 0 < of_all < 0.2
     sizes = [(path / "model.bin").stat().st_size for path in paths.values()]
     assert sizes[1] < sizes[0]
+
+
+@pytest.mark.parametrize("quantization", ["float32", "int16", "int8"])
+def test_a_type_that_this_cpu_does_not_multiply_is_said(quantization, tmp_path):
+    translator, *_ = exported(random_model("pre-norm"), tmp_path, quantization=quantization)
+    computed = translator.compute_type.removesuffix("_float32")
+    said = conversion_on_load(quantization)
+    if computed == quantization:
+        assert said == ""
+    else:
+        assert f"does not multiply {quantization} on this CPU" in said
+        assert f"converts the weights to {computed} when" in said
+
+
+@pytest.mark.parametrize(
+    ("supported", "said"),
+    [
+        ({"float32", "int8", "int16"}, ""),
+        ({"float32", "int8"}, "CTranslate2 does not multiply int16 .* converts the weights to int8 when"),
+        ({"float32"}, "CTranslate2 does not multiply int16 .* converts the weights to another type when"),
+    ],
+)
+def test_the_program_says_what_the_cpu_makes_of_int16(supported, said, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: supported)
+    arguments = ["--format", "ctranslate2", "--weights", "last", "--quantization", "int16"]
+    assert export_model.main([str(run.path), str(tmp_path / "out"), *arguments]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    found = [line for line in notes if "int16" in line]
+    assert len(found) == bool(said)
+    assert not said or re.search(said, found[0])
+
+
+# Settings of search whose translations `search_notes` calls equal, and one that it does not.
+EQUAL = [
+    {"beam_size": 1},
+    {"length_penalty": "none", "beam_size": 3},
+    {"alpha": 0.0, "length_penalty": "average", "beam_size": 3},
+    {"stop": "first", "length_penalty": "average", "alpha": 0.6, "beam_size": 3},
+    {"stop": "first", "length_penalty": "average", "alpha": 1.0, "beam_size": 2},
+]
+EOS_BIAS = 4.0  # or they would not end
+OTHER = {"stop": "exact", "length_penalty": "average", "alpha": 1.0, "beam_size": 3}
+
+
+@pytest.fixture(scope="module")
+def two_searches(tmp_path_factory):
+    """A function of settings: what ours gains in score, where translations differ and both have ended."""
+    model = random_model("biases")
+    model.output_bias.assign(model.output_bias.numpy() + EOS_BIAS * (np.arange(29) == 2))
+    translator, source_names, target_names = exported(model, tmp_path_factory.mktemp("model"))
+    rows = random_rows([3 + number % 7 for number in range(53)])
+
+    def compare(search):
+        settings = SearchConfig(**search)
+        alpha, patience = beam_options(settings)
+        options = {**SEARCH, "length_penalty": alpha, "patience": patience, "max_decoding_length": 40}
+        found = translator.translate_batch(
+            named(rows, source_names), beam_size=settings.beam_size, min_decoding_length=0, **options
+        )
+        rules = {"stop": settings.stop, "alpha": settings.alpha, "penalty": settings.length_penalty}
+        never = [0, 1, 3]
+        ours = our_search(model, rows, never=never, beam_size=settings.beam_size, length=40, **rules)
+        gains, ended = [], 0
+        for i, theirs in enumerate(found):
+            if not ours.finished[i, 0] or theirs.hypotheses[0][-1] != "</s>":
+                continue
+            ended += 1
+            if theirs.hypotheses[0] != named([ours.ids[i, 0, : ours.lengths[i, 0]]], target_names)[0]:
+                gains.append(float(ours.scores[i, 0]) - theirs.scores[0])
+        assert ended > 9
+        return gains
+
+    return compare
+
+
+@pytest.mark.parametrize("search", EQUAL)
+def test_the_settings_that_are_called_equal_give_equal_translations(search, two_searches):
+    assert search_notes(SearchConfig(**search)) == []
+    assert [gain for gain in two_searches(search) if abs(gain) > 1e-4] == []
+
+
+def test_the_exact_rule_is_not_theirs(two_searches):
+    assert search_notes(SearchConfig(**OTHER)) != []
+    gains = two_searches(OTHER)
+    assert max(gains) > 1e-3
+    assert min(gains) > -1e-4
+
+
+@pytest.mark.parametrize(
+    ("search", "words"),
+    [
+        ({}, ["length_penalty=gnmt of the run does not carry over", "8 hypotheses", "--stop first"]),
+        ({"stop": "first"}, ["length_penalty=gnmt", "--length-penalty average --stop first"]),
+        ({"length_penalty": "average", "beam_size": 3}, ["stop=exact of the run", "6 hypotheses"]),
+        ({"length_penalty": "none", "stop": "first"}, ["as stop=exact does", "--stop exact"]),
+    ],
+)
+def test_settings_that_do_not_carry_over_are_named(search, words):
+    notes = " | ".join(search_notes(SearchConfig(**search)))
+    assert [word for word in words if word not in notes] == []
 
 
 def test_every_setting_of_a_model_is_expressed_or_refused_by_name():
@@ -349,7 +512,7 @@ def test_what_ctranslate2_cannot_read_is_refused(folder, tmp_path):
 def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     for use in (lambda: export_ctranslate2(run, tmp_path / "out"), lambda: CTranslate2Translator(folder)):
-        with pytest.raises(ValueError, match=r"not installed.*keras-transformer\[ctranslate2\]"):
+        with pytest.raises(ValueError, match=r"not installed.*pip install -e '\.\[ctranslate2\]'"):
             use()
 
 

@@ -206,6 +206,13 @@ def test_f65_a_configuration_that_swells_is_refused(keras_file):
         load_keras_file(keras_file)
 
 
+@pytest.mark.parametrize("name", ["config.json", "metadata.json"])
+def test_f65_a_configuration_that_is_nested_without_end_is_refused(keras_file, name):
+    rewritten(keras_file, extra={name: b"[" * 100_000})
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(keras_file))}: [^\n]*$"):
+        load_keras_file(keras_file)
+
+
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"not a zip"])
 def test_f65_what_is_no_archive_is_refused(keras_file, data):
     keras_file.write_bytes(data)

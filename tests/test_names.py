@@ -1,0 +1,91 @@
+"""What README, docs, notebooks and messages name is there: extras, flags, targets of make, sections."""
+
+import ast
+import configparser
+import pathlib
+import re
+
+import pytest
+import readme_commands as found
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SOURCES = [path for name in ("keras_transformer", "pipelines", "benchmarks", "examples") for path in
+           sorted((ROOT / name).rglob("*.py"))]  # fmt: skip
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
+PAGES = [*found.PAGES, ROOT / "CONTRIBUTING.md", ROOT / "Makefile", *NOTEBOOKS, *SOURCES]
+# Of docker, TensorFlow Serving, TensorBoard, pip, venv, sphinx, ruff, pytest, sha256sum, sacrebleu.
+FOREIGN = {
+    "--rm", "--enable_batching", "--batching_parameters_file", "--logdir", "--no-deps", "--clear", "--quiet",
+    "--disable-pip-version-check", "--extra-index-url", "--retries", "--keep-going", "--check", "--dist",
+    "--list",
+}  # fmt: skip
+
+
+def texts_of(path):
+    """A page; of a Python file, the strings in it and the comments of a notebook's cells."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py" or path in NOTEBOOKS:
+        return text
+    strings = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return "\n".join(string for string in strings if isinstance(string, str))
+
+
+TEXTS = {str(path.relative_to(ROOT)): texts_of(path) for path in PAGES}
+
+
+def extras():
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg", encoding="utf-8")
+    return set(settings["options.extras_require"])
+
+
+def flags():
+    """Every flag of a program of ours, as its source spells it."""
+    programs = [*(ROOT / "pipelines").glob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    programs += [ROOT / "notebooks/make.py", *(ROOT / "examples").glob("*.py")]
+    names = {"--help"}
+    for path in programs:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+                names |= {one.value for one in node.args if isinstance(one, ast.Constant)}
+    import search_flags
+
+    return names | {f"--{name}" for name, *_ in search_flags._FLAGS}
+
+
+FLAGS = flags()
+
+
+def test_every_extra_that_is_named_exists():
+    for page, text in TEXTS.items():
+        for names in re.findall(r"['\"]\.\[([\w,-]+)\]['\"]", text):
+            assert set(names.split(",")) <= extras(), page
+        # Without -e, pip puts a copy in the place of the folder that is worked in.
+        assert not re.search(r"pip install '\.", text), page
+        # On the index, another author's package has this name.
+        assert not re.search(r"pip install [^\n`]*keras.transformer", text), page
+
+
+def test_every_flag_that_is_named_exists():
+    for page, text in TEXTS.items():
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+[a-z]\b", text))
+        assert named - FLAGS - FOREIGN == set(), page
+
+
+def test_every_target_of_make_that_is_named_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert targets >= {"test", "demo", "notebooks"}
+    for page, text in TEXTS.items():
+        named = re.findall(r"`make ([a-z-]+)", text) + re.findall(r"^    make ([a-z-]+)", text, re.MULTILINE)
+        assert set(named) <= targets, page
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_section_that_a_notebook_names_exists(path):
+    text = path.read_text(encoding="utf-8")
+    for section, page in re.findall(r'"([^"\n]+)" in the \[[^\]]+\]\(([^)]+)\)', text.replace("\n# ", " ")):
+        headings = re.findall(r"(?m)^#+ (.+)$", (path.parent / page).read_text(encoding="utf-8"))
+        assert section in headings, (section, page)
+    for link in found.links(text):
+        if re.search(r"^[\w./-]+\.(py|md|ipynb)\b", link):
+            assert (path.parent / link.partition("#")[0]).exists(), link
