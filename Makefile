@@ -11,6 +11,7 @@ TEST_PROCESSES ?= 2
 
 demo: $(VENV)/.installed
 	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
+	@echo 'They need the environment that was made here. Once in this shell: . $(BIN)/activate'
 
 test: $(VENV)/.installed-test lint
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal

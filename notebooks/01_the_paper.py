@@ -173,8 +173,8 @@ print(f"largest array: {n * n:,} numbers against {n * n * d_k:,}")
 h, d_model, d_k = 8, 512, 64
 layer = MultiHeadAttention(num_heads=h, key_dim=d_k)
 x = rng.normal(size=(2, 10, d_model)).astype("float32")  # 2 sentences of 10 tokens
-result = layer(x, x, return_weights=True)
-print("input", x.shape, " weights", result.weights.shape, " output", result.output.shape)
+output, weights = layer(x, x, return_attention_scores=True)
+print("input", x.shape, " weights", weights.shape, " output", output.shape)
 for weight in layer.weights:
     print(f"  {weight.path.split('/')[-2]:7}{tuple(weight.shape)}")
 
@@ -190,7 +190,7 @@ for i in range(h):
     heads.append(scaled_dot_product_attention(*projected).output[:, 0])
     assert heads[i].shape == (2, 10, d_k)
 by_hand = np.concatenate(heads, axis=-1) @ W_O
-np.testing.assert_allclose(by_hand, result.output, atol=1e-5)
+np.testing.assert_allclose(by_hand, output, atol=1e-5)
 
 # %% [markdown]
 # "Due to the reduced dimension of each head, the total computational cost is similar to that of
@@ -200,7 +200,7 @@ np.testing.assert_allclose(by_hand, result.output, atol=1e-5)
 # %%
 single = MultiHeadAttention(num_heads=1, key_dim=d_model)
 single.build(x.shape, x.shape)
-costs = [products(lambda x, layer=layer: layer(x, x).output, x.shape) for layer in (layer, single)]
+costs = [products(lambda x, layer=layer: layer(x, x), x.shape) for layer in (layer, single)]
 for name, cost, one in zip(("8 heads of 64", "1 head of 512"), costs, (layer, single), strict=True):
     print(f"{name}: {cost.multiply_adds:,} multiply-adds, {one.count_params():,} parameters")
 assert costs[0] == costs[1]
@@ -324,7 +324,7 @@ def layer_norm(x):
     return (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-6)
 
 
-attended = layer_norm(x + encoder_layer.self_attention(x, x).output.numpy())
+attended = layer_norm(x + encoder_layer.self_attention(x, x).numpy())
 by_hand = layer_norm(attended + encoder_layer.feed_forward(attended).numpy())
 print("x", x.shape, " after attention", attended.shape, " after feed-forward", by_hand.shape)
 np.testing.assert_allclose(by_hand, encoded, atol=1e-4)
@@ -345,16 +345,17 @@ decoder_layer = DecoderLayer(num_heads=8, key_dim=64, d_ff=2048)
 target = rng.normal(size=(2, 7, 512)).astype("float32")
 decoded = decoder_layer(target, encoded)
 
-own = decoder_layer.self_attention(target, target, attention_mask=causal_mask(7), return_weights=True)
-one = layer_norm(target + own.output.numpy())
-cross = decoder_layer.cross_attention(one, encoded, return_weights=True)
-two = layer_norm(one + cross.output.numpy())
+scores = {"return_attention_scores": True}
+own, to_target = decoder_layer.self_attention(target, target, attention_mask=causal_mask(7), **scores)
+one = layer_norm(target + own.numpy())
+cross, to_source = decoder_layer.cross_attention(one, encoded, **scores)
+two = layer_norm(one + cross.numpy())
 three = layer_norm(two + decoder_layer.feed_forward(two).numpy())
 print(
     "weights to the target",
-    own.weights.shape,
+    to_target.shape,
     " to the source",
-    cross.weights.shape,
+    to_source.shape,
     " output",
     decoded.shape,
 )

@@ -212,22 +212,26 @@ cross_shares = {
 job_shares(cross_shares, title="decoder to the source")
 
 # %%
+CLEAR = 0.5  # below it, a head's attention is mostly elsewhere
 jobs = {"encoder": encoder_shares, "decoder": decoder_shares, "cross": cross_shares}
 for kind, shares in jobs.items():
     for name, share in shares.items():
         layer, head = share.best
         one_line = name.replace("\n", " ")
         print(f"{kind:8} {one_line:28} layer {layer}, head {head}: {share.heads[share.best]:6.1%}", end="")
-        print(f"   uniform {share.uniform:6.1%}   {share.num_queries:6,} queries")
+        print(f"   uniform {share.uniform:6.1%}   {share.num_queries:6,} queries", end="")
+        print("   a clear job" if share.heads[share.best] >= CLEAR else "")
 
 # %% [markdown]
-# Not every job has a head: where even the best share is about the uniform one, nobody does it.
+# Not every job has a head. We call a job a head's own where at least half of its attention falls there; where
+# even the best share is about the uniform one, nobody does it.
 #
 # ### As in the paper's figures 3 to 5
 #
-# The heads that score best, each on a sentence of the text, drawn as the paper draws them: a line from the
-# piece that looks to what it looks at, the darker the more attention. First the encoder; the sentence is
-# one in which a piece comes twice, if there is one:
+# For each job the head that scores best, whether that is much or little: the list above says. Each is drawn
+# on a sentence of the text as the paper draws them: a line from the piece that looks to what it looks at, the
+# darker the more attention. First the encoder; the sentence is one in which a piece comes twice, if there is
+# one:
 
 # %%
 rows = [(i, row) for i, row in enumerate(source_rows) if 6 <= len(row) <= 13] or [(0, source_rows[0])]
@@ -308,8 +312,9 @@ ablation_bars(
 )
 
 # %% [markdown]
-# Which heads are missed most, and what was their job? The job named is the one whose share is furthest
-# above the uniform one.
+# Which heads are missed most, and what was their job? The one whose share is furthest above the uniform one,
+# if at least half of the attention falls there; otherwise there is no clear job, and what comes nearest to
+# one stands in brackets.
 
 
 # %%
@@ -317,8 +322,11 @@ def job_of(head):
     """The job that a head does best, compared with a head that looks everywhere alike."""
     shares = jobs[head.kind]
     name = max(shares, key=lambda one: shares[one].heads[head.layer, head.head] - shares[one].uniform)
+    share = shares[name].heads[head.layer, head.head]
     one_line = name.replace("\n", " ")
-    return f"{one_line} ({shares[name].heads[head.layer, head.head]:.0%})"
+    if share < CLEAR:
+        return f"no clear job ({one_line} {share:.0%})"
+    return f"looks at {one_line} ({share:.0%})"
 
 
 order = sorted(figures, key=lambda head: -figures[head][0])
@@ -330,7 +338,7 @@ for title, some in (("missed most", order[:6]), ("missed least", order[-6:])):
             f"  {head.kind:8} layer {head.layer}, head {head.head}: loss {loss:+.3f}, BLEU {bleu:+5.2f}",
             end="",
         )
-        print(f"   looks at {job_of(head)}")
+        print(f"   {job_of(head)}")
 
 # %% [markdown]
 # A head that can go alone need not be useless: another may do its job. So how many can go together? From

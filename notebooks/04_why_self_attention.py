@@ -177,7 +177,7 @@ heads = MultiHeadAttention(num_heads=d // 64, key_dim=64)
 heads.build((None, None, d), (None, None, d))
 kinds = {
     "attention alone": self_attention,
-    "multi-head layer": lambda x: heads(x, x).output,
+    "multi-head layer": lambda x: heads(x, x),
     "recurrent": recurrent(d),
     "LSTM": keras.layers.LSTM(d, return_sequences=True),
 }
@@ -204,7 +204,7 @@ chains = {
 }
 heads = MultiHeadAttention(num_heads=1, key_dim=64)
 heads.build((None, None, 64), (None, None, 64))
-chains["multi-head layer"] = [products(lambda x: heads(x, x).output, (1, n, 64)).sequential for n in lengths]
+chains["multi-head layer"] = [products(lambda x: heads(x, x), (1, n, 64)).sequential for n in lengths]
 print(f"{'n':26}" + "".join(f"{n:5}" for n in lengths))
 for name, chain in chains.items():
     print(f"{name:26}" + "".join(f"{steps:5}" for steps in chain))

@@ -8,7 +8,7 @@
 # [Searching](05_searching.ipynb) explains the settings of search that are fixed in the export.
 #
 # **How long it takes:** about two minutes on two CPU cores, a trained run (`python pipelines/train_wmt.py`
-# makes one), and `pip install -e '.[notebooks,serving,ctranslate2]'`.
+# makes one), and `pip install -e '.[notebooks,ctranslate2]'`.
 #
 # What is stored here is of a run on Multi30k; `make notebooks RUN=...` does it with yours.
 
@@ -167,9 +167,7 @@ assert same >= 0.99 * len(sources)  # rounding may part two that are as probable
 # [`examples/serving_client.py`](../examples/serving_client.py) sends a stream of lines.
 
 # %%
-docker = docker_command(
-    folder, exported.name, version=exported.version, tensorflow_version=tf.__version__, batching=True
-)
+docker = docker_command(folder, exported.name, version=exported.version, batching=True)
 print(docker.replace(str(folder), '"$PWD"/served'), curl_command(exported.name), sep="\n\n")
 
 # %% [markdown]
@@ -265,5 +263,6 @@ print(refusal(load_exported, path=folder))
 temporary.cleanup()
 
 # %% [markdown]
-# **What to read next:** "Serving" in the [README](../README.md) has all signatures, limits and flags, and
+# **What to read next:** "Serve" in the [README](../README.md) has the commands,
+# [docs/serving.md](../docs/serving.md) all signatures, limits and flags, and
 # [docs/results.md](../docs/results.md) the figures of a quiet machine.

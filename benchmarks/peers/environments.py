@@ -5,6 +5,8 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".venv-bench"
@@ -16,6 +18,11 @@ NEWEST_PYTHON = {
     "kerashub": (3, 13),
     "joeynmt": (3, 11),
 }
+# Indexes beside pip's own, of smaller builds for CPUs; the same versions are on PyPI.
+EXTRA_INDEX = {"torch": "https://download.pytorch.org/whl/cpu"}
+_SECONDS_TO_ANSWER = 10
+# Some gigabytes; what takes longer will not end.
+_SECONDS_TO_INSTALL = 3600
 # Peers whose environment is not named as they are; ours run where this program does.
 ENVIRONMENT_OF = {
     "marian": "torch",
@@ -67,22 +74,25 @@ def python_of(environment, *, folder=FOLDER):
     raise ValueError(f"no environment: `make bench` makes it, or {variable_of(environment)} names a Python")
 
 
-def install(environment, *, folder=FOLDER, run=subprocess.run):
+def install(environment, *, folder=FOLDER, run=subprocess.run, limit=_SECONDS_TO_INSTALL):
     """Makes an environment from its requirements, unless it is there or a variable names one.
 
     Args:
         environment: str, a key of `NEWEST_PYTHON`.
         folder: `pathlib.Path`, where it is made.
         run: as `subprocess.run`.
+        limit: seconds until each of its commands is given up.
 
     Raises:
-        ValueError: no Python is old enough, or a requirement cannot be installed.
+        ValueError: no Python is old enough, or a requirement cannot be installed, or not in time.
     """
     target = folder / environment
     if os.environ.get(variable_of(environment)) or (target / ".installed").exists():
         return
     requirements = pathlib.Path(__file__).parent / f"requirements-{environment}.txt"
     pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    # pip would ask an index that is silent six times for each package, a quarter of a minute each.
+    pip += ["--timeout", "15", "--retries", "1", *_extra_index(environment)]
     commands = [
         [_base_python(NEWEST_PYTHON[environment]), "-m", "venv", "--clear", str(target)],
         [*pip, "-r", str(requirements)],
@@ -92,11 +102,51 @@ def install(environment, *, folder=FOLDER, run=subprocess.run):
     if alone.exists():
         commands.append([*pip, "--no-deps", "-r", str(alone)])
     for command in commands:
-        done = run(command, capture_output=True, text=True)
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise ValueError(f"{environment} cannot be installed: {reason}")
+        try:
+            done = run(command, capture_output=True, text=True, timeout=limit)
+        except subprocess.TimeoutExpired:
+            reason = f"no end within {limit:,.0f} s"
+        else:
+            reason = (
+                (done.stderr.strip().splitlines() or ["no reason given"])[-1] if done.returncode else None
+            )
+        if reason:
+            raise ValueError(
+                f"{environment} cannot be installed: {reason}. {variable_of(environment)} may name a Python "
+                "that has the libraries"
+            )
     (target / ".installed").touch()
+
+
+def _extra_index(environment):
+    """Returns pip's options for the index of an environment, if it has one that answers."""
+    index = EXTRA_INDEX.get(environment)
+    if not index:
+        return []
+    if answers(index):
+        return ["--extra-index-url", index]
+    print(
+        f"{index} does not answer within {_SECONDS_TO_ANSWER} s: {environment} is taken from PyPI",
+        file=sys.stderr,
+        flush=True,
+    )
+    return []
+
+
+def answers(url, seconds=_SECONDS_TO_ANSWER):
+    """Whether a server says anything at all within some seconds.
+
+    Args:
+        url: str.
+        seconds: float.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=seconds):
+            return True
+    except urllib.error.HTTPError:
+        return True  # it is there, whatever it thinks of the question
+    except (OSError, ValueError):
+        return False
 
 
 def _base_python(newest):
