@@ -1,6 +1,4 @@
-"""Trains a Transformer, and layers of it in a functional model, with nothing but Keras' habits.
-
-    python examples/keras_habits.py FOLDER
+"""Keras' habits with a Transformer and its layers: `python examples/keras_habits.py FOLDER`.
 
 Two logical CPUs stand for two GPUs. All data is drawn: a "translation" is the source, reversed.
 """
@@ -12,11 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer import ModelConfig, Transformer
-from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.decoder import DecoderLayer
-from keras_transformer.layers.embedding import PositionalEmbedding
-from keras_transformer.layers.encoder import EncoderLayer
+import keras_transformer as kt
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -33,14 +27,10 @@ dataset = tf.data.Dataset.from_tensor_slices(((source, target), labels, sample_w
 
 with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 16, "d_ff": 19, "num_heads": 2}
-    config = ModelConfig(source_vocab_size=VOCAB, target_vocab_size=VOCAB, **sizes)
-    model = Transformer(config, dtype="mixed_bfloat16")
-    model.compile(
-        optimizer=keras.optimizers.Adam(0.01),
-        loss="sparse_categorical_crossentropy",
-        metrics=["accuracy"],
-        weighted_metrics=["sparse_top_k_categorical_accuracy"],
-    )
+    config = kt.ModelConfig(source_vocab_size=VOCAB, target_vocab_size=VOCAB, **sizes)
+    model = kt.Transformer(config, dtype="mixed_bfloat16")
+    metrics = {"metrics": ["accuracy"], "weighted_metrics": ["sparse_top_k_categorical_accuracy"]}
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", **metrics)
 model.summary()
 callbacks = [
     keras.callbacks.ModelCheckpoint(folder / "best.weights.h5", save_best_only=True, save_weights_only=True),
@@ -52,24 +42,21 @@ callbacks = [
     keras.callbacks.TerminateOnNaN(),
     keras.callbacks.BackupAndRestore(folder / "backup"),
 ]
-history = model.fit(
-    dataset, validation_data=dataset, epochs=3, shuffle=False, callbacks=callbacks, verbose=2
-).history
-assert history["loss"][-1] < history["loss"][0], history
+losses = model.fit(dataset, validation_data=dataset, epochs=3, callbacks=callbacks, verbose=2).history["loss"]
+assert losses[-1] < losses[0], losses
 model.load_weights(folder / "best.weights.h5")
 print(model.evaluate((source, target), labels, batch_size=8, sample_weight=sample_weight, return_dict=True))
 model.export(folder / "exported", verbose=False)
+pair = source[:3], target[:3]
 loaded = tf.saved_model.load(folder / "exported")
-assert np.allclose(
-    loaded.serve((source[:3], target[:3])), model.predict((source[:3], target[:3]), verbose=0), atol=0.1
-)
+assert np.allclose(loaded.serve(pair), model.predict(pair, verbose=0), atol=0.1)
 
 keras.config.set_dtype_policy("mixed_bfloat16")
 ids, wanted = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
-embedding = PositionalEmbedding(VOCAB, 16)
-encoded = EncoderLayer(num_heads=2, key_dim=8, d_ff=19)(embedding(ids))
-decoded = DecoderLayer(num_heads=2, key_dim=8, d_ff=19)(embedding(wanted), encoded)
-attended = MultiHeadAttention(2, 8)(decoded, encoded)
+embedding = kt.PositionalEmbedding(VOCAB, 16)
+encoded = kt.EncoderLayer(num_heads=2, key_dim=8, d_ff=19)(embedding(ids))
+decoded = kt.DecoderLayer(num_heads=2, key_dim=8, d_ff=19)(embedding(wanted), encoded)
+attended = kt.MultiHeadAttention(2, 8)(decoded, encoded)
 tagger = keras.Model([ids, wanted], keras.layers.Dense(VOCAB, dtype="float32")(attended))
 twin = keras.models.clone_model(tagger)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

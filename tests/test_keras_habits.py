@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 @pytest.mark.slow
 def test_a_script_of_nothing_but_keras_habits_runs_to_its_end(tmp_path):
     script = ROOT / "examples" / "keras_habits.py"
-    assert len(script.read_text().splitlines()) < 80
+    assert sum(map(bool, script.read_text().splitlines())) <= 60
     done = subprocess.run(
         [sys.executable, script, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
