@@ -17,10 +17,10 @@ import numpy as np
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from keras_transformer.alignment import CONVENTIONS, SPACE, best_choice, count_hits  # noqa: E402
-from keras_transformer.data.sequences import encode_pairs  # noqa: E402
-from keras_transformer.data.text import read_lines  # noqa: E402
-from keras_transformer.scoring import Scorer  # noqa: E402
+from keras_transformer.batches.ids import encode_pairs  # noqa: E402
+from keras_transformer.text.lines import read_lines  # noqa: E402
+from keras_transformer.translation.alignment import CONVENTIONS, SPACE, best_choice, count_hits  # noqa: E402
+from keras_transformer.translation.scorer import Scorer  # noqa: E402
 
 
 def parse_args():

@@ -71,9 +71,9 @@ def make_ours(args):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
-    from keras_transformer.config import ModelConfig, SearchConfig
-    from keras_transformer.decoding import search_ids
-    from keras_transformer.model import Transformer
+    from keras_transformer.config.settings import ModelConfig, SearchConfig
+    from keras_transformer.model.transformer import Transformer
+    from keras_transformer.translation.ensemble import search_ids
 
     parts = args.threads if args.worker == "ours" else 1
     tf.config.threading.set_intra_op_parallelism_threads(args.threads // parts)

@@ -53,7 +53,7 @@ def make_translator(args):
     if args.worker == args.run:
         import tensorflow as tf
 
-        from keras_transformer.translator import Translator
+        from keras_transformer.translation.translator import Translator
 
         if args.threads > 1:  # as `translate.py` does: each core has a batch of its own
             tf.config.threading.set_intra_op_parallelism_threads(1)

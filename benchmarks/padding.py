@@ -15,8 +15,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf  # noqa: E402
 
-from keras_transformer.data.planning import EpochPlanner  # noqa: E402
-from keras_transformer.data.prepared import PreparedCorpus  # noqa: E402
+from keras_transformer.batches.planning import EpochPlanner  # noqa: E402
+from keras_transformer.batches.prepared import PreparedCorpus  # noqa: E402
 
 
 def parse_args():

@@ -106,7 +106,7 @@ class Peer(Contestant):
     """`peers/quality_onmt.py`, whose translations are scored here."""
 
     def __init__(self, args, out, core, corpus):
-        from keras_transformer.evaluation import bleu_scorer
+        from keras_transformer.evaluation.bleu import bleu_scorer
 
         program = str(ROOT / "benchmarks" / "peers" / "quality_onmt.py")
         specification = out / "peer" / "specification.json"

@@ -19,13 +19,13 @@ def prepare(args, out):
     import keras
     import tensorflow as tf
 
-    from keras_transformer.config import override
-    from keras_transformer.data.feeding import training_batches
-    from keras_transformer.data.training_data import load_training_data
-    from keras_transformer.model import Transformer
-    from keras_transformer.presets import preset, with_vocab_size
-    from keras_transformer.training.fitting import learning_rate_schedule
-    from keras_transformer.version import VERSION
+    from keras_transformer import __version__
+    from keras_transformer.batches.feeding import training_batches
+    from keras_transformer.batches.training_data import load_training_data
+    from keras_transformer.config.presets import preset, with_vocab_size
+    from keras_transformer.config.settings import override
+    from keras_transformer.model.transformer import Transformer
+    from keras_transformer.training.fit import learning_rate_schedule
 
     data = [f"data.dataset={args.data}", f"data.source={args.source}", f"data.target={args.target}"]
     config = override(preset(args.preset), [*data, *settings_of_ours(args)])
@@ -42,7 +42,7 @@ def prepare(args, out):
     facts = {
         "kind": "contestant",
         "name": "ours",
-        "library": f"keras_transformer {VERSION}, Keras {keras.__version__}, TensorFlow {tf.__version__}",
+        "library": f"keras_transformer {__version__}, Keras {keras.__version__}, TensorFlow {tf.__version__}",
         "parameters": Transformer(model).count_params(),
         "learning_rates": [float(schedule(step - 1)) for step in PROBED_STEPS],
         "updates_per_epoch": len(plans),
@@ -94,7 +94,7 @@ def prepare(args, out):
 
 def refuse_what_the_peer_lacks(config):
     """Raises `ValueError` for settings that OpenNMT-tf's Transformer and trainer do not have."""
-    from keras_transformer.config import ModelConfig
+    from keras_transformer.config.settings import ModelConfig
 
     model, training = config.model, config.training
     for found, wanted in (

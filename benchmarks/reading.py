@@ -16,9 +16,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf  # noqa: E402
 
-from keras_transformer.config import SpecialIds  # noqa: E402
-from keras_transformer.data.batching import TokenBatches  # noqa: E402
-from keras_transformer.data.prepared import PreparedCorpus  # noqa: E402
+from keras_transformer.batches.prepared import PreparedCorpus  # noqa: E402
+from keras_transformer.batches.token_batches import TokenBatches  # noqa: E402
+from keras_transformer.config.settings import SpecialIds  # noqa: E402
 
 
 def parse_args():

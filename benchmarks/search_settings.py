@@ -34,10 +34,10 @@ def main(argv=None):
     args = parse_args(argv)
     import tensorflow as tf
 
-    from keras_transformer.data.corpus import open_split
-    from keras_transformer.evaluation import bleu_scorer
-    from keras_transformer.training.run_folder import RunFolder
-    from keras_transformer.translator import Translator
+    from keras_transformer.checkpoints.run_folder import RunFolder
+    from keras_transformer.evaluation.bleu import bleu_scorer
+    from keras_transformer.text.corpus import open_split
+    from keras_transformer.translation.translator import Translator
 
     if args.threads > 1:
         tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -25,9 +25,9 @@ from peers.work import SIZES, training_batch, training_flops  # noqa: E402
 from refusing import Parser  # noqa: E402
 from tensorflow.tsl.profiler.protobuf import xplane_pb2  # noqa: E402
 
-from keras_transformer.config import TrainingConfig  # noqa: E402
-from keras_transformer.data.batching import id_dataset  # noqa: E402
-from keras_transformer.training.fitting import compile_model  # noqa: E402
+from keras_transformer.batches.token_batches import id_dataset  # noqa: E402
+from keras_transformer.config.settings import TrainingConfig  # noqa: E402
+from keras_transformer.training.fit import compile_model  # noqa: E402
 
 # The first that fits: a pattern of the operation's type, and one of its name.
 KINDS = [

@@ -91,9 +91,9 @@ def training_step(settings, rows, length):
     import numpy as np
     import tensorflow as tf
 
-    from keras_transformer.config import Config, override
-    from keras_transformer.model import Transformer
-    from keras_transformer.training.fitting import compile_model
+    from keras_transformer.config.settings import Config, override
+    from keras_transformer.model.transformer import Transformer
+    from keras_transformer.training.fit import compile_model
 
     config = override(Config(), settings)
     keras.utils.set_random_seed(1)

@@ -22,7 +22,7 @@ import sys
 from refusing import Parser
 from step_worker import StepWorker
 
-from keras_transformer.config import Config, override
+from keras_transformer.config.settings import Config, override
 
 VOCABULARY = 32_000
 SETTINGS = [f"model.source_vocab_size={VOCABULARY}", f"model.target_vocab_size={VOCABULARY}"]

@@ -23,18 +23,18 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from keras_transformer.config import SpecialIds, replace  # noqa: E402
-from keras_transformer.data.batching import TokenBatches  # noqa: E402
-from keras_transformer.data.sequences import IdPairs, Sequences, flatten  # noqa: E402
-from keras_transformer.losses import LabelSmoothedCrossEntropy  # noqa: E402
-from keras_transformer.metrics import Perplexity, TokenAccuracy  # noqa: E402
-from keras_transformer.model import Transformer  # noqa: E402
-from keras_transformer.presets import preset  # noqa: E402
-from keras_transformer.training.fitting import compile_model  # noqa: E402
-from keras_transformer.training.placement import (
+from keras_transformer.batches.ids import IdPairs, Sequences, flatten  # noqa: E402
+from keras_transformer.batches.token_batches import TokenBatches  # noqa: E402
+from keras_transformer.config.presets import preset  # noqa: E402
+from keras_transformer.config.settings import SpecialIds, replace  # noqa: E402
+from keras_transformer.model.loss import LabelSmoothedCrossEntropy  # noqa: E402
+from keras_transformer.model.metrics import Perplexity, TokenAccuracy  # noqa: E402
+from keras_transformer.model.transformer import Transformer  # noqa: E402
+from keras_transformer.training.devices import (
     Placement,  # noqa: E402
     mirrored,
 )
+from keras_transformer.training.fit import compile_model  # noqa: E402
 
 
 class StockTransformer(Transformer):

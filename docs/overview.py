@@ -10,7 +10,7 @@ import pathlib
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from keras_transformer.plotting.style import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW
+from keras_transformer.analysis.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW
 
 SOURCE = "A man is riding a horse ."
 TARGET = "Ein Mann reitet auf einem Pferd ."

@@ -5,71 +5,108 @@ need Keras alone, and programs that prepare text need neither Keras nor TensorFl
 """
 
 import importlib
+import sys
 
-from keras_transformer.version import VERSION
-
-__version__ = VERSION
-
-_MODULES = {
-    "alignment": ("hard_alignment", "soft_alignment"),
-    "comparison": ("compare",),
-    "config": (
-        "CleaningConfig",
-        "Config",
-        "DataConfig",
-        "ModelConfig",
-        "SearchConfig",
-        "SpecialIds",
-        "TrainingConfig",
-    ),
-    "data.batching": ("TokenBatches",),
-    "data.cleaning": ("Cleaner",),
-    "data.cleaning_report": ("CleaningReport",),
-    "data.corpus": ("load_corpus",),
-    "data.planning": ("EpochPlanner",),
-    "data.prepared": ("PreparedCorpus",),
-    "data.preparing": ("prepare",),
-    "data.sequences": ("encode_pairs",),
-    "data.tokenizer": ("SubwordTokenizer",),
-    "data.vocabulary": ("Tokenizers", "load_tokenizer", "train_tokenizer"),
-    "data.wordpiece": ("WordPieceTokenizer",),
-    "evaluation": ("corpus_scores",),
-    "export.loading": ("load_exported",),
-    "export.saved_model": ("export_saved_model",),
-    "layers.attention": ("MultiHeadAttention", "scaled_dot_product_attention"),
-    "layers.decoder": ("DecoderLayer",),
-    "layers.embedding": ("PositionalEmbedding", "sinusoids"),
-    "layers.encoder": ("EncoderLayer",),
-    "layers.feed_forward": ("FeedForward",),
-    "losses": ("LabelSmoothedCrossEntropy",),
-    "masks": ("causal_mask", "padding_mask"),
-    "metrics": ("Perplexity", "TokenAccuracy"),
-    "model": ("Transformer",),
-    "presets": ("PRESETS", "preset"),
-    "schedules": ("TransformerSchedule",),
-    "scoring": ("Scorer",),
-    "search": ("Rules", "beam_search", "greedy_search", "sample"),
-    "training.run_folder": ("RunFolder",),
-    "training.fitting": ("compile_model",),
-    "training.run": ("train",),
-    "translator": ("Translator",),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = sorted(_MODULE_OF)
+__version__ = "0.1.0"
 
 
-def __getattr__(name):
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{__name__}.{name} needs {error.name}, not installed") from error
-    found = getattr(module, name)
-    globals()[name] = found
-    return found
+def lazy_names(package, modules):
+    """Returns `__all__`, `__getattr__` and `__dir__` of a package that imports a name at its first use.
+
+    Args:
+        package: its `__name__`.
+        modules: dict of a module's name within the package to the names that it gives to the package.
+    """
+    module_of = {name: module for module, names in modules.items() for name in names}
+
+    def get(name):
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            module = importlib.import_module(f"{package}.{module_of[name]}")
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{package}.{name} needs {error.name}, not installed") from error
+        value = getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    names = sorted(module_of)
+    return names, get, lambda: names
 
 
-def __dir__():
-    return __all__
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "batches": (
+            "EpochPlanner",
+            "PreparedCorpus",
+            "TokenBatches",
+            "encode_pairs",
+            "prepare",
+        ),
+        "checkpoints": ("RunFolder",),
+        "config": (
+            "CleaningConfig",
+            "Config",
+            "DataConfig",
+            "ModelConfig",
+            "PRESETS",
+            "SearchConfig",
+            "SpecialIds",
+            "TrainingConfig",
+            "preset",
+        ),
+        "evaluation": (
+            "compare",
+            "corpus_scores",
+        ),
+        "export": (
+            "export_saved_model",
+            "load_exported",
+        ),
+        "model": (
+            "LabelSmoothedCrossEntropy",
+            "Perplexity",
+            "TokenAccuracy",
+            "Transformer",
+            "TransformerSchedule",
+        ),
+        "model.layers": (
+            "DecoderLayer",
+            "EncoderLayer",
+            "FeedForward",
+            "MultiHeadAttention",
+            "PositionalEmbedding",
+            "causal_mask",
+            "padding_mask",
+            "scaled_dot_product_attention",
+            "sinusoids",
+        ),
+        "text": (
+            "Cleaner",
+            "CleaningReport",
+            "load_corpus",
+        ),
+        "tokenizers": (
+            "SubwordTokenizer",
+            "Tokenizers",
+            "WordPieceTokenizer",
+            "load_tokenizer",
+            "train_tokenizer",
+        ),
+        "training": (
+            "compile_model",
+            "train",
+        ),
+        "translation": (
+            "Rules",
+            "Scorer",
+            "Translator",
+            "beam_search",
+            "greedy_search",
+            "hard_alignment",
+            "sample",
+            "soft_alignment",
+        ),
+    },
+)

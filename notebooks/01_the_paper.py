@@ -36,7 +36,7 @@ from keras_transformer import (
     scaled_dot_product_attention,
     sinusoids,
 )
-from keras_transformer.complexity import best_seconds, products
+from keras_transformer.analysis.complexity import best_seconds, products
 
 QUICK = "QUICK" in os.environ
 keras.utils.set_random_seed(1)

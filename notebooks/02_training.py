@@ -34,9 +34,9 @@ from keras_transformer import (
     load_corpus,
     preset,
 )
-from keras_transformer.evaluation import corpus_scores
-from keras_transformer.plotting import fit_curves
-from keras_transformer.scoring import perplexity
+from keras_transformer.analysis.plots import fit_curves
+from keras_transformer.evaluation.bleu import corpus_scores
+from keras_transformer.translation.scorer import perplexity
 
 QUICK = "QUICK" in os.environ  # the tests' small setting
 
@@ -239,8 +239,8 @@ print(
 # `fit` keeps nothing. The program `pipelines/train_wmt.py` calls the same `fit` with callbacks that save
 # checkpoints, translate the validation pairs by a real search, write the history, average the last
 # checkpoints (section 6.1) and continue after an interruption. What it leaves behind is a run folder,
-# whose history `keras_transformer.plotting.training_curves(RunFolder("runs/m30k").read_history())` draws:
-# here four and four layers on the 29,000 captions of Multi30k, for two hours.
+# whose history `keras_transformer.analysis.plots.training_curves` draws: here four and four layers on the
+# 29,000 captions of Multi30k, for two hours.
 #
 # ![Perplexity and validation BLEU of a run on Multi30k over training time](../docs/m30k.png)
 #

@@ -22,11 +22,8 @@ import os
 import numpy as np
 
 from keras_transformer import RunFolder, Scorer, Translator, corpus_scores, hard_alignment, soft_alignment
-from keras_transformer.ablation import Head, all_heads, without_heads
-from keras_transformer.alignment import format_pharaoh
-from keras_transformer.data.corpus import load_split
-from keras_transformer.data.text import read_lines
-from keras_transformer.heads import (
+from keras_transformer.analysis.ablation import Head, all_heads, without_heads
+from keras_transformer.analysis.heads import (
     attention_maps,
     link_job,
     offset_job,
@@ -34,9 +31,18 @@ from keras_transformer.heads import (
     repeat_job,
     share_of_job,
 )
-from keras_transformer.ibm1 import sure_links
-from keras_transformer.plotting import ablation_bars, attention_lines, attention_map, head_grid, job_shares
-from keras_transformer.scoring import perplexity
+from keras_transformer.analysis.ibm1 import sure_links
+from keras_transformer.analysis.plots import (
+    ablation_bars,
+    attention_lines,
+    attention_map,
+    head_grid,
+    job_shares,
+)
+from keras_transformer.text.corpus import load_split
+from keras_transformer.text.lines import read_lines
+from keras_transformer.translation.alignment import format_pharaoh
+from keras_transformer.translation.scorer import perplexity
 
 QUICK = "QUICK" in os.environ  # the tests' small setting
 RUN = os.environ.get("RUN", "../runs/demo")  # the folder of a finished run

@@ -29,8 +29,9 @@ import numpy as np
 import tensorflow as tf
 from IPython.display import Markdown, display
 
-from keras_transformer import MultiHeadAttention, plotting
-from keras_transformer.complexity import (
+from keras_transformer import MultiHeadAttention
+from keras_transformer.analysis import plots as plotting
+from keras_transformer.analysis.complexity import (
     best_seconds,
     convolutional,
     products,
@@ -39,7 +40,7 @@ from keras_transformer.complexity import (
     restricted_self_attention,
     self_attention,
 )
-from keras_transformer.plotting import fitted_exponent
+from keras_transformer.analysis.plots import fitted_exponent
 
 QUICK = "QUICK" in os.environ
 keras.utils.set_random_seed(1)
@@ -326,4 +327,4 @@ display(Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in ta
 #
 # - `01_the_paper`: what the layers compute.
 # - `03_attention`: what short paths are used for: what the heads of a trained model look at.
-# - `keras_transformer/complexity.py`: the layers and the counting, a page of code.
+# - `keras_transformer/analysis/complexity.py`: the layers and the counting, a page of code.

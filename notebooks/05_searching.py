@@ -26,12 +26,12 @@ import tensorflow as tf
 from sacrebleu import corpus_bleu
 
 from keras_transformer import RunFolder, Scorer, Translator
-from keras_transformer.comparison import NamedLines, compare
-from keras_transformer.data.corpus import load_split
-from keras_transformer.data.text import read_lines
-from keras_transformer.evaluation import bleu_scorer
-from keras_transformer.plotting import diversity_curves, search_curves
-from keras_transformer.search_rules import length_penalty
+from keras_transformer.analysis.plots import diversity_curves, search_curves
+from keras_transformer.evaluation.bleu import bleu_scorer
+from keras_transformer.evaluation.report import NamedLines, compare
+from keras_transformer.text.corpus import load_split
+from keras_transformer.text.lines import read_lines
+from keras_transformer.translation.rules import length_penalty
 
 QUICK = "QUICK" in os.environ  # the tests' small setting
 RUN = os.environ.get("RUN", "../runs/demo")  # the folder of a finished run
@@ -305,4 +305,4 @@ assert [one.text for one in alone[0].translations] == [one.text for one in toget
 # **What to read next:** [From a run to a served translator](06_serving.ipynb) fixes one of these searches
 # in a graph. All the settings are flags of `pipelines/translate.py`; `benchmarks/search_settings.py`
 # measures them on a whole test set. How the search itself works is told at
-# `keras_transformer.search.beam_search`.
+# `keras_transformer.translation.beam_search.beam_search`.

@@ -34,7 +34,7 @@ def parse_args(argv=None):
 
 def notes(run, chosen, off_schedule):
     """Yields what is to be said of the states that are averaged."""
-    from keras_transformer.training.averaging import missing_note, steps_text
+    from keras_transformer.checkpoints.averaging import missing_note, steps_text
 
     warmup = run.config.training.warmup_steps
     if chosen.early:
@@ -53,7 +53,7 @@ def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
     open_closed_streams()
-    from keras_transformer.training.errors import TrainingError
+    from keras_transformer.checkpoints.errors import TrainingError
 
     try:
         (run,) = open_runs([args.run])

@@ -15,7 +15,7 @@ def open_runs(paths, weights=None):
     Raises:
         ValueError: one is no run, or it has no such weights.
     """
-    from keras_transformer.training.run_folder import RunFolder
+    from keras_transformer.checkpoints.run_folder import RunFolder
 
     runs = [RunFolder(path) for path in paths]
     for run in runs:
@@ -52,9 +52,9 @@ def refuse_run(config, run_dir, *, allowed=(), resume_from=None):
     Raises:
         ValueError: settings, corpus or folder are refused.
     """
-    from keras_transformer.data.training_data import check_training_data
+    from keras_transformer.batches.training_data import check_training_data
+    from keras_transformer.checkpoints.run_folder import RunFolder, check_unused
     from keras_transformer.training.resuming import check_names
-    from keras_transformer.training.run_folder import RunFolder, check_unused
 
     check_names(allowed, config)
     # The chief of several workers makes the folder while the others look.

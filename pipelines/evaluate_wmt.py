@@ -25,11 +25,11 @@ from startup import report_os_error
 
 def translated(args):
     """Translates with a run; returns systems, references, standard set and language."""
-    from keras_transformer.comparison import NamedLines
-    from keras_transformer.config import replace
-    from keras_transformer.data.corpus import dataset_names
-    from keras_transformer.data.sources import check_dataset
+    from keras_transformer.config.settings import replace
+    from keras_transformer.evaluation.report import NamedLines
     from keras_transformer.files import check_output, write_text
+    from keras_transformer.text.corpus import dataset_names
+    from keras_transformer.text.datasets import check_dataset
 
     if args.output:
         check_output(args.output)
@@ -45,7 +45,7 @@ def translated(args):
     else:
         threads = number_of_threads(args)  # quietly: TensorFlow Datasets imports TensorFlow, too
         name, source, targets, standard = text_of(args, data)
-    from keras_transformer.translator import Translator
+    from keras_transformer.translation.translator import Translator
 
     translator = Translator.load(args.runs, weights=weights, threads=threads)
     used = replace(translator.search, **search)
@@ -66,8 +66,8 @@ def translated(args):
 
 def text_of(args, data):
     """Returns name, source, list of references and standard set, or `None`, of what a run translates."""
-    from keras_transformer.data.corpus import open_split
-    from keras_transformer.standard_sets import load_standard_set
+    from keras_transformer.evaluation.test_sets import load_standard_set
+    from keras_transformer.text.corpus import open_split
 
     if args.test_set:
         standard = load_standard_set(args.test_set, data.source, data.target)
@@ -86,9 +86,9 @@ def text_of(args, data):
 
 def read(args):
     """Reads files; returns systems, references, standard set and language."""
-    from keras_transformer.comparison import NamedLines
-    from keras_transformer.data.text import read_lines
-    from keras_transformer.standard_sets import load_standard_set
+    from keras_transformer.evaluation.report import NamedLines
+    from keras_transformer.evaluation.test_sets import load_standard_set
+    from keras_transformer.text.lines import read_lines
 
     systems = [NamedLines(path, read_lines(path)) for path in args.hypothesis]
     if args.test_set:
@@ -114,7 +114,7 @@ def main(argv=None):
     args = parse_args(argv, __doc__)
     try:
         check(args)
-        from keras_transformer.comparison import compare
+        from keras_transformer.evaluation.report import compare
 
         systems, references, standard, language = (translated if args.runs else read)(args)
         if args.detokenize:
@@ -143,7 +143,7 @@ def main(argv=None):
 
 def detokenized(which, systems, references, language):
     """Returns systems and references with the tokens of one side or both joined."""
-    from keras_transformer.moses_text import detokenize
+    from keras_transformer.evaluation.moses import detokenize
 
     if not language:
         raise ValueError("--detokenize needs --target, such as --target de: Moses' rules are a language's")

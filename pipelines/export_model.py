@@ -28,8 +28,8 @@ def saved_model(args):
     """Writes a SavedModel; returns what is printed."""
     if args.long_lines == "split":
         raise ValueError("--long-lines split is not for a SavedModel: it cuts long lines. Leave it out")
-    from keras_transformer.config import replace
-    from keras_transformer.export.serving_files import curl_command, docker_command
+    from keras_transformer.config.settings import replace
+    from keras_transformer.export.serving import curl_command, docker_command
     from keras_transformer.export.settings import ServingSettings, checked_name
     from keras_transformer.export.versions import IDS, free_version
 
@@ -70,7 +70,7 @@ def saved_model(args):
 
 def ctranslate2(args):
     """Writes a model of CTranslate2's; returns what is printed."""
-    from keras_transformer.config import replace
+    from keras_transformer.config.settings import replace
     from keras_transformer.export.ctranslate2 import check_expressible, conversion_on_load, export_ctranslate2
     from keras_transformer.export.ctranslate2_translator import import_ctranslate2, search_notes
     from keras_transformer.files import check_new_folder
@@ -102,13 +102,13 @@ def keras_format(args):
     (run,) = open_runs([args.run], args.weights)
     search = search_settings(args, args.run)
     check_new_folder(args.out)
-    import_quietly("keras_transformer.export.keras_formats")
-    from keras_transformer.export.keras_formats import export_keras
+    import_quietly("keras_transformer.export.keras_files")
+    from keras_transformer.export.keras_files import export_keras
 
     options = {"weights": args.weights, "search": search, "weights_only": args.format == "weights"}
     path = export_keras(run, args.out, **options)
     return (
-        f"wrote {path}\nnext, in Python:\n  from keras_transformer.export.keras_formats import load_keras\n"
+        f"wrote {path}\nnext, in Python:\n  from keras_transformer.export.keras_files import load_keras\n"
         f"  model = load_keras({str(path)!r})"
     )
 

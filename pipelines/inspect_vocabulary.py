@@ -43,9 +43,9 @@ def main(argv=None, stdin=None):
     stdin = sys.stdin.buffer if stdin is None else stdin
     open_closed_streams()
     try:
-        from keras_transformer.data.inspection import inspect_vocabulary
-        from keras_transformer.data.text import iterate_lines, read_lines
-        from keras_transformer.data.vocabulary import load_tokenizer, load_tokenizers
+        from keras_transformer.text.lines import iterate_lines, read_lines
+        from keras_transformer.tokenizers.inspection import inspect_vocabulary
+        from keras_transformer.tokenizers.tokenizer_pair import load_tokenizer, load_tokenizers
 
         if os.path.isdir(args.vocabulary):
             tokenizer = getattr(load_tokenizers(args.vocabulary), args.side)

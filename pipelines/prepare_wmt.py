@@ -55,8 +55,8 @@ def parse_args(argv=None):
 
 def resolve(args):
     """Returns the `Config` that the command line asks for."""
-    from keras_transformer.config import Config, override, replace
-    from keras_transformer.data.sources import languages_of
+    from keras_transformer.config.settings import Config, override, replace
+    from keras_transformer.text.datasets import languages_of
 
     changes = {
         "dataset": args.dataset,
@@ -98,11 +98,11 @@ def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where a dataset needs TensorFlow
-    from keras_transformer.data.looking import draw_lengths, look
-    from keras_transformer.data.prepared import PreparedCorpus
-    from keras_transformer.data.preparing import prepare
-    from keras_transformer.data.sharding import UnfinishedError
-    from keras_transformer.data.vocabulary import read_tokenizers
+    from keras_transformer.batches.describe import draw_lengths, look
+    from keras_transformer.batches.prepared import PreparedCorpus
+    from keras_transformer.batches.preparing import prepare
+    from keras_transformer.batches.sharding import UnfinishedError
+    from keras_transformer.tokenizers.tokenizer_pair import read_tokenizers
 
     try:
         config = resolve(args)

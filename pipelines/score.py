@@ -71,8 +71,8 @@ def main(argv=None, stdin=None, stdout=None):
     stdout = sys.stdout.buffer if stdout is None else stdout
 
     def work():
-        from keras_transformer.data.streaming import stream_columns, stream_files
         from keras_transformer.files import check_output, written_atomically
+        from keras_transformer.text.streaming import stream_columns, stream_files
 
         open_runs([args.run], args.weights)
         files = [name for name in (args.source, args.target) if name]
@@ -80,7 +80,7 @@ def main(argv=None, stdin=None, stdout=None):
         if args.output:
             check_output(args.output, *files)
         import_quietly()
-        from keras_transformer.scoring import Scorer
+        from keras_transformer.translation.scorer import Scorer
 
         end_on_sigterm()
         limits = {"max_length": args.max_length, "batch_tokens": args.batch_tokens}
@@ -100,8 +100,8 @@ def main(argv=None, stdin=None, stdout=None):
 
 def _score(scorer, chunks, names, args, file):
     """Writes a line for every pair; returns the summary."""
-    from keras_transformer.score_lines import json_line, text_line
-    from keras_transformer.scoring import TooLongError
+    from keras_transformer.translation.score_lines import json_line, text_line
+    from keras_transformer.translation.scorer import TooLongError
 
     layer = scorer.choice.layer if args.alignment_layer is None else args.alignment_layer
     attention = {

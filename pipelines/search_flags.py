@@ -69,7 +69,7 @@ def search_settings(args, run):
     Raises:
         ValueError: a value is refused; the message has the range.
     """
-    from keras_transformer.config import from_dict, replace
+    from keras_transformer.config.settings import from_dict, replace
     from keras_transformer.files import unsealed
 
     settings = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
@@ -104,7 +104,7 @@ def number_of_threads(args):
     """
     if args.threads is not None and args.threads < 1:
         raise ValueError(f"`--threads` must be at least 1. Received: {args.threads}")
-    import_quietly("keras_transformer.translator", batches_at_once=args.threads != 1)
+    import_quietly("keras_transformer.translation.translator", batches_at_once=args.threads != 1)
     import tensorflow as tf
 
     if args.threads is None:

@@ -12,7 +12,7 @@ import threading
 READER_LEFT = 141  # what a shell says of `cat` when `head` has enough: 128 + SIGPIPE
 
 
-def import_quietly(module="keras_transformer.model", *, batches_at_once=False):
+def import_quietly(module="keras_transformer.model.transformer", *, batches_at_once=False):
     """Sets TensorFlow up and imports a module of the package without TensorFlow's chatter.
 
     CPUs without AVX-512 lose about a third of their speed unless oneDNN is asked for.

@@ -115,8 +115,8 @@ def resolve(args):
     Raises:
         ValueError: unknown preset or field, or a refused value.
     """
-    from keras_transformer.data.prepared import is_prepared, settings_of
-    from keras_transformer.presets import preset
+    from keras_transformer.batches.prepared import is_prepared, settings_of
+    from keras_transformer.config.presets import preset
 
     for name in ("source_vocab_size", "target_vocab_size"):
         if any(text.startswith(f"model.{name}") for text in args.set):
@@ -148,9 +148,9 @@ def _fitted(config, run_dir):
     import_quietly()
     import tensorflow as tf
 
-    from keras_transformer.data.training_data import corpus_size
-    from keras_transformer.presets import auto
-    from keras_transformer.training.run_folder import RunFolder
+    from keras_transformer.batches.training_data import corpus_size
+    from keras_transformer.checkpoints.run_folder import RunFolder
+    from keras_transformer.config.presets import auto
 
     if run_dir and os.path.exists(os.path.join(run_dir, "config.json")):
         run = RunFolder(run_dir)
@@ -177,9 +177,9 @@ def _fitted(config, run_dir):
 
 def _configured(config, args):
     """Returns a configuration with what the command line says."""
-    from keras_transformer.config import override
-    from keras_transformer.data.corpus import dataset_names
-    from keras_transformer.data.sources import languages_of
+    from keras_transformer.config.settings import override
+    from keras_transformer.text.corpus import dataset_names
+    from keras_transformer.text.datasets import languages_of
 
     data = {}
     if args.dataset:
@@ -227,12 +227,12 @@ def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
     open_closed_streams()
-    from keras_transformer.training.errors import TrainingError
+    from keras_transformer.checkpoints.errors import TrainingError
 
     try:
         config = resolve(args)
         if args.settings:
-            from keras_transformer.setting_texts import describe_settings
+            from keras_transformer.config.overrides import describe_settings
 
             print(describe_settings(config))
             return 0

@@ -93,9 +93,9 @@ def main(argv=None, stdin=None, stdout=None):
 
 def open_inputs(args, stdin, stack):
     """Returns the input and its lines of prefixes or `None`, opened or refused."""
-    from keras_transformer.data.text import LineReader
     from keras_transformer.files import check_output
-    from keras_transformer.line_stream import Input
+    from keras_transformer.text.lines import LineReader
+    from keras_transformer.translation.line_chunks import Input
 
     if args.output:
         check_output(args.output, *(name for name in (args.input, args.prefix_file) if name))
@@ -120,10 +120,10 @@ def open_output(args, stdout, stack):
 
 def translate(args, search, threads, source, prefixes, output):
     """Translates all lines, chunk by chunk."""
-    from keras_transformer.line_stream import LineChunks, is_regular_file
-    from keras_transformer.output_formats import json_line, moses_lines, text_lines
-    from keras_transformer.translation_progress import TranslationProgress
-    from keras_transformer.translator import Translator
+    from keras_transformer.translation.line_chunks import LineChunks, is_regular_file
+    from keras_transformer.translation.output_formats import json_line, moses_lines, text_lines
+    from keras_transformer.translation.progress import TranslationProgress
+    from keras_transformer.translation.translator import Translator
 
     translator = Translator.load(args.runs, weights=args.weights, threads=threads)
     write = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}

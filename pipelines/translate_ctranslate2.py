@@ -67,10 +67,10 @@ def main(argv=None, stdin=None, stdout=None):
 
 def translate(args, stdin, output):
     """Translates all lines, chunk by chunk."""
-    from keras_transformer.config import replace
+    from keras_transformer.config.settings import replace
     from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
-    from keras_transformer.line_stream import Input, LineChunks
-    from keras_transformer.output_formats import json_line, moses_lines, text_lines
+    from keras_transformer.translation.line_chunks import Input, LineChunks
+    from keras_transformer.translation.output_formats import json_line, moses_lines, text_lines
 
     translator = CTranslate2Translator(
         args.folder, inter_threads=args.inter_threads, intra_threads=args.intra_threads

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import sys
 
 import pytest
@@ -11,9 +12,14 @@ TESTS = pathlib.Path(__file__).parent
 sys.path[:0] = [
     str(TESTS.parent / "pipelines"),
     str(TESTS.parent / "benchmarks"),
-    str(TESTS / "training"),
-    str(TESTS / "docs"),
+    str(TESTS / "shared"),
 ]
+
+from tiny_runs import STEPS, TEXTS, Training  # noqa: E402
+
+from keras_transformer.checkpoints import RunFolder  # noqa: E402
+from keras_transformer.config import Config, DataConfig, ModelConfig, TrainingConfig  # noqa: E402
+from keras_transformer.tokenizers import SubwordTokenizer  # noqa: E402
 
 # Before TensorFlow starts, or never: strategies are tested on two logical devices.
 tf.config.set_logical_device_configuration(
@@ -43,3 +49,50 @@ def renames(monkeypatch):
     monkeypatch.setattr(os, "fsync", record_fsync)
     monkeypatch.setattr(os, "replace", record_replace)
     return found
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return SubwordTokenizer.train(TEXTS * 3, vocab_size=300)
+
+
+@pytest.fixture(scope="session")
+def config(tokenizer):
+    return Config(
+        model=ModelConfig(
+            source_vocab_size=tokenizer.vocab_size,
+            target_vocab_size=tokenizer.vocab_size,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            d_model=8,
+            d_ff=12,
+            num_heads=2,
+        ),
+        data=DataConfig(vocab_size=300, max_length=30, batch_tokens=400),
+        training=TrainingConfig(keep_checkpoints=3, average_last=2, warmup_steps=4),
+    )
+
+
+@pytest.fixture(scope="session")
+def saved(config, tokenizer, tmp_path_factory):
+    """A run folder with four saves, of which three are kept."""
+    path = tmp_path_factory.mktemp("saved") / "run"
+    run = RunFolder.create(path, config, tokenizer)
+    training = Training(run)
+    for step in STEPS:
+        training.save(step, seconds=10.0 * step)
+        run.append_history({"kind": "train", "step": step})
+    run.average(last=2)
+    return path
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    """A copy that a test may break; a run folder may be moved."""
+    return RunFolder(shutil.copytree(saved, tmp_path / "copy"))
+
+
+@pytest.fixture
+def new_run(config, tokenizer, tmp_path):
+    """The folder of a run that never trained."""
+    return RunFolder.create(tmp_path / "new", config, tokenizer)

@@ -15,8 +15,8 @@ import translate
 from command_line import Parser
 from other_words import TRAINING, TRANSLATING
 
-from keras_transformer.config import Config, override, to_json
-from keras_transformer.presets import PRESETS
+from keras_transformer.config.presets import PRESETS
+from keras_transformer.config.settings import Config, override, to_json
 
 PIPELINES = pathlib.Path(__file__).parents[1] / "pipelines"
 PROGRAMS = sorted(
@@ -275,9 +275,9 @@ def test_help_is_the_same_without_docstrings(program):
 
 
 def test_settings_are_described_without_docstrings():
-    text = "from keras_transformer.config import Config\n"
+    text = "from keras_transformer.config.settings import Config\n"
     text += (
-        "from keras_transformer.setting_texts import describe_settings\nprint(describe_settings(Config()))"
+        "from keras_transformer.config.overrides import describe_settings\nprint(describe_settings(Config()))"
     )
     outputs = [
         subprocess.run(

@@ -15,8 +15,8 @@ import pytest
 import readme_commands as found
 
 import keras_transformer
-from keras_transformer.config import Config, ModelConfig, override
-from keras_transformer.presets import PRESETS
+from keras_transformer.config.presets import PRESETS
+from keras_transformer.config.settings import Config, ModelConfig, override
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -152,7 +152,9 @@ def test_every_choice_of_the_model_has_its_row():
     listed = {option for options, *_ in rows_of_choices() for option in options}
     sizes = {"model.source_vocab_size", "model.target_vocab_size"}
     assert {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)} - sizes <= listed
-    differ = {name for name, *_ in keras_transformer.config.differences(Config(), PRESETS["t2t_base"])}
+    differ = {
+        name for name, *_ in keras_transformer.config.settings.differences(Config(), PRESETS["t2t_base"])
+    }
     assert differ - sizes <= listed
 
 

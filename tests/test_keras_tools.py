@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import ModelConfig, SpecialIds
-from keras_transformer.layers.attention import MultiHeadAttention
-from keras_transformer.layers.decoder import DecoderLayer
-from keras_transformer.layers.embedding import PositionalEmbedding
-from keras_transformer.layers.encoder import EncoderLayer
-from keras_transformer.model import Transformer
-from keras_transformer.presets import preset
+from keras_transformer.config.presets import preset
+from keras_transformer.config.settings import ModelConfig, SpecialIds
+from keras_transformer.model.layers.attention import MultiHeadAttention
+from keras_transformer.model.layers.decoder import DecoderLayer
+from keras_transformer.model.layers.embedding import PositionalEmbedding
+from keras_transformer.model.layers.encoder import EncoderLayer
+from keras_transformer.model.transformer import Transformer
 
 # Keras hands its variables to h5py in a way that NumPy 2 is about to refuse.
 saves_files = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

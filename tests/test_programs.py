@@ -17,12 +17,12 @@ import pytest
 import sacrebleu
 from sacrebleu.dataset import DATASETS
 
-from keras_transformer.config import SearchConfig, differences
-from keras_transformer.data.text import Pairs
-from keras_transformer.evaluation import corpus_scores
-from keras_transformer.presets import PRESETS
-from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.translator import Translator
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config.presets import PRESETS
+from keras_transformer.config.settings import SearchConfig, differences
+from keras_transformer.evaluation.bleu import corpus_scores
+from keras_transformer.text.lines import Pairs
+from keras_transformer.translation.translator import Translator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = [

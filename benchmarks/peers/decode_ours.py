@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import tensorflow as tf
 
-from keras_transformer.decoding import search_ids
+from keras_transformer.translation.ensemble import search_ids
 from peers.models_ours import SEARCH, build, shared_out
 from peers.timing import THREADS, parse_job, time_decoding
 

@@ -21,9 +21,9 @@ def write(size, folder, parameters):
     import keras
     import tensorflow as tf
 
+    from keras_transformer.checkpoints.tensor_files import by_path
+    from keras_transformer.export.graphs import ServedModel, ids_signature
     from keras_transformer.export.settings import ServingSettings
-    from keras_transformer.export.translating import ServedModel, ids_signature
-    from keras_transformer.training.tensor_files import by_path
     from peers.models_ours import SEARCH, build
 
     keras.utils.set_random_seed(0)

@@ -1,7 +1,7 @@
 """This package's `Transformer` (the paper's: post-norm, one matrix for both sides and the output)."""
 
-from keras_transformer.config import ModelConfig, SearchConfig
-from keras_transformer.model import Transformer
+from keras_transformer.config.settings import ModelConfig, SearchConfig
+from keras_transformer.model.transformer import Transformer
 from peers.work import ALPHA, BEAM_SIZE, DROPOUT, OUTPUT_LENGTH
 
 # An end of sentence is the last token, which `min_length` does not count.

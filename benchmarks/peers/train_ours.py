@@ -6,8 +6,8 @@ Variants: `static`, batches whose shape the graph knows; `xla`; `bfloat16`, a mi
 import keras
 import tensorflow as tf
 
-from keras_transformer.config import TrainingConfig
-from keras_transformer.training.fitting import compile_model
+from keras_transformer.config.settings import TrainingConfig
+from keras_transformer.training.fit import compile_model
 from peers.models_ours import build
 from peers.timing import parse_job, time_training
 from peers.work import BETA_1, BETA_2, EPSILON, SMOOTHING, training_batch

@@ -1,1 +1,11 @@
-"""Trained models in the formats of other programs."""
+"""Trained models in the formats of other programs: SavedModel, CTranslate2, Keras files."""
+
+from keras_transformer import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "loading": ("load_exported",),
+        "saved_model": ("export_saved_model",),
+    },
+)

@@ -9,7 +9,6 @@ import pathlib
 
 import numpy as np
 
-from keras_transformer.data.vocabulary import save_tokenizers
 from keras_transformer.export.ctranslate2_translator import (
     KIND,
     SPECIAL_TOKENS,
@@ -19,6 +18,7 @@ from keras_transformer.export.ctranslate2_translator import (
 from keras_transformer.export.facts import with_search, write_facts
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.files import folder_written_atomically
+from keras_transformer.tokenizers.tokenizer_pair import save_tokenizers
 
 QUANTIZATIONS = ("float32", "int16", "int8")
 
@@ -194,7 +194,7 @@ def _positions(embedding, number):
     """
     if embedding.positions == "learned":
         return _array(embedding.position_embeddings)
-    from keras_transformer.layers.embedding import (
+    from keras_transformer.model.layers.embedding import (
         sinusoids,
     )  # Keras: a program refuses before it waits for that
 

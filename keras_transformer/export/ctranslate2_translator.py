@@ -5,13 +5,13 @@ import logging
 import pathlib
 import shlex
 
-from keras_transformer.config import SearchConfig, replace
-from keras_transformer.data.text import one_line
-from keras_transformer.data.vocabulary import load_tokenizers
+from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.export.facts import read_facts
 from keras_transformer.export.manifest import check_manifest
-from keras_transformer.long_lines import encode_texts, joint
-from keras_transformer.translation import BLANK, NBest, Translation, joined
+from keras_transformer.text.lines import one_line
+from keras_transformer.tokenizers.tokenizer_pair import load_tokenizers
+from keras_transformer.translation.long_lines import encode_texts, joint
+from keras_transformer.translation.results import BLANK, NBest, Translation, joined
 
 logger = logging.getLogger(__name__)
 

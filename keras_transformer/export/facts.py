@@ -4,8 +4,8 @@ import dataclasses
 import json
 import pathlib
 
-from keras_transformer.config import replace
-from keras_transformer.version import VERSION
+from keras_transformer import __version__
+from keras_transformer.config.settings import replace
 
 FACTS = "keras_transformer.json"
 
@@ -43,7 +43,7 @@ def write_facts(folder, kind, config, *, weights, versions, **more):
         "languages": {"source": config.data.source, "target": config.data.target},
         "model": dataclasses.asdict(config.model),
         "search": dataclasses.asdict(config.search),
-        "made_with": {"keras_transformer": VERSION, **versions},
+        "made_with": {"keras_transformer": __version__, **versions},
         **more,
     }
     (pathlib.Path(folder) / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

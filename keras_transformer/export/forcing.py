@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer_base import SPACE
 from keras_transformer.export.chunks import Output, in_chunks
+from keras_transformer.tokenizers.base import SPACE
 
 
 def pair_signatures(served, tokenizers, choice):

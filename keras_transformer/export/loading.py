@@ -5,11 +5,11 @@ import pathlib
 
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer_base import import_tensorflow_text
 from keras_transformer.export.manifest import check_manifest
 from keras_transformer.export.model_card import CARD
 from keras_transformer.export.versions import versions
 from keras_transformer.files import without_wildcards
+from keras_transformer.tokenizers.base import import_tensorflow_text
 
 
 def load_exported(path):

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import pathlib
 
-from keras_transformer.version import VERSION
+from keras_transformer import __version__
 
 CARD = "assets.extra/model_card.json"
 TEXT = "assets.extra/model_card.md"
@@ -60,7 +60,7 @@ def make_card(run, settings, *, name, weights, num_parameters, versions, licence
             "tokens": settings.max_tokens(config.model),
         },
         "licence": {key: licences.get(key) or NOT_STATED for key in ("model", "data")},
-        "made_with": {"keras_transformer": VERSION, **versions},
+        "made_with": {"keras_transformer": __version__, **versions},
     }
 
 

@@ -5,18 +5,18 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer_base import import_tensorflow_text
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.checkpoints.tensor_files import by_path
 from keras_transformer.export.forcing import pair_signatures
+from keras_transformer.export.graphs import ServedModel, ids_signature, text_signatures
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.export.model_card import make_card, write_card
-from keras_transformer.export.serving_files import write_batching
+from keras_transformer.export.serving import write_batching
 from keras_transformer.export.settings import ServingSettings, checked_name
-from keras_transformer.export.translating import ServedModel, ids_signature, text_signatures
 from keras_transformer.export.uninterrupted import uninterrupted
 from keras_transformer.export.versions import IDS, new_version
 from keras_transformer.export.warmup import import_serving, warmup_texts, write_warmup
-from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.training.tensor_files import by_path
+from keras_transformer.tokenizers.base import import_tensorflow_text
 
 # A frozen graph is one protocol buffer, which must be smaller than two gigabytes.
 _MAX_FROZEN_BYTES = 1_900_000_000

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 
-from keras_transformer.config import SearchConfig
+from keras_transformer.config.settings import SearchConfig
 
 INPUTS = ("alpha", "extra_length")
 # Caches and logits that one batch may hold at once: two gigabytes of float32.

@@ -2,8 +2,8 @@
 
 import json
 
-from keras_transformer.config import replace
-from keras_transformer.data.feeding import training_batches
+from keras_transformer.batches.feeding import training_batches
+from keras_transformer.config.settings import replace
 
 # Settings that number the batches of the same pairs; the pairs have a SHA-256.
 _CUT = ("batch_tokens", "padding", "max_shapes", "subword_dropout")

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.batching import id_dataset
-from keras_transformer.training.errors import OutOfMemoryError
+from keras_transformer.batches.token_batches import id_dataset
+from keras_transformer.checkpoints.errors import OutOfMemoryError
 from keras_transformer.training.memory import largest_shape, out_of_memory_message
 
 

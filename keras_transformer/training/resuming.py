@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import re
 
-from keras_transformer import config as configs
+from keras_transformer.config import settings as configs
 from keras_transformer.files import write_text
 
 CORPUS_SUM = "corpus.sha256"

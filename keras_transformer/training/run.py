@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.data.text import Pairs
-from keras_transformer.evaluation import Scores, corpus_scores
-from keras_transformer.scoring import Scorer
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.evaluation.bleu import Scores, corpus_scores
+from keras_transformer.text.lines import Pairs
+from keras_transformer.training.devices import is_lost_worker, lost_worker, place
 from keras_transformer.training.early_stopping import early_stopping_reason
-from keras_transformer.training.fitting import fit_session
-from keras_transformer.training.opening import open_session
-from keras_transformer.training.placement import is_lost_worker, lost_worker, place
-from keras_transformer.training.run_folder import RunFolder
+from keras_transformer.training.fit import fit_session
+from keras_transformer.training.session import open_session
 from keras_transformer.training.signals import Signals
-from keras_transformer.translator import Translator
+from keras_transformer.translation.scorer import Scorer
+from keras_transformer.translation.translator import Translator
 
 
 class Result(NamedTuple):

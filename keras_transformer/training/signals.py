@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from keras_transformer.training.errors import StoppedError
+from keras_transformer.checkpoints.errors import StoppedError
 
 EXIT_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 143}
 AGAIN_SECONDS = 1.0

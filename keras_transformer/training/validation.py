@@ -5,7 +5,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.evaluation import bleu_scorer
+from keras_transformer.evaluation.bleu import bleu_scorer
 from keras_transformer.training.early_stopping import early_stopping_reason
 
 MEASURES = ("loss", "token_accuracy", "perplexity")

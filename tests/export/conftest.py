@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig
-from keras_transformer.data.tokenizer import SubwordTokenizer
-from keras_transformer.data.vocabulary import Tokenizers
-from keras_transformer.data.wordpiece import WordPieceTokenizer
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig
 from keras_transformer.export.loading import load_exported
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.settings import ServingSettings
-from keras_transformer.model import Transformer
-from keras_transformer.scoring import Scorer
-from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.translator import Translator
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
+from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
+from keras_transformer.translation.scorer import Scorer
+from keras_transformer.translation.translator import Translator
 
 TEXTS = [
     "The dog reads a text.",

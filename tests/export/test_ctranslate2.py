@@ -17,11 +17,8 @@ import numpy as np
 import pytest
 import translate_ctranslate2
 
-from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, SpecialIds
-from keras_transformer.data.tokenizer import SubwordTokenizer
-from keras_transformer.data.vocabulary import Tokenizers
-from keras_transformer.data.wordpiece import WordPieceTokenizer
-from keras_transformer.decoding import Models
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, SpecialIds
 from keras_transformer.export.ctranslate2 import (
     check_expressible,
     conversion_on_load,
@@ -36,11 +33,14 @@ from keras_transformer.export.ctranslate2_translator import (
     vocabulary_tokens,
 )
 from keras_transformer.export.manifest import write_manifest
-from keras_transformer.forced import ForcedPass
-from keras_transformer.model import Transformer
-from keras_transformer.search import Hypotheses, Rules, Step, beam_search, greedy_search
-from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.translator import Translator
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
+from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
+from keras_transformer.translation.beam_search import Hypotheses, Rules, Step, beam_search, greedy_search
+from keras_transformer.translation.ensemble import Models
+from keras_transformer.translation.forced_decoding import ForcedPass
+from keras_transformer.translation.translator import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs pip install -e '.[ctranslate2]'")
 

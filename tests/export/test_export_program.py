@@ -14,7 +14,7 @@ import export_model
 import pytest
 
 from keras_transformer.export.loading import load_exported
-from keras_transformer.export.serving_files import curl_command, docker_command
+from keras_transformer.export.serving import curl_command, docker_command
 from keras_transformer.export.uninterrupted import uninterrupted
 
 # Keras copies variables in a way that NumPy 2 warns of.

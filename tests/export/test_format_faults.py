@@ -19,10 +19,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.config import Config, DataConfig, ModelConfig, TrainingConfig, replace
-from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config.settings import Config, DataConfig, ModelConfig, TrainingConfig, replace
 from keras_transformer.export.ctranslate2 import export_ctranslate2
-from keras_transformer.export.keras_formats import (
+from keras_transformer.export.keras_files import (
     FILES,
     export_keras,
     load_keras,
@@ -31,8 +31,8 @@ from keras_transformer.export.keras_formats import (
 )
 from keras_transformer.export.manifest import MANIFEST, write_manifest
 from keras_transformer.files import folder_written_atomically
-from keras_transformer.model import Transformer
-from keras_transformer.training.run_folder import RunFolder
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 
 # Keras copies variables in a way that NumPy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -119,7 +119,7 @@ def test_the_program_exports_both(kind, run, tmp_path, capsys):
 def test_keras_alone_loads_the_file_in_a_fresh_process(run, tmp_path):
     out = export_keras(run, tmp_path / "out", weights="last")
     code = (
-        "import keras, keras_transformer.model\n"
+        "import keras, keras_transformer.model.transformer\n"
         f"model = keras.saving.load_model({str(out / 'model.keras')!r})\n"
         "print(type(model).__name__, model.count_params())"
     )

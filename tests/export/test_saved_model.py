@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.alignment import AlignmentChoice, hard_alignment, soft_alignment
-from keras_transformer.config import ModelConfig, SearchConfig, replace
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.checkpoints.tensor_files import by_path
+from keras_transformer.config.settings import ModelConfig, SearchConfig, replace
 from keras_transformer.export.chunks import Output, in_chunks
 from keras_transformer.export.forcing import pair_signatures
+from keras_transformer.export.graphs import ServedModel
 from keras_transformer.export.model_card import make_card, write_card
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.settings import ServingSettings
-from keras_transformer.export.translating import ServedModel
 from keras_transformer.export.versions import new_version, versions
-from keras_transformer.model import Transformer
-from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.training.tensor_files import by_path
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.translation.alignment import AlignmentChoice, hard_alignment, soft_alignment
 
 SIGNATURES = ["alignment", "score", "serving_default", "translate_ids", "translate_nbest"]
 

@@ -9,8 +9,8 @@ import pytest
 
 
 def call(program, number):
-    """Runs a program of this folder; returns what it printed."""
-    command = [sys.executable, str(processes.ROOT / "tests" / "training" / program), str(number)]
+    """Runs a program of `tests/shared`; returns what it printed."""
+    command = [sys.executable, str(processes.ROOT / "tests" / "shared" / program), str(number)]
     done = subprocess.run(command, capture_output=True, text=True, env=processes.environment(), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.config import TrainingConfig
+from keras_transformer.config.settings import TrainingConfig
 from keras_transformer.training.early_stopping import early_stopping_reason
 
 NAN = float("nan")

@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import Config, ModelConfig, override
+from keras_transformer.config.settings import Config, ModelConfig, override
 from keras_transformer.training.memory import estimate_bytes, largest_shape, out_of_memory_message
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -40,8 +40,8 @@ Hint: If you want to see a list of allocated tensors when OOM happens, add repor
 MEASURE = """
 import json, resource, sys
 import numpy as np
-from keras_transformer.config import ModelConfig
-from keras_transformer.model import Transformer
+from keras_transformer.config.settings import ModelConfig
+from keras_transformer.model.transformer import Transformer
 
 shape, sizes, precision = json.loads(sys.argv[1])
 model = Transformer(ModelConfig(**sizes), dtype=precision)

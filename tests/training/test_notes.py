@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from keras_transformer.config import Config, override
-from keras_transformer.presets import preset
-from keras_transformer.schedules import TransformerSchedule
+from keras_transformer.config.presets import preset
+from keras_transformer.config.settings import Config, override
+from keras_transformer.model.schedule import TransformerSchedule
 from keras_transformer.training.notes import depth_note, learning_rate_note, time_note, warmup_note
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import Config, DataConfig, SpecialIds
-from keras_transformer.data.batching import TokenBatches
-from keras_transformer.data.feeding import training_batches
-from keras_transformer.data.sequences import IdPairs, Sequences, flatten
+from keras_transformer.batches.feeding import training_batches
+from keras_transformer.batches.ids import IdPairs, Sequences, flatten
+from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.config.settings import Config, DataConfig, SpecialIds
 from keras_transformer.training.position import numbering, position_after_change, restored_position
 
 

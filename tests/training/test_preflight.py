@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import SpecialIds, replace
-from keras_transformer.data.batching import TokenBatches
-from keras_transformer.data.sequences import IdPairs, Sequences, flatten
-from keras_transformer.metrics import Tally
-from keras_transformer.model import Transformer
+from keras_transformer.batches.ids import IdPairs, Sequences, flatten
+from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.checkpoints.errors import OutOfMemoryError
+from keras_transformer.config.settings import SpecialIds, replace
+from keras_transformer.model.metrics import Tally
+from keras_transformer.model.transformer import Transformer
 from keras_transformer.training import preflight
-from keras_transformer.training.errors import OutOfMemoryError
-from keras_transformer.training.placement import Placement, mirrored
+from keras_transformer.training.devices import Placement, mirrored
 
 
 def make_batches():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.schedules import TransformerSchedule
+from keras_transformer.model.schedule import TransformerSchedule
 from keras_transformer.training import clock as clocks
 from keras_transformer.training.clock import Clock
 from keras_transformer.training.events import Events

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from keras_transformer import config as configs
-from keras_transformer.config import replace, to_json
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config import settings as configs
+from keras_transformer.config.settings import replace, to_json
 from keras_transformer.training.resuming import CORPUS_SUM, FIXED, FREE, continue_with
-from keras_transformer.training.run_folder import RunFolder
 
 SUM, OTHER_SUM = "a" * 64, "b" * 64
 

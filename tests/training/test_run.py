@@ -16,15 +16,17 @@ import sacrebleu
 import tensorflow as tf
 from tiny_runs import flip_a_byte
 
-from keras_transformer import config as configs
-from keras_transformer.config import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
-from keras_transformer.data.portions import Portions
-from keras_transformer.scoring import Scorer
-from keras_transformer.training import clock, fitting, steering
-from keras_transformer.training.errors import OutOfMemoryError, StoppedError
+from keras_transformer.batches.device_batches import Portions
+from keras_transformer.checkpoints.errors import OutOfMemoryError, StoppedError
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config import settings as configs
+from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
+from keras_transformer.training import clock
+from keras_transformer.training import fit as fitting
+from keras_transformer.training import saving as steering
 from keras_transformer.training.run import report, train
-from keras_transformer.training.run_folder import RunFolder
-from keras_transformer.translator import Translator
+from keras_transformer.translation.scorer import Scorer
+from keras_transformer.translation.translator import Translator
 
 NOUNS = {"dog": "Hund", "man": "Mann", "fox": "Fuchs", "king": "König", "baker": "Bäcker"}
 VERBS = {"sees": "sieht", "hears": "hört", "helps": "hilft", "knows": "kennt"}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.config import ModelConfig
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.losses import LabelSmoothedCrossEntropy
-from keras_transformer.metrics import Perplexity, Tally, TokenAccuracy
-from keras_transformer.model import Transformer
-from keras_transformer.training.optimizers import Adam
-from keras_transformer.training.placement import mirrored
+from keras_transformer.config.settings import ModelConfig
+from keras_transformer.model.layers.dropout import Dropout
+from keras_transformer.model.loss import LabelSmoothedCrossEntropy
+from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
+from keras_transformer.model.optimizer import Adam
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.training.devices import mirrored
 
 VOCAB, PAD, BOS, EOS = 23, 0, 1, 2
 SOURCE_LEN, TARGET_LEN = 6, 7

@@ -2,7 +2,7 @@
 
 import types
 
-from keras_transformer.config import Config, DataConfig, DeviceConfig, ModelConfig, TrainingConfig
+from keras_transformer.config.settings import Config, DataConfig, DeviceConfig, ModelConfig, TrainingConfig
 from keras_transformer.training.memory import estimate_bytes
 from keras_transformer.training.summary import summarize
 

@@ -6,15 +6,15 @@ import pytest
 import sacrebleu
 import tensorflow as tf
 
-from keras_transformer.config import SearchConfig, replace
-from keras_transformer.data.text import Pairs
-from keras_transformer.data.tokenizer import SubwordTokenizer
+from keras_transformer.config.settings import SearchConfig, replace
+from keras_transformer.text.lines import Pairs
+from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.training import validation as validations
 from keras_transformer.training.clock import Clock
 from keras_transformer.training.events import Events
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.validation import Validation, ValidationSearch
-from keras_transformer.translator import Translator
+from keras_transformer.translation.translator import Translator
 
 TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text.", "der Hund | die Katze"]
 PAIRS = Pairs(

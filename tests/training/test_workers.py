@@ -225,7 +225,7 @@ sys.path[:0] = [{pipelines!r}]
 import train_wmt
 from startup import import_quietly
 import_quietly()
-from keras_transformer.training import steering
+from keras_transformer.training import saving as steering
 end = steering.Saving.on_train_end
 def on_train_end(self, logs=None):
     end(self, logs)

@@ -1,0 +1,16 @@
+"""What the notebooks measure and draw: heads, alignments, costs."""
+
+from keras_transformer import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ablation": ("without_heads",),
+        "complexity": (
+            "products",
+            "reach",
+        ),
+        "heads": ("attention_maps",),
+        "ibm1": ("sure_links",),
+    },
+)

@@ -1,0 +1,189 @@
+"""The weights that a run delivers: the mean, the last or the best, whichever validates best."""
+
+import json
+import math
+import sys
+from typing import NamedTuple
+
+from keras_transformer.checkpoints import tensor_files
+from keras_transformer.checkpoints.averaging import missing_note, steps_text
+from keras_transformer.checkpoints.best import ranked_steps
+
+FINAL = "final/weights"  # path within the run folder
+
+
+class Candidate(NamedTuple):
+    """Weights that may be delivered.
+
+    Attributes:
+        name: `"averaged"`, `"last"` or `"best"`.
+        steps: list of int, of the states that they are made of.
+        figures: dict, their validation: `loss`, and `bleu` where it is measured; empty where
+            they were not validated.
+        prefix: path of their files.
+    """
+
+    name: str
+    steps: list
+    figures: dict
+    prefix: object
+
+    def __str__(self):
+        number = len(self.steps)
+        label = f"{self.name} (step {self.steps[0]})"
+        if self.name == "averaged":
+            of = f"{number} checkpoints (steps" if number > 1 else "1 checkpoint (step"
+            label = f"mean of {of} {steps_text(self.steps)})"
+        if not self.figures:
+            return f"{label}: not validated"
+        bleu = f", BLEU {self.figures['bleu']:.2f}" if "bleu" in self.figures else ""
+        return f"{label}: validation loss {self.figures['loss']:.3f}{bleu}"
+
+
+def ranked(candidates, by):
+    """Returns candidates, the best first; of equal ones that of the lower loss, else in the order given.
+
+    Args:
+        candidates: list of `Candidate`.
+        by: `"loss"` (lower is better) or `"bleu"` (higher). Without a finite one a candidate
+            comes after those that have one.
+    """
+
+    def rank(candidate, by):
+        value = candidate.figures.get(by, math.nan)
+        return (value if by == "loss" else -value) if math.isfinite(value) else math.inf
+
+    # Early in training, a BLEU of 0 says nothing.
+    return sorted(candidates, key=lambda candidate: (rank(candidate, by), rank(candidate, "loss")))
+
+
+def deliver(run, model, placement, measure):
+    """Averages, validates the average, and keeps the best of average, last and best as `final`.
+
+    All workers of a run call it, when training has ended. What is delivered already, at this
+    step, stays where its files are whole; it is made anew where they are not, which is said.
+    Best weights whose files are damaged give way to the next.
+
+    Args:
+        run: `RunFolder`.
+        model: the trained `Transformer`; it may hold the average afterwards.
+        placement: `Placement`.
+        measure: function of no argument that validates the weights which the model has: dict of
+            figures, or `None` where a signal interrupted it. Nothing is delivered then.
+
+    Raises:
+        ValueError: a state that it needs is damaged.
+        StorageError: there is no room.
+    """
+    step = int(model.optimizer.iterations.numpy())
+    if placement.gather(int(run.writes and _is_delivered(run, step)))[0]:
+        return
+    chosen = run.average_at_end() if run.writes else None
+    if placement.gather(len(chosen.steps) if chosen else 0)[0]:
+        # The chief has written what the others read.
+        run.load_weights(model, "averaged")
+        figures = measure()
+        if figures is None:
+            return
+    if not run.writes:
+        return
+    candidates = _stored(run, step)
+    if chosen.steps:
+        prefix = run.path / "averaged" / f"last-{run.config.training.average_last}"
+        candidates.insert(0, Candidate("averaged", chosen.steps, figures, prefix))
+    candidates = ranked(candidates, run.config.training.best_by)
+    while True:
+        record = {
+            "kind": "final",
+            "step": step,
+            "weights": candidates[0].name,
+            "candidates": {each.name: {"steps": each.steps, **each.figures} for each in candidates},
+        }
+        try:
+            _write(candidates[0].prefix, run.path / FINAL, record)
+            break
+        except tensor_files.DamagedError as error:
+            if len(candidates) == 1:
+                raise tensor_files.DamagedError(
+                    f"{error}. No other weights are whole: put the folder `checkpoints` back from a copy"
+                ) from error
+            print(f"{error}; left out of the delivery", file=sys.stderr, flush=True)
+            del candidates[0]
+    run.append_history(record)
+    if note := missing_note(run.path / "checkpoints", chosen):
+        print(note, file=sys.stderr, flush=True)
+    print(_told(candidates, chosen, run.config.training), flush=True)
+
+
+def read_final(path):
+    """Returns what was delivered, as `deliver` records it; `None` where nothing was.
+
+    Args:
+        path: run folder.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    prefix = path / FINAL
+    if not tensor_files.exists(prefix):
+        return None
+    return json.loads(tensor_files.read(prefix, "record")["json"].item())
+
+
+def _is_delivered(run, step):
+    kinds = {record["kind"] for record in run.read_history() if record.get("step") == step}
+    if "final" not in kinds:
+        # Runs of earlier versions were tested, and delivered their average.
+        return "test" in kinds
+    prefix = run.path / FINAL
+    try:
+        if tensor_files.exists(prefix):
+            tensor_files.verify(prefix)
+            return True
+        why = f"{prefix}: missing"
+    except tensor_files.DamagedError as error:
+        why = str(error)
+    print(f"{why}. The delivered weights are made anew", file=sys.stderr, flush=True)
+    return False
+
+
+def _stored(run, step):
+    """The last weights and, where others validated better, the best ones of which there is a state."""
+    history = run.read_history()
+    # What is validated twice counts as it did the last time.
+    figures = {
+        record["step"]: {name: record[name] for name in ("loss", "bleu") if name in record}
+        for record in history
+        if record["kind"] == "validation"
+    }
+    found = [Candidate("last", [step], figures.get(step, {}), run.path / "checkpoints" / f"step-{step}")]
+    for best in ranked_steps(history, run.config.training.best_by):
+        prefixes = [run.path / folder / f"step-{best}" for folder in ("best", "checkpoints")]
+        prefix = next((prefix for prefix in prefixes if tensor_files.exists(prefix)), None)
+        if prefix:
+            return found if best == step else [*found, Candidate("best", [best], figures[best], prefix)]
+    return found
+
+
+def _write(prefix, target, record):
+    import tensorflow as tf
+
+    values = tensor_files.read(prefix, "weights")
+    weights = {name: tf.Variable(value, trainable=False) for name, value in values.items()}
+    # In the same file: weights and record are of one delivery.
+    text = tf.Variable(json.dumps(record), trainable=False)
+    tensor_files.write({"weights": weights, "record": {"json": text}}, target)
+
+
+def _told(candidates, chosen, training):
+    others = "".join(f"; {candidate}" for candidate in candidates[1:])
+    line = f"delivered weights: {candidates[0]}{others}"
+    if chosen.steps:
+        return line
+    every = f"training.checkpoint_every_steps={training.checkpoint_every_steps}"
+    if not training.checkpoint_every_steps:
+        every = f"training.checkpoint_every_minutes={training.checkpoint_every_minutes:g}"
+    return (
+        f"{line}. Nothing was averaged: no checkpoint was saved on schedule ({every}) after the warm-up "
+        f"(training.warmup_steps={training.warmup_steps})"
+    )

@@ -1,0 +1,353 @@
+"""TensorFlow checkpoint files: complete or invisible, and whole or refused.
+
+The files of a prefix are PREFIX.index and PREFIX.data-*. They appear by renaming, the index
+last: without its index a prefix does not exist. Every tensor has a checksum, and all of them
+are looked at before a value is used.
+
+TensorFlow is imported by what reads and writes tensors, not by what looks for files: a program may so refuse
+a run that is not there at once.
+
+A tree is what is written: {part: {name: tf.Variable}} or {part: tf.Variable}.
+"""
+
+import contextlib
+import errno
+import os
+import pathlib
+import re
+import shutil
+
+import numpy as np
+
+from keras_transformer.checkpoints.errors import StorageError
+from keras_transformer.files import FULL, why_not_written, without_wildcards
+
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class DamagedError(ValueError):
+    """Files that are not as they were written."""
+
+
+def exists(prefix):
+    """Whether there are files of `prefix`, whole or not."""
+    return _index(prefix).exists()
+
+
+def steps_in(folder):
+    """Returns the N of every `step-N` in a folder, ascending."""
+    return sorted(
+        int(path.stem.removeprefix("step-"))
+        for path in pathlib.Path(folder).glob("step-*.index")
+        if path.stem.removeprefix("step-").isdecimal()
+    )
+
+
+def by_path(variables, owner=None):
+    """Returns {path: tf.Variable} of Keras or TensorFlow variables.
+
+    Args:
+        variables: list of `keras.Variable` or `tf.Variable` with a `path`.
+        owner: stands for the path's first part, as Keras numbers it.
+
+    Raises:
+        ValueError: two have the same path.
+    """
+    import keras
+
+    found = {}
+    for variable in variables:
+        name = variable.path
+        if owner is not None:
+            name = f"{owner}/{name.partition('/')[2]}"
+        if name in found:
+            raise ValueError(f"Two variables have the path {name!r}.")
+        found[name] = variable.value if isinstance(variable, keras.Variable) else variable
+    return found
+
+
+def flat(tree):
+    """Returns {"part" or "part/name": tf.Variable} of a tree."""
+    found = {}
+    for part, value in tree.items():
+        if isinstance(value, dict):
+            found.update({f"{part}/{name}": variable for name, variable in value.items()})
+        else:
+            found[part] = value
+    return found
+
+
+def write(tree, prefix, *, kept=""):
+    """Writes a tree; until all of it is written, what `prefix` held before is there.
+
+    Args:
+        tree: variables to write.
+        prefix: path; its folder is made.
+        kept: sentence for the error, about what is still there.
+
+    Raises:
+        StorageError: there is no room or no permission; nothing of it is left behind.
+    """
+    import tensorflow as tf
+
+    prefix = pathlib.Path(prefix)
+    temporary = prefix.with_name(f"{prefix.name}_temp")
+    size = sum(variable.shape.num_elements() * variable.dtype.size for variable in flat(tree).values())
+    with storing(prefix, size=size, kept=kept):
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            # Not the folders above: where the run was renamed they would begin another one.
+            prefix.parent.mkdir(exist_ok=True)
+            temporary.mkdir()
+            tf.train.Checkpoint(**tree).write(str(temporary / prefix.name))
+            written = sorted(temporary.glob(f"{prefix.name}.*"))
+            for path in written:
+                _to_disk(path)
+            delete(prefix)
+            for path in written:  # the index is the last one in alphabetical order
+                os.replace(path, prefix.with_name(path.name))
+            _to_disk(prefix.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def storing(path, *, size=0, kept=""):
+    """Turns failures to write `path` into a `StorageError` of one line.
+
+    Args:
+        path: what is being written.
+        size: bytes it needs; 0 where that is not worth saying.
+        kept: sentence about what is still there.
+    """
+    import tensorflow as tf
+
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        failed = _as_os_error(error)
+        reason, remedy = why_not_written(failed, path)
+        room = ""
+        if size and failed.errno in FULL:
+            room = f"It needs {size / 1e6:,.1f} MB"
+            room += f", {_free(path) / 1e6:,.1f} MB are free." if failed.errno == errno.ENOSPC else "."
+        said = [f"{path}: cannot be written: {reason}.", room, kept, remedy]
+        raise StorageError(" ".join(filter(None, said))) from error
+
+
+def _as_os_error(error):
+    """What the system said, of an error of TensorFlow's."""
+    if isinstance(error, OSError):
+        return error
+    reason = _reason(error)
+    # TensorFlow's classes tell less than the words of the system, which end the message.
+    words = reason.rpartition("; ")[2]
+    number = next((number for number in errno.errorcode if os.strerror(number) == words), None)
+    return OSError(reason) if number is None else OSError(number, words)
+
+
+def load(tree, prefix, *, optional=()):
+    """Reads a tree. Checksums, names, shapes and dtypes are all compared before anything changes.
+
+    Args:
+        tree: variables to fill.
+        prefix: path.
+        optional: parts, or beginnings of names, that may be missing on either side.
+
+    Returns:
+        set of str, the names (as `flat` has them) that the files hold.
+
+    Raises:
+        DamagedError: the files are not whole.
+        ValueError: they hold something else.
+    """
+    import tensorflow as tf
+
+    wanted = flat(tree)
+    with _opened(prefix) as (reader, stored, plain):
+        _check_alike(prefix, wanted, stored, optional)
+        for key, _, _ in stored.values():
+            _tensor(reader, prefix, key)
+        # Without `expect_partial`, what is left over is listed when Python ends.
+        tf.train.Checkpoint(**tree).read(plain).expect_partial()
+    return set(stored)
+
+
+def _check_alike(prefix, wanted, stored, optional):
+    for name in sorted({*wanted, *stored}):
+        if name not in wanted or name not in stored:
+            if not name.startswith(tuple(optional)):
+                has, lacks = ("file", "run") if name in stored else ("run", "file")
+                raise ValueError(f"{prefix}: of another model: the {has} has {name}, the {lacks} has not")
+            continue
+        variable, (_, shape, dtype) = wanted[name], stored[name]
+        _check_same(prefix, name, (shape, dtype), (variable.shape.as_list(), variable.dtype))
+
+
+def verify(prefix):
+    """Looks at every checksum.
+
+    Raises:
+        DamagedError: the files are not whole.
+    """
+    with _opened(prefix) as (reader, stored, _):
+        for key, _, _ in stored.values():
+            _tensor(reader, prefix, key)
+
+
+def names_of(prefix):
+    """Returns the set of names that the files of `prefix` hold.
+
+    Raises:
+        DamagedError: the index is not whole.
+    """
+    with _opened(prefix) as (_, stored, _):
+        return set(stored)
+
+
+def read(prefix, part):
+    """Returns {name: NumPy array} of one part of a tree; empty where there is no such part.
+
+    Raises:
+        DamagedError: the files are not whole.
+    """
+    with _opened(prefix) as (reader, stored, _):
+        return {
+            name.removeprefix(f"{part}/"): _tensor(reader, prefix, key)
+            for name, (key, _, _) in stored.items()
+            if name.startswith(f"{part}/")
+        }
+
+
+def assign(variables, values, prefix):
+    """Puts values into variables, all or none.
+
+    Args:
+        variables: {name: tf.Variable}.
+        values: {name: NumPy array}; they are cast.
+        prefix: where the values are from, for the error.
+
+    Raises:
+        ValueError: names or shapes differ.
+    """
+    for name in sorted({*variables, *values}):
+        if name not in variables or name not in values:
+            has, lacks = ("file", "model") if name in values else ("model", "file")
+            raise ValueError(f"{prefix}: of another model: the {has} has {name}, the {lacks} has not")
+        _check_same(prefix, name, list(values[name].shape), variables[name].shape.as_list())
+    for name, variable in variables.items():
+        variable.assign(values[name].astype(variable.dtype.as_numpy_dtype))
+
+
+def delete(prefix):
+    """Removes the files of `prefix`, the index first; it may be missing."""
+    _index(prefix).unlink(missing_ok=True)
+    for path in _files(prefix):
+        path.unlink()
+
+
+def move(prefix, folder):
+    """Moves the files of `prefix` into a folder, which is made."""
+    folder.mkdir(exist_ok=True)
+    for path in _files(prefix):
+        os.replace(path, folder / path.name)
+
+
+def clean(folder, *, kept=()):
+    """Removes what a killed process left in a folder.
+
+    Args:
+        folder: path; it may be missing.
+        kept: names of prefixes that are left alone.
+    """
+    folder = pathlib.Path(folder)
+    for pattern in ("*_temp*", ".*.tmp", "checkpoint.tmp*"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in folder.glob("*.data-*"):
+        name = path.name.rpartition(".data-")[0]
+        if name not in kept and not exists(folder / name):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def _opened(prefix):
+    """Yields a reader, {name: (key, shape, dtype)} of its tensors, and a path for TensorFlow."""
+    prefix = pathlib.Path(prefix)
+    with without_wildcards(prefix.parent) as folder:
+        plain = str(folder / prefix.name)
+        yield *_open(prefix, plain), plain
+
+
+def _open(prefix, plain):
+    import tensorflow as tf
+
+    try:
+        reader = tf.train.load_checkpoint(plain)
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        # The names that `load` matches by: its checksum is as important as a weight's.
+        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
+    except (IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
+        raise _damaged(prefix, error) from error
+    stored = {
+        _unescape(key.removesuffix(_VALUE)): (key, shapes[key], dtypes[key])
+        for key in shapes
+        if key.endswith(_VALUE) and not key.startswith("save_counter/")
+    }
+    return reader, stored
+
+
+def _tensor(reader, prefix, key):
+    import tensorflow as tf
+
+    try:
+        return np.asarray(reader.get_tensor(key))
+    except (IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
+        raise _damaged(prefix, error) from error
+
+
+def _damaged(prefix, error):
+    reason = _reason(error)
+    if "newer version" in reason:  # TensorFlow's guess of why it cannot read an index
+        reason = "its index cannot be read"
+    return DamagedError(f"{prefix}: damaged: {reason}")
+
+
+def _reason(error):
+    """The first line of an error, without the operation and the temporary file that met it."""
+    line = (str(error) or type(error).__name__).splitlines()[0]
+    line = re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", line)
+    return re.sub(r"^\S+; ", "", line).rstrip(".")
+
+
+def _check_same(prefix, name, stored, wanted):
+    if stored != wanted:
+        raise ValueError(f"{prefix}: of another model: {name} is {stored} in the file, {wanted} in this run")
+
+
+def _unescape(key):
+    """TensorFlow writes `.S` for a slash within a name, and `..` for a dot."""
+    return re.sub(r"\.([.S])", lambda found: "/" if found[1] == "S" else ".", key)
+
+
+def _index(prefix):
+    prefix = pathlib.Path(prefix)
+    return prefix.with_name(f"{prefix.name}.index")
+
+
+def _files(prefix):
+    prefix = pathlib.Path(prefix)
+    return [*prefix.parent.glob(f"{prefix.name}.data-*"), *prefix.parent.glob(f"{prefix.name}.index")]
+
+
+def _to_disk(path):
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _free(path):
+    nearest = next(folder for folder in pathlib.Path(path).absolute().parents if folder.exists())
+    return shutil.disk_usage(nearest).free

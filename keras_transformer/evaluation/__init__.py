@@ -1,0 +1,25 @@
+"""BLEU of both kinds (sacreBLEU's and the paper's), chrF and TER; several systems compared."""
+
+from keras_transformer import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "bleu": (
+            "Scores",
+            "bleu_scorer",
+            "check_lines",
+            "corpus_scores",
+            "exact_match",
+            "multi_bleu",
+            "token_bleu",
+            "token_scorer",
+        ),
+        "report": (
+            "Comparison",
+            "Figure",
+            "NamedLines",
+            "compare",
+        ),
+    },
+)

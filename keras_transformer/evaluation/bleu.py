@@ -1,0 +1,226 @@
+"""Scores of translations: sacreBLEU, and BLEU on tokens as the paper reports it.
+
+The two BLEU figures differ by design and must not be compared with each other. sacreBLEU
+tokenizes the references itself and is comparable between papers by its signature; BLEU
+on Moses tokens is what `multi-bleu.perl` printed for the papers of 2017.
+
+What is scored is always the text that a search wrote. Tokens that a model predicts while
+it is shown the reference (teacher forcing) are no translation, and nothing here scores them.
+"""
+
+from typing import NamedTuple
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from keras_transformer.evaluation.moses import hide_unicode_spaces, tokenize
+
+
+class TokenBleu(NamedTuple):
+    """BLEU over given tokens, as `multi-bleu.perl` computes it."""
+
+    score: float  # percent
+    precisions: tuple  # of float, percent, for n-grams of 1 to 4 tokens
+    brevity_penalty: float  # at most 1
+    hypothesis_length: int  # in tokens, over all lines
+    reference_length: int  # in tokens, over all lines; of several, the closest of each line
+
+    def __str__(self):
+        precisions = "/".join(f"{precision:.1f}" for precision in self.precisions)
+        return f"{self.score:.2f} {precisions} (BP {self.brevity_penalty:.3f})"
+
+
+class Scores(NamedTuple):
+    """Scores of one set of translations; all but the counts are percent."""
+
+    num_lines: int
+    bleu: float  # sacreBLEU, cased, detokenised
+    bleu_signature: str
+    chrf: float  # chrF2
+    chrf_signature: str
+    tokenized_bleu: TokenBleu  # cased
+    tokenized_bleu_lowercase: TokenBleu
+    exact_match: float  # lines equal to their reference, or to one of several
+
+    def to_dict(self):
+        """Returns the scores as plain values for JSON."""
+        return {
+            **self._asdict(),
+            "tokenized_bleu": _plain(self.tokenized_bleu),
+            "tokenized_bleu_lowercase": _plain(self.tokenized_bleu_lowercase),
+        }
+
+    def format(self):
+        """Returns a table of a few lines, each figure with how it was computed."""
+        rows = (
+            ("BLEU", f"{self.bleu:.2f}", self.bleu_signature),
+            ("chrF", f"{self.chrf:.2f}", self.chrf_signature),
+            _token_row("tokenized BLEU", self.tokenized_bleu),
+            _token_row("  lower case", self.tokenized_bleu_lowercase),
+            ("exact match", f"{self.exact_match:.2f}", f"of {self.num_lines} lines"),
+        )
+        return "\n".join(f"{name:<15}{score:>6}  {how}" for name, score, how in rows)
+
+    def __str__(self):
+        return self.format()
+
+
+def corpus_scores(hypotheses, references, *, target_language):
+    """Scores translations by the quick measures; `comparison.compare` has all of them.
+
+    Args:
+        hypotheses: list of str, detokenised translations. An empty line is a bad
+            translation, and counts.
+        references: list of str, the untouched references, as many; or a list of such
+            lists, where there are several references.
+        target_language: such as `"de"`; chooses the rules of the Moses tokenizer and
+            sacreBLEU's tokenizer, see `bleu_scorer`.
+
+    Returns:
+        `Scores`.
+
+    Raises:
+        ValueError: the counts of lines differ, there are none, or no language is given.
+        TypeError: something is no list of str.
+    """
+    references = check_lines(hypotheses, references)
+    if not isinstance(target_language, str) or not target_language:
+        raise ValueError(f"`target_language` must be a code such as 'de'. Received: {target_language!r}")
+    bleu = bleu_scorer(target_language)
+    chrf = CHRF()
+    tokens = tokenize(hypotheses, target_language)
+    reference_tokens = [tokenize(lines, target_language) for lines in references]
+    return Scores(
+        num_lines=len(hypotheses),
+        bleu=min(bleu.corpus_score(hypotheses, references).score, 100.0),
+        bleu_signature=str(bleu.get_signature()),
+        chrf=chrf.corpus_score(hypotheses, references).score,
+        chrf_signature=str(chrf.get_signature()),
+        tokenized_bleu=multi_bleu(tokens, reference_tokens),
+        tokenized_bleu_lowercase=multi_bleu(tokens, reference_tokens, lowercase=True),
+        exact_match=exact_match(hypotheses, references),
+    )
+
+
+def bleu_scorer(target_language=None, **settings):
+    """Returns the `sacrebleu.BLEU` of a language; its signature names the tokenizer.
+
+    That is sacreBLEU's own choice: `13a`, or `zh`, `ja-mecab` and `ko-mecab`. Where the
+    extra packages of the last two (`pip install sacrebleu[ja]`) are missing, it is
+    `char`: n-grams of characters. Without a language it is `13a`.
+
+    Args:
+        target_language: such as `"de"`.
+        **settings: of `sacrebleu.BLEU`, such as `lowercase=True`.
+    """
+    try:
+        return BLEU(trg_lang=target_language or "", **settings)
+    except (ImportError, RuntimeError):
+        return BLEU(tokenize="char", **settings)
+
+
+def token_scorer(*, lowercase=False):
+    """Returns the `sacrebleu.BLEU` that counts as `multi-bleu.perl`; see `multi_bleu`.
+
+    Its lines must have gone through `moses_text.hide_unicode_spaces`.
+    """
+    return BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
+
+
+def multi_bleu(hypotheses_tokenized, references_tokenized, *, lowercase=False):
+    """BLEU over tokens that spaces separate, as `multi-bleu.perl` computes it.
+
+    Without smoothing: the score is 0 where no n-gram of one order matches. Of several
+    references, an n-gram counts as often as in the one that has it most often, and the
+    length that is closest to the hypothesis', or the shorter of two as close, is that of
+    the line. Unlike the script's `-lc`, `lowercase` also covers letters beyond ASCII.
+
+    Args:
+        hypotheses_tokenized: list of str, translations with spaces between tokens.
+        references_tokenized: list of str, as many; or a list of such lists.
+        lowercase: compares without case.
+
+    Returns:
+        `TokenBleu`.
+    """
+    references = check_lines(
+        hypotheses_tokenized,
+        references_tokenized,
+        names=("hypotheses_tokenized", "references_tokenized"),
+    )
+    result = token_scorer(lowercase=lowercase).corpus_score(
+        hide_unicode_spaces(hypotheses_tokenized), [hide_unicode_spaces(lines) for lines in references]
+    )
+    return token_bleu(result)
+
+
+def token_bleu(result):
+    """Returns sacreBLEU's `BLEUScore` as `TokenBleu`."""
+    return TokenBleu(
+        score=min(result.score, 100.0),  # rounding can exceed 100
+        precisions=tuple(result.precisions),
+        brevity_penalty=result.bp,
+        hypothesis_length=result.sys_len,
+        reference_length=result.ref_len,
+    )
+
+
+def exact_match(hypotheses, references):
+    """Percentage of lines that equal one of their references, but for spaces round them.
+
+    Args:
+        hypotheses: list of str.
+        references: list of lists of str, as many each.
+    """
+    of_lines = zip(*references, strict=True)
+    equal = [line.strip() in map(str.strip, texts) for line, texts in zip(hypotheses, of_lines, strict=True)]
+    return 100 * sum(equal) / len(equal)
+
+
+def check_lines(hypotheses, references, names=("hypotheses", "references")):
+    """Refuses what sacreBLEU scores without a word: a str for a list, surplus references.
+
+    Args:
+        hypotheses: list of str.
+        references: list of str, or list of such lists.
+        names: what messages call the two.
+
+    Returns:
+        The references as a list of lists of str.
+
+    Raises:
+        ValueError: the counts of lines differ, or there are none.
+        TypeError: something is no list of str.
+    """
+    _check_list(names[0], hypotheses)
+    several = (
+        isinstance(references, (list, tuple)) and references and isinstance(references[0], (list, tuple))
+    )
+    references = list(references) if several else [references]
+    for number, lines in enumerate(references):
+        name = f"{names[1]}[{number}]" if several else names[1]
+        _check_list(name, lines)
+        if len(hypotheses) != len(lines):
+            raise ValueError(
+                f"`{names[0]}` and `{name}` must have as many lines. "
+                f"Received: {len(hypotheses)} and {len(lines)}"
+            )
+    if not hypotheses:
+        raise ValueError(f"`{names[0]}` and `{names[1]}` must not be empty. Received: 0 lines")
+    return references
+
+
+def _check_list(name, lines):
+    if not isinstance(lines, (list, tuple)):
+        raise TypeError(f"`{name}` must be a list of str. Received: {type(lines).__name__}")
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line, str):
+            raise TypeError(f"`{name}` must hold str only. Received: {type(line).__name__} on line {number}")
+
+
+def _token_row(name, bleu):
+    score, how = str(bleu).split(" ", 1)
+    return name, score, how
+
+
+def _plain(bleu):
+    return {**bleu._asdict(), "precisions": list(bleu.precisions)}

@@ -1,0 +1,166 @@
+"""A trained model as Keras' own files: `.keras`, or the weights alone; read without trust.
+
+The folder holds `model.keras` or `model.weights.h5`, the vocabularies, `keras_transformer.json`
+and a manifest. Keras' safe mode, which refuses whatever could run code, is never turned off.
+"""
+
+import json
+import pathlib
+import zipfile
+
+import h5py
+import keras
+
+from keras_transformer.config.settings import ModelConfig
+from keras_transformer.export.facts import read_facts, with_search, write_facts
+from keras_transformer.export.manifest import check_manifest, write_manifest
+from keras_transformer.files import folder_written_atomically
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.tokenizers.tokenizer_pair import save_tokenizers
+
+FILES = {"keras": "model.keras", "weights": "model.weights.h5"}
+
+_PARTS = ["config.json", "metadata.json", "model.weights.h5"]
+_CLASS = f"{Transformer.__module__.partition('.')[0]}>Transformer"
+_MAX_JSON_BYTES = 2**20
+
+
+def export_keras(run, out, *, weights="final", search=None, weights_only=False):
+    """Writes a model in Keras' format: the folder is complete, or it does not appear.
+
+    Args:
+        run: `RunFolder`.
+        out: a folder that does not exist or is empty.
+        weights: as `RunFolder.load_weights` takes it.
+        search: dict, settings of search that are not to be as the run has them.
+        weights_only: `model.weights.h5` in place of `model.keras`, which also says what
+            model it is.
+
+    Returns:
+        `pathlib.Path` of the folder.
+
+    Raises:
+        ValueError: `out` is in use, or the weights are missing.
+    """
+    kind = "weights" if weights_only else "keras"
+    config = with_search(run.config, search)
+    tokenizers = run.load_tokenizers()
+    model = run.load_model(weights=weights)
+    with folder_written_atomically(out) as folder:
+        model.save(folder / FILES["keras"])
+        if weights_only:
+            # Not `save_weights`: written to a full disk, HDF5 ends the process.
+            with zipfile.ZipFile(folder / FILES["keras"]) as archive:
+                archive.extract(FILES["weights"], folder)
+            (folder / FILES["keras"]).unlink()
+        save_tokenizers(folder, tokenizers)
+        write_facts(folder, kind, config, weights=weights, versions={"keras": keras.__version__})
+        write_manifest(folder)
+    return pathlib.Path(out)
+
+
+def load_keras(folder):
+    """Loads the model of a folder that `export_keras` wrote.
+
+    Returns:
+        `Transformer`.
+
+    Raises:
+        ValueError: not such a folder; a file was changed, removed or added; or what
+            `load_keras_file` and `load_weights_file` refuse.
+    """
+    folder = pathlib.Path(folder)
+    check_manifest(folder)
+    facts = read_facts(folder, tuple(FILES))
+    path = folder / FILES[facts["format"]]
+    if facts["format"] == "keras":
+        return load_keras_file(path)
+    model = Transformer(ModelConfig(**facts["model"]))
+    load_weights_file(model, path)
+    return model
+
+
+def load_keras_file(path):
+    """Loads a `.keras` file that may come from anywhere, if it holds a `Transformer` and no more.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: the file is damaged, holds another class, or has links to other files.
+    """
+    path = pathlib.Path(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_archive(path, archive)
+            with archive.open("model.weights.h5") as file, h5py.File(file) as weights:
+                _check_weights(path, weights)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: not a .keras file, or damaged ({error})") from error
+    try:
+        return keras.saving.load_model(path, compile=False)
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
+        raise ValueError(f"{path}: not a model of this package ({_first_line(error)})") from error
+
+
+def load_weights_file(model, path):
+    """Puts the weights of a `.weights.h5` file, which may come from anywhere, into a model.
+
+    Args:
+        model: a `Transformer`.
+        path: the file.
+
+    Raises:
+        ValueError: the file is damaged, has links to other files, or is of another model.
+    """
+    path = pathlib.Path(path)
+    try:
+        with h5py.File(path) as weights:
+            _check_weights(path, weights)
+    except OSError as error:
+        raise ValueError(f"{path}: not an HDF5 file, or damaged ({_first_line(error)})") from error
+    try:
+        model.load_weights(path)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}: not the weights of this model ({_first_line(error)})") from error
+
+
+def _check_archive(path, archive):
+    """Refuses more files than Keras writes for a `Transformer`, and other classes."""
+    if sorted(archive.namelist()) != _PARTS:
+        raise ValueError(f"{path}: must hold {', '.join(_PARTS)}. Received: {', '.join(archive.namelist())}")
+    parts = {}
+    for name in ("config.json", "metadata.json"):
+        if archive.getinfo(name).file_size > _MAX_JSON_BYTES:
+            raise ValueError(f"{path}: {name} is larger than {_MAX_JSON_BYTES:,} bytes")
+        try:
+            parts[name] = json.loads(archive.read(name))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: {name} is damaged ({error})") from error
+    config = parts["config.json"]
+    found = config.get("registered_name") if isinstance(config, dict) else None
+    if found != _CLASS:
+        raise ValueError(f"{path}: must hold a {_CLASS}. Received: {found!r}")
+
+
+def _check_weights(path, group, seen=None):
+    """Refuses what is not an array inside the file itself: links, and data kept elsewhere."""
+    seen = set() if seen is None else seen
+    for key in group:
+        name = f"{group.name.rstrip('/')}/{key}"
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            raise ValueError(f"{path}: {name} is a link. Weights must be in the file itself")
+        item = group[key]
+        if isinstance(item, h5py.Group):
+            address = h5py.h5o.get_info(item.id).addr
+            if address in seen:
+                raise ValueError(f"{path}: {name} is there twice. Weights must be a tree")
+            _check_weights(path, item, seen | {address})
+        elif not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiu":
+            raise ValueError(f"{path}: {name} is not an array of numbers")
+        elif item.external is not None or item.is_virtual:
+            raise ValueError(f"{path}: {name} keeps its data in another file")
+
+
+def _first_line(error):
+    return str(error).strip().split("\n")[0]

@@ -1,1 +1,0 @@
-"""The layers of the Transformer, on `keras` and `keras.ops` only."""

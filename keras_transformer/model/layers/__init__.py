@@ -1,0 +1,24 @@
+"""The layers of the Transformer, sections 3.1 to 3.5, on `keras` and `keras.ops` only."""
+
+from keras_transformer import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "attention": (
+            "MultiHeadAttention",
+            "scaled_dot_product_attention",
+        ),
+        "decoder": ("DecoderLayer",),
+        "embedding": (
+            "PositionalEmbedding",
+            "sinusoids",
+        ),
+        "encoder": ("EncoderLayer",),
+        "feed_forward": ("FeedForward",),
+        "masks": (
+            "causal_mask",
+            "padding_mask",
+        ),
+    },
+)

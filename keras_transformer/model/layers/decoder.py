@@ -1,0 +1,171 @@
+"""One layer of the decoder (section 3.1)."""
+
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.model.layers.attention import KeyValue
+from keras_transformer.model.layers.dense import PACKAGE
+from keras_transformer.model.layers.masks import causal_mask
+from keras_transformer.model.layers.transformer_layer import TransformerLayer, attend
+
+
+class DecoderAttention(NamedTuple):
+    """What a layer returns together with its attention.
+
+    Attributes:
+        output: float, shape `(batch, target_len, d_model)`.
+        self_weights: float32, shape `(batch, num_heads, target_len, target_len)`, or
+            `None` where they were not asked for.
+        cross_weights: float32, shape `(batch, num_heads, target_len, source_len)`, or
+            `None`.
+    """
+
+    output: object
+    self_weights: object
+    cross_weights: object
+
+
+class DecoderStep(NamedTuple):
+    """What one cached step returns.
+
+    Attributes:
+        output: float, shape `(batch * n, d_model)`.
+        cache: `KeyValue` of this layer's self-attention.
+    """
+
+    output: object
+    cache: KeyValue
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class DecoderLayer(TransformerLayer):
+    """Masked self-attention, attention to the encoder, feed-forward; three residuals.
+
+    Args: those of `TransformerLayer`.
+
+    Call arguments:
+        inputs: float, shape `(batch, target_len, d_model)`.
+        encoder_output: float, shape `(batch, source_len, d_model)`.
+        self_attention_mask: bool, of three axes, broadcastable to `(batch, target_len, target_len)`;
+            True is visible; `None` is the causal mask, never a look ahead.
+        cross_attention_mask: bool, of three axes, broadcastable to
+            `(batch, target_len, source_len)`; `None` shows everything.
+        inputs_mask: bool, shape `(batch, target_len)`; what it hides is hidden, too, whatever
+            `self_attention_mask` shows. `None` is the implicit mask of `inputs`, if there is one.
+        encoder_output_mask: the same for `encoder_output`, shape `(batch, source_len)`.
+
+    Returns:
+        float, shape as `inputs`, with the mask of `inputs`.
+    """
+
+    attentions = ("self_attention", "cross_attention")
+
+    def build(self, inputs_shape, encoder_output_shape):
+        self.self_attention.build(inputs_shape, inputs_shape)
+        self.self_attention_residual.build(inputs_shape)
+        self.cross_attention.build(inputs_shape, encoder_output_shape)
+        self.cross_attention_residual.build(inputs_shape)
+        self.feed_forward.build(inputs_shape)
+        self.feed_forward_residual.build(inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        encoder_output,
+        self_attention_mask=None,
+        cross_attention_mask=None,
+        inputs_mask=None,
+        encoder_output_mask=None,
+        training=None,
+    ):
+        return self.attend(
+            inputs,
+            encoder_output,
+            self_attention_mask,
+            cross_attention_mask,
+            inputs_mask,
+            encoder_output_mask,
+            training=training,
+        ).output
+
+    def attend(
+        self,
+        inputs,
+        encoder_output,
+        self_attention_mask=None,
+        cross_attention_mask=None,
+        inputs_mask=None,
+        encoder_output_mask=None,
+        *,
+        return_weights=False,
+        training=None,
+    ):
+        """Does what a call does, and also returns the attention if asked to.
+
+        Returns:
+            `DecoderAttention`.
+        """
+        if self_attention_mask is None:
+            self_attention_mask = causal_mask(ops.shape(inputs)[1])
+        how = {"query_mask": inputs_mask, "return_weights": return_weights, "training": training}
+        x = inputs
+        y = self.self_attention_residual.enter(x)
+        masks = {"value_mask": inputs_mask, "attention_mask": self_attention_mask}
+        to_target = attend(self.self_attention, y, y, **masks, **how)
+        x = self.self_attention_residual.leave(x, to_target.output, training=training)
+
+        y = self.cross_attention_residual.enter(x)
+        masks = {"value_mask": encoder_output_mask, "attention_mask": cross_attention_mask}
+        to_source = attend(self.cross_attention, y, encoder_output, **masks, **how)
+        x = self.cross_attention_residual.leave(x, to_source.output, training=training)
+
+        y = self.feed_forward_residual.enter(x)
+        y = self.feed_forward(y, training=training)
+        output = self.feed_forward_residual.leave(x, y, training=training)
+        return DecoderAttention(output, to_target.weights, to_source.weights)
+
+    def step(
+        self,
+        inputs,
+        cache,
+        encoder_key_value,
+        mask=None,
+        cross_attention_mask=None,
+        *,
+        hypotheses=1,
+        first_slot=None,
+    ):
+        """Computes one position of n hypotheses of each sentence from the caches; no dropout.
+
+        The encoder's keys and values are neither copied nor reordered for them.
+
+        Args:
+            inputs: float, shape `(batch * n, d_model)`.
+            cache: `KeyValue` of this layer's self-attention.
+            encoder_key_value: `KeyValue`, from `cross_attention.project`.
+            mask: bool, shape `(batch, n, slots)`, as `MultiHeadAttention.step` takes it.
+            cross_attention_mask: bool, broadcastable to `(batch, 1, source_len)`.
+            hypotheses: int, n of each sentence.
+            first_slot: as `MultiHeadAttention.step` takes it.
+
+        Returns:
+            `DecoderStep`.
+        """
+        x = inputs
+        y = self.self_attention_residual.enter(x)
+        attended = self.self_attention.step(y, cache, mask, hypotheses=hypotheses, first_slot=first_slot)
+        x = self.self_attention_residual.leave(x, attended.output)
+
+        y = self.cross_attention_residual.enter(x)
+        y = self.cross_attention.attend_step(
+            y, encoder_key_value, cross_attention_mask, hypotheses=hypotheses
+        )
+        x = self.cross_attention_residual.leave(x, y)
+
+        y = self.feed_forward(self.feed_forward_residual.enter(x))
+        return DecoderStep(self.feed_forward_residual.leave(x, y), attended.cache)
+
+    def compute_output_shape(self, inputs_shape, encoder_output_shape):
+        return inputs_shape

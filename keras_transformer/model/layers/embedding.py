@@ -1,0 +1,209 @@
+"""Token embeddings and positions (sections 3.4 and 3.5)."""
+
+import contextlib
+
+import keras
+from keras import ops
+
+from keras_transformer.model.layers.dense import PACKAGE
+from keras_transformer.model.layers.ids import check_ids
+from keras_transformer.model.layers.tensor_ops import as_rows, gathered, unflattened
+
+
+def sinusoids(positions, d_model, layout="interleaved"):
+    """Positional encoding of section 3.5.
+
+    `"interleaved"` is the paper's: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and
+    PE(pos, 2i + 1) the cosine of the same angle. `"halves"` is Tensor2Tensor's: all
+    sines, then all cosines, with exponents i / (d_model / 2 - 1).
+
+    Args:
+        positions: int or float, shape `(length,)`.
+        d_model: even width.
+        layout: `"interleaved"` or `"halves"`.
+
+    Returns:
+        float32, shape `(length, d_model)`.
+    """
+    if d_model % 2:
+        raise ValueError(f"`d_model` must be even. Received: d_model={d_model}")
+    # float32 whatever the policy: bfloat16 cannot tell position 257 from 256.
+    positions = ops.cast(positions, "float32")[:, None]
+    pair = ops.arange(d_model // 2, dtype="float32")
+    if layout == "interleaved":
+        angle = positions / ops.power(10000.0, 2.0 * pair / d_model)
+        both = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)
+        return ops.reshape(both, (-1, d_model))
+    if layout == "halves":
+        if d_model < 4:
+            raise ValueError(f"`d_model` must be at least 4. Received: d_model={d_model}")
+        angle = positions / ops.power(10000.0, pair / (d_model // 2 - 1))
+        return ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
+    raise ValueError(f"`layout` must be 'interleaved' or 'halves'. Received: {layout!r}")
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class PositionalEmbedding(keras.layers.Layer):
+    """Token embedding times sqrt(d_model), plus positions.
+
+    The same matrix serves as output projection through `logits` (section 3.4).
+
+    Args:
+        vocab_size: number of tokens.
+        d_model: width.
+        positions: `"interleaved"` (the paper), `"halves"` (Tensor2Tensor) or
+            `"learned"` (Table 3, row E). Sinusoids reach beyond the lengths seen in
+            training; learned positions end at `max_positions`.
+        max_positions: number of learned positions.
+        mask_zero: gives the output the implicit mask `ids != 0`, as Keras' `Embedding` does;
+            attention in this package honours it. (`Transformer` makes its masks itself.)
+
+    Call arguments:
+        ids: int, shape `(batch, length)`.
+        first_position: int or scalar tensor, position of the first id.
+
+    Returns:
+        float, shape `(batch, length, d_model)`; computed in float32.
+
+    Raises:
+        TypeError: `ids` are not integers, or not a dense tensor.
+        ValueError: `ids` have not two axes; or more positions than learned ones, where the length is
+            known. Inside a graph of unknown length the lookup itself fails on a CPU.
+    """
+
+    def __init__(
+        self,
+        vocab_size,
+        d_model,
+        *,
+        positions="interleaved",
+        max_positions=1024,
+        mask_zero=False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if positions not in ("interleaved", "halves", "learned"):
+            raise ValueError(
+                f"`positions` must be 'interleaved', 'halves' or 'learned'. Received: {positions!r}"
+            )
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.positions = positions
+        self.max_positions = max_positions
+        self.mask_zero = mask_zero
+        self.supports_masking = mask_zero
+        self._copies = []
+
+    def build(self, ids_shape=None):
+        # N(0, 1 / d_model), so that scaled embeddings and logits both have variance 1.
+        normal = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocab_size, self.d_model),
+            initializer=normal,
+            autocast=False,  # looked up in float32 under mixed precision, too
+        )
+        self.position_embeddings = None
+        if self.positions == "learned":
+            self.position_embeddings = self.add_weight(
+                name="position_embeddings",
+                shape=(self.max_positions, self.d_model),
+                initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+                autocast=False,
+            )
+
+    def call(self, ids, first_position=0):
+        check_ids("ids", ids)
+        self._check_length(ids.shape[1], first_position)
+        if keras.backend.standardize_dtype(ids.dtype) not in ("int16", "int32", "int64"):
+            ids = ops.cast(ids, "int32")  # TensorFlow looks up no others
+        matrix = self._copies.pop() if self._copies else self.embeddings
+        tokens = gathered(matrix, ids, axis=0)
+        tokens = ops.cast(tokens, "float32") * self.d_model**0.5
+        where = ops.arange(ops.shape(ids)[1]) + first_position
+        if self.positions == "learned":
+            added = ops.cast(gathered(self.position_embeddings, where, axis=0), "float32")
+        else:
+            added = sinusoids(where, self.d_model, self.positions)
+        return ops.cast(tokens + added, self.compute_dtype)
+
+    @contextlib.contextmanager
+    def gradient_added_once(self, lookups):
+        """Within it, the gradients of some uses of the matrix are added up in one pass (TensorFlow only).
+
+        TensorFlow by itself makes of every lookup a gradient as large as the matrix, and adds those.
+
+        Args:
+            lookups: number of calls whose gradients count, the next ones.
+
+        Yields:
+            The matrix as a tensor, for a use whose gradient is as large as itself.
+        """
+        import tensorflow as tf
+
+        @tf.custom_gradient
+        def copies(matrix):
+            def gradient(total, *others):
+                for each in others:
+                    if not isinstance(each, tf.IndexedSlices):  # of a lookup that was not made, or in a loop
+                        total += each
+                slices = [each for each in others if isinstance(each, tf.IndexedSlices)]
+                if not slices:
+                    return total
+                ids = tf.concat([tf.reshape(each.indices, (-1,)) for each in slices], axis=0)
+                rows = tf.concat([tf.reshape(each.values, (-1, self.d_model)) for each in slices], axis=0)
+                return tf.tensor_scatter_nd_add(total, ids[:, None], rows)
+
+            return [tf.identity(matrix) for _ in range(1 + lookups)], gradient
+
+        dense, *self._copies = copies(tf.convert_to_tensor(self.embeddings))
+        try:
+            yield dense
+        finally:
+            self._copies = []
+
+    def kernel(self):
+        """Returns the matrix as `logits` multiplies by it, float, shape `(d_model, vocab_size)`."""
+        return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
+
+    def logits(self, hidden, kernel=None):
+        """Projects onto the vocabulary with the embedding matrix, transposed.
+
+        Args:
+            hidden: float, shape `(..., d_model)`.
+            kernel: what `kernel` returned, where it is used more than once.
+
+        Returns:
+            float, shape `(..., vocab_size)`, in the layer's compute type.
+        """
+        kernel = self.kernel() if kernel is None else kernel
+        return unflattened(ops.matmul(as_rows(hidden), kernel), hidden)
+
+    def compute_mask(self, ids, previous_mask=None):
+        return ops.not_equal(ids, 0) if self.mask_zero else None
+
+    def compute_output_shape(self, ids_shape):
+        return (*ids_shape, self.d_model)
+
+    def compute_output_spec(self, ids, first_position=0):
+        check_ids("ids", ids)  # `keras.Input` is of floats unless told otherwise
+        return super().compute_output_spec(ids)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "d_model": self.d_model,
+            "positions": self.positions,
+            "max_positions": self.max_positions,
+            "mask_zero": self.mask_zero,
+        }
+
+    def _check_length(self, length, first_position):
+        if self.positions != "learned" or length is None or not isinstance(first_position, int):
+            return
+        if first_position + length > self.max_positions:
+            raise ValueError(
+                f"There are {self.max_positions} learned positions (`max_positions`). "
+                f"Received: ids up to position {first_position + length - 1}"
+            )

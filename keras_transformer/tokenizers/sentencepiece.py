@@ -1,0 +1,408 @@
+"""Sub-word vocabulary: text to ids and back, in Python and in the TensorFlow graph.
+
+One SentencePiece model serves both languages (section 5.1: a shared vocabulary of
+about 37,000 tokens). The model file alone decides what a text becomes, so training,
+translation and serving cannot drift apart.
+"""
+
+import contextlib
+import functools
+import io
+import logging
+import pathlib
+import re
+import tempfile
+import unicodedata
+
+import sentencepiece
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.config.settings import SpecialIds
+from keras_transformer.tokenizers.base import (
+    SPACE,
+    Tokenizer,
+    TrainingTexts,
+    check_choice,
+    check_special,
+    check_training,
+    clean_text,
+    default_special,
+    import_tensorflow_text,
+    valid_utf8,
+)
+from keras_transformer.tokenizers.subword_sampling import bpe_dropout, unigram_lattice, unigram_sample
+
+logger = logging.getLogger(__name__)
+
+MODEL_TYPES = ("bpe", "unigram")
+_MAX_CACHED_WORDS = 200_000
+
+
+class SubwordTokenizer(Tokenizer):
+    """A SentencePiece vocabulary with fixed special ids.
+
+    What a text keeps: `decode(encode(texts))` equals `normalise` of each text. Under
+    the default normalization `"nfc"` that is Unicode NFC (so composed and decomposed
+    input give the same ids) with runs of spaces made one space and none at the ends;
+    nothing else is lost, neither case nor `²`, `…` or emoji. The character U+2581,
+    SentencePiece's own sign for a space, comes back as a space.
+
+    Under `"nfc"` and `"identity"`, and in a `WordPieceTokenizer` under `"nfkc"` too, what is
+    normalised stays as it is when it is normalised again. Under `"nfkc"` here it need not: the
+    rules are SentencePiece's, lie in the model file and are gone through once, so a mark is not
+    put together with a letter that only they have brought before it (`㎶` and a dot below are
+    `μV` and the dot; once more, `μṾ`). A second pass comes to rest. Python and graph agree.
+
+    Literal `<s>`, `</s>`, `<pad>` and `⁇` in a text are ordinary characters and never
+    become special ids. With byte fallback every character has ids, seen in training
+    or not; without it, unseen characters become the unknown id.
+
+    Ids hold no beginning or end of sentence: whoever makes batches adds them.
+
+    Args:
+        model_bytes: a serialised SentencePiece model.
+        special: the ids which the model must give to its four special tokens.
+        name: what error messages call the model, usually its path.
+    """
+
+    def __init__(self, model_bytes, *, special=None, name="the tokenizer model"):
+        special = default_special(special)
+        proto = _parse(model_bytes, name)
+        normalization = proto.normalizer_spec.name
+        super().__init__(
+            model_bytes,
+            special=special,
+            normalization=normalization,
+            unicode_form=_unicode_form(normalization),
+        )
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(self._model_bytes)
+        except RuntimeError as error:
+            raise ValueError(f"{name} is not a usable SentencePiece model: {error}") from error
+        found = SpecialIds(
+            pad=self._processor.pad_id(),
+            bos=self._processor.bos_id(),
+            eos=self._processor.eos_id(),
+            unk=self._processor.unk_id(),
+        )
+        check_special(found, special, name)
+
+    @classmethod
+    def train(
+        cls,
+        texts,
+        *,
+        vocab_size,
+        model_type="bpe",
+        character_coverage=1.0,
+        byte_fallback=True,
+        normalization="nfc",
+        split_digits=False,
+        max_texts=None,
+        seed=0,
+        special=None,
+    ):
+        """Learns a vocabulary; the same texts and settings give the same bytes.
+
+        Args:
+            texts: an iterable of str, the lines of both languages.
+            vocab_size: number of tokens, special and byte tokens included.
+            model_type: `"bpe"` (the paper, section 5.1) or `"unigram"`.
+            character_coverage: share of the characters of the corpus that get a token
+                of their own.
+            byte_fallback: adds 256 byte tokens, from which any other character is built.
+            normalization: `"nfc"`; `"identity"`, no change but to spaces; or `"nfkc"`,
+                SentencePiece's own default (its `nmt_nfkc`), which also turns `²`
+                into `2` and `…` into `...`.
+            split_digits: gives each digit a token of its own, for text of which the
+                numbers matter.
+            max_texts: learns from a uniform random sample of this many texts; `None`
+                learns from all of them.
+            seed: of the sample.
+            special: ids of the four special tokens.
+
+        Returns:
+            A `SubwordTokenizer`.
+        """
+        special = default_special(special)
+        check_choice("model_type", model_type, MODEL_TYPES)
+        check_training(
+            vocab_size=vocab_size, character_coverage=character_coverage, normalization=normalization
+        )
+        model = io.BytesIO()
+        stream = TrainingTexts(texts, _unicode_form(normalization), max_texts, seed)
+        with _rules(normalization) as rules:
+            try:
+                sentencepiece.SentencePieceTrainer.train(
+                    sentence_iterator=iter(stream),
+                    model_writer=model,
+                    vocab_size=vocab_size,
+                    model_type=model_type,
+                    character_coverage=character_coverage,
+                    byte_fallback=byte_fallback,
+                    split_digits=split_digits,
+                    max_sentence_length=2**30,  # the default leaves lines over 4 kB out
+                    pad_id=special.pad,
+                    bos_id=special.bos,
+                    eos_id=special.eos,
+                    unk_id=special.unk,
+                    minloglevel=2,
+                    **rules,
+                )
+            except (RuntimeError, ValueError) as error:
+                if stream.error is not None:
+                    raise stream.error from None
+                raise _training_error(error, vocab_size, stream.count) from error
+
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+        # The bytes depend on texts and settings only, not on this machine. (The number of threads is
+        # SentencePiece's default, not that of the cores: with another, unigram's sums are rounded otherwise.)
+        proto.normalizer_spec.ClearField("normalization_rule_tsv")
+        proto.normalizer_spec.name = normalization
+        tokenizer = cls(proto.SerializeToString(deterministic=True), special=special)
+        logger.info("learned %d tokens from %d texts", tokenizer.vocab_size, stream.count)
+        return tokenizer
+
+    @property
+    def vocab_size(self):
+        """Number of tokens, special and byte tokens included."""
+        return self._processor.get_piece_size()
+
+    def normalise(self, text):
+        """Returns what is left of a text after `encode` and `decode`.
+
+        This holds for a vocabulary with byte fallback; without it, characters that
+        the vocabulary lacks are lost on top of this.
+        """
+        normalised = self._processor.normalize(clean_text(text, self.unicode_form))
+        return normalised.replace(SPACE, " ").removeprefix(" ")
+
+    def encode(self, texts):
+        """Returns the ids of each text, as a list of lists, without special ids."""
+        return self._processor.encode(self._cleaned(texts), out_type=int)
+
+    def pieces(self, texts):
+        """Returns the sub-words of each text, with U+2581 where a space stood."""
+        return self._processor.encode(self._cleaned(texts), out_type=str)
+
+    def decode(self, ids):
+        """Returns the text of each row of ids.
+
+        Padding, beginning and end of sentence are dropped wherever they stand; the
+        unknown id shows as `⁇`. Bytes that form no character become U+FFFD.
+
+        Args:
+            ids: rows of whole numbers, of any lengths.
+
+        Returns:
+            A list of str.
+        """
+        rows = self._text_ids(ids)
+        return self._processor.decode(rows) if rows else []
+
+    @functools.cached_property
+    def graph_tokenizer(self):
+        """The `tensorflow_text.SentencepieceTokenizer` behind the tensor methods.
+
+        A `tf.Module` that is exported with `encode_tensor` or `decode_tensor` in its
+        signatures must hold this object as an attribute, so that it is saved along.
+        """
+        tf, tensorflow_text = import_tensorflow_text()
+        with tf.init_scope():  # the model is loaded once, outside any graph being traced
+            return tensorflow_text.SentencepieceTokenizer(model=self._model_bytes, out_type=tf.int32)
+
+    def encode_tensor(self, texts):
+        """`encode` as a TensorFlow graph, for `Dataset.map` and exported models.
+
+        The ids are those of `encode`; but in a unigram vocabulary, of cuts that are
+        equally probable ("g gg" and "gg g"), the two may choose another.
+
+        Args:
+            texts: tf.string, shape `(batch,)`. Invalid UTF-8 is replaced by U+FFFD.
+
+        Returns:
+            tf.RaggedTensor, int32, shape `(batch, None)`.
+        """
+        return self.graph_tokenizer.tokenize(self._cleaned_tensor(texts))
+
+    def decode_tensor(self, ids):
+        """`decode` as a TensorFlow graph.
+
+        Args:
+            ids: int32, shape `(batch, length)`, padded; or a tf.RaggedTensor.
+
+        Returns:
+            tf.string, shape `(batch,)`, valid UTF-8.
+        """
+        tf, _ = import_tensorflow_text()
+        return valid_utf8(tf, self.graph_tokenizer.detokenize(self._text_ids_tensor(ids)))
+
+    def has_own_token(self, character):
+        """Whether a character of normalised text has a token and needs neither bytes nor the unknown id."""
+        return (SPACE if character == " " else character) in self._scores
+
+    def is_fallback(self, ids):
+        """Tells which tokens spell part of a character that has no token of its own.
+
+        Args:
+            ids: list of int, one text.
+
+        Returns:
+            list of bool, as long: true for bytes.
+        """
+        return [self._processor.is_byte(one) for one in ids]
+
+    @functools.cached_property
+    def _proto(self):
+        return sentencepiece_model_pb2.ModelProto.FromString(self._model_bytes)
+
+    @functools.cached_property
+    def _scores(self):
+        """{piece: score} of the pieces that spell text."""
+        normal = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
+        return {one.piece: one.score for one in self._proto.pieces if one.type == normal}
+
+    @functools.cached_property
+    def _ids(self):
+        """{piece: id} of the pieces that spell text, or a byte."""
+        return {one.piece: number for number, one in enumerate(self._proto.pieces)}
+
+    @functools.cached_property
+    def _longest(self):
+        return max(map(len, self._scores))
+
+    @functools.cached_property
+    def _lattices(self):
+        return {}
+
+    def _kinds_and_pieces(self):
+        # A symbol that was given rather than learned spells its text like any other piece.
+        kinds = {"NORMAL": "text", "USER_DEFINED": "text"}
+        for one in self._proto.pieces:
+            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.Type.Name(one.type)
+            yield kinds.get(kind, kind.lower()), one.piece
+
+    def _sample_word(self, word, dropout, chooser):
+        word = SPACE + word
+        if self._proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
+            pieces = bpe_dropout(word, self._scores, dropout, chooser)
+        else:
+            pieces = unigram_sample(word, self._lattice(word, 1 / dropout - 1), chooser)
+        ids = []
+        for piece in pieces:
+            if piece in self._scores:
+                ids.append(self._ids[piece])
+            elif self._proto.trainer_spec.byte_fallback:
+                ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
+            elif not ids or ids[-1] != self._special.unk:  # SentencePiece joins neighbours
+                ids.append(self._special.unk)
+        return ids
+
+    def _lattice(self, word, alpha):
+        lattice = self._lattices.get((word, alpha))
+        if lattice is None:
+            unknown_score = min(self._scores.values()) - 10.0  # as in SentencePiece
+            lattice = unigram_lattice(word, self._scores, self._longest, unknown_score, alpha)
+            if len(self._lattices) >= _MAX_CACHED_WORDS:
+                self._lattices.clear()
+            self._lattices[word, alpha] = lattice
+        return lattice
+
+
+def _unicode_form(normalization):
+    """The form that goes before the model's own rules.
+
+    The model holds the composition rules of NFC, but one pass of rules cannot reorder
+    marks ("e", macron below, acute is "é", macron below). So NFC proper comes first, in
+    Python and in the graph; the rules serve programs that read the model alone.
+    """
+    return "NFC" if normalization == "nfc" else None
+
+
+def _training_error(error, vocab_size, num_texts):
+    message = str(error)
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return ValueError(f"`texts` must hold text. Received: {num_texts} texts, all blank")
+    largest = re.search(r"value <= (\d+)", message)
+    if largest:
+        return ValueError(
+            f"`vocab_size` is too large for these {num_texts} texts: the largest possible "
+            f"is {largest[1]}. Received: vocab_size={vocab_size}"
+        )
+    smallest = re.search(r"required_chars\. \d+ vs (\d+)", message)
+    if smallest:
+        return ValueError(
+            "`vocab_size` is too small: the characters of the texts and the special and "
+            f"byte tokens alone need {smallest[1]}. Received: vocab_size={vocab_size}. "
+            "Increase it"
+        )
+    return ValueError(f"SentencePiece cannot learn a vocabulary from `texts`: {message}")
+
+
+def _parse(model_bytes, name):
+    """Parses a model and refuses one that is cut short."""
+    if not model_bytes:
+        raise ValueError(f"{name} is empty: not a SentencePiece model")
+    try:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(bytes(model_bytes))
+    except DecodeError as error:
+        raise ValueError(f"{name} is not a SentencePiece model, or is cut short") from error
+    # A file cut between two fields still parses. The fields come in this order.
+    if not proto.pieces or not proto.HasField("trainer_spec"):
+        raise ValueError(f"{name} is not a SentencePiece model, or is cut short")
+    if len(proto.pieces) != proto.trainer_spec.vocab_size:
+        raise ValueError(
+            f"{name} is damaged: it holds {len(proto.pieces)} tokens "
+            f"and states {proto.trainer_spec.vocab_size}"
+        )
+    if not proto.HasField("normalizer_spec"):
+        raise ValueError(f"{name} is cut short: its normalization rules are missing")
+    return proto
+
+
+@contextlib.contextmanager
+def _rules(normalization):
+    """Trainer arguments for a normalization; the rule file lives as long as the block."""
+    if normalization == "nfkc":
+        yield {"normalization_rule_name": "nmt_nfkc"}
+        return
+    rules = {SPACE: " "}  # so that runs of it, too, become one space
+    if normalization == "nfc":
+        rules.update(_nfc_rules())
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "rules.tsv")
+        path.write_text(
+            "".join(f"{_hexadecimal(old)}\t{_hexadecimal(new)}\n" for old, new in rules.items()),
+            encoding="ascii",
+        )
+        yield {"normalization_rule_tsv": str(path)}
+
+
+def _nfc_rules():
+    """What NFC makes of each character that has a canonical decomposition.
+
+    Three spellings each, Hangul syllables included: the full decomposition, the one
+    that leaves only the last mark apart, and the character itself where NFC replaces it
+    (the Kelvin sign becomes K). About 24,000 rules; they add 170 kB to a model.
+
+    Returns:
+        dict, sequence of characters to its composition.
+    """
+    rules = {}
+    for code in range(0x110000):
+        character = chr(code)
+        decomposed = unicodedata.normalize("NFD", character)
+        if decomposed == character:
+            continue
+        composed = unicodedata.normalize("NFC", character)
+        one_step = unicodedata.normalize("NFC", decomposed[:-1]) + decomposed[-1]
+        for sequence in (character, decomposed, one_step):
+            if sequence != composed and unicodedata.normalize("NFC", sequence) == composed:
+                rules[sequence] = composed
+    return rules
+
+
+def _hexadecimal(text):
+    return " ".join(f"{ord(character):X}" for character in text)

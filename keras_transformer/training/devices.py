@@ -1,0 +1,275 @@
+"""Which devices a run trains on, as a `tf.distribute` strategy."""
+
+import functools
+import json
+import os
+import re
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.batches.device_batches import Portions
+from keras_transformer.checkpoints.errors import WorkerLostError
+from keras_transformer.training.rendezvous import meet
+
+_WITHIN_A_MACHINE = {
+    "auto": None,
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+    "reduction": tf.distribute.ReductionToOneDevice,
+}
+_BETWEEN_MACHINES = {"auto": "AUTO", "nccl": "NCCL", "ring": "RING"}
+
+
+class Placement(NamedTuple):
+    """Devices of a run.
+
+    Attributes:
+        strategy: `tf.distribute.Strategy`; TensorFlow's default one for one device.
+        num_workers: number of processes that train together.
+        worker: number of this one; 0 is the chief, which writes.
+    """
+
+    strategy: tf.distribute.Strategy
+    num_workers: int = 1
+    worker: int = 0
+
+    @property
+    def is_chief(self):
+        """Whether this process writes the run folder."""
+        return self.worker == 0
+
+    @property
+    def num_replicas(self):
+        """Devices of all workers together."""
+        return self.strategy.num_replicas_in_sync
+
+    def distribute(self, batches, device_tokens, make):
+        """Returns the dataset for `model.fit`.
+
+        Args:
+            batches: `TokenBatches`.
+            device_tokens: as `Portions` takes it.
+            make: function from `Portions` to a `tf.data.Dataset`.
+        """
+        portions = self.portions(batches, device_tokens)
+        if self.num_replicas == 1:
+            return make(portions)
+        return self.strategy.distribute_datasets_from_function(lambda context: make(portions))
+
+    def portions(self, batches, device_tokens):
+        """Returns the `Portions` of this worker; arguments as of `distribute`."""
+        return Portions(
+            batches,
+            num_workers=self.num_workers,
+            worker=self.worker,
+            num_replicas=self.num_replicas // self.num_workers,
+            device_tokens=device_tokens,
+        )
+
+    def gather(self, value):
+        """Returns the number that each worker gives; a list. All must call it."""
+        if self.num_workers == 1:
+            return [value]
+
+        try:
+            found = _gathering(self.strategy)(tf.constant(value, tf.int64)).numpy().tolist()
+        except tf.errors.OpError as error:
+            raise lost_worker(error) from error
+        replicas = len(found) // self.num_workers
+        return found[::replicas]
+
+    def describe(self):
+        """Returns text such as `"2 GPUs"`."""
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        if self.num_replicas == 1:
+            return f"one {kind}"
+        text = f"{self.num_replicas} {kind}s"
+        return f"{text} of {self.num_workers} workers" if self.num_workers > 1 else text
+
+
+def place(devices, *, precision="float32"):
+    """Chooses the devices of a run; for several workers, waits for all of them.
+
+    Args:
+        devices: `DeviceConfig`.
+        precision: of `TrainingConfig`.
+
+    Returns:
+        `Placement`.
+
+    Raises:
+        ValueError: GPUs are asked for that are not there, TF_CONFIG is malformed, or a
+            combination that would train wrongly.
+    """
+    cluster = _cluster()
+    gpus = tf.config.list_physical_devices("GPU")
+    strategy = devices.strategy
+    if strategy == "auto":
+        several = len(gpus[: devices.replicas or None]) > 1 or devices.replicas > 1
+        strategy = "multiworker" if cluster and cluster.num_workers > 1 else "mirrored" if several else "none"
+    if strategy == "multiworker" and not cluster:
+        raise ValueError(
+            "strategy=multiworker needs the environment variable TF_CONFIG with the addresses of all workers "
+            "and the number of this one. See docs/distributed.md, or use strategy=mirrored"
+        )
+    names = _devices(
+        devices, gpus, asked=devices.replicas > 0 or devices.strategy in ("mirrored", "multiworker")
+    )
+    if strategy == "none":
+        return Placement(tf.distribute.get_strategy())
+    num_replicas = len(names) * (cluster.num_workers if strategy == "multiworker" else 1)
+    if precision == "mixed_float16" and num_replicas > 1:
+        raise ValueError(
+            "precision=mixed_float16 trains on one device only: Keras looks for overflow on the first of "
+            f"several replicas. Received: {num_replicas} replicas. Use mixed_bfloat16 or devices.replicas=1"
+        )
+    if strategy == "mirrored":
+        _choice(devices.cross_device_ops, _WITHIN_A_MACHINE, "on one machine")
+        return Placement(mirrored(names, devices.cross_device_ops))
+    how = _choice(devices.cross_device_ops, _BETWEEN_MACHINES, "between machines")
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation[how]
+    )
+    meet(cluster.workers, cluster.worker)
+    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return Placement(made, cluster.num_workers, cluster.worker)
+
+
+def mirrored(names, cross_device_ops="auto"):
+    """Returns the `MirroredStrategy` of some devices, always the same one in a process.
+
+    Strategies number their collective operations from the same start, and TensorFlow takes those
+    of a second strategy for the first one's: other shapes under the same number fail or hang.
+
+    Args:
+        names: list of str such as `["GPU:0", "GPU:1"]`.
+        cross_device_ops: as in `DeviceConfig`.
+    """
+    return _mirrored(tuple(names), cross_device_ops)
+
+
+@functools.cache
+def _mirrored(names, cross_device_ops):
+    how = _WITHIN_A_MACHINE[cross_device_ops]
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=how and how())
+
+
+def is_lost_worker(error):
+    """Whether an error of TensorFlow's says that another worker cannot be reached or gave up."""
+    kinds = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, kinds) or "Collective ops is aborted" in str(error)
+
+
+def lost_worker(error):
+    """Returns the `WorkerLostError` that stands for an error of TensorFlow's communication."""
+    text = str(error)
+    number = re.search(r"remote target /job:worker/replica:\d+/task:(\d+)", text)
+    reason = re.search(r'grpc_message:"([^"\\]{1,100})', text)
+    reason = reason[1].removeprefix("recvmsg:") if reason else type(error).__name__
+    heard = f"worker {number[1]}: {reason}" if number else reason
+    return WorkerLostError(
+        "another worker ended or cannot be reached; nothing that was saved is lost. Look at the other "
+        f"workers' output, then start all of them again with the same command ({heard})"
+    )
+
+
+@functools.cache
+def _gathering(strategy):
+    """Returns a function that gathers a number of each replica; traced once."""
+
+    @tf.function(autograph=False)
+    def gathered(value):
+        def in_replica():
+            return tf.distribute.get_replica_context().all_gather(value[None], axis=0)
+
+        return strategy.experimental_local_results(strategy.run(in_replica))[0]
+
+    return gathered
+
+
+class _Cluster(NamedTuple):
+    workers: list
+    worker: int
+
+    @property
+    def num_workers(self):
+        return len(self.workers)
+
+
+def _cluster():
+    """Returns what TF_CONFIG says, or `None` where there is none."""
+    text = os.environ.get("TF_CONFIG", "").strip()
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+        cluster, task = found["cluster"], found["task"]
+        kind, number = task["type"], int(task["index"])
+        workers = cluster["worker"]
+        if not isinstance(workers, list) or not workers:
+            raise TypeError("worker must be a list of addresses")
+        others = sorted(cluster.keys() - {"worker"})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            'TF_CONFIG must be JSON such as {"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
+            f'"task": {{"type": "worker", "index": 0}}}}. Received: {text[:80]!r} ({error!r})'
+        ) from error
+    if others:
+        raise ValueError(
+            f"TF_CONFIG names {', '.join(others)}: ParameterServerStrategy has no code path in Keras 3 "
+            "(keras#20585). Make all of them `worker`; worker 0 is the chief"
+        )
+    if kind != "worker" or not 0 <= number < len(workers):
+        raise ValueError(
+            f"TF_CONFIG: the task must be a worker from 0 to {len(workers) - 1}. Received: {kind} {number}"
+        )
+    return _Cluster(workers, number)
+
+
+def _devices(devices, gpus, asked):
+    """Returns the names of this machine's devices, one for each replica."""
+    wanted = devices.replicas or len(gpus) or 1
+    if gpus:
+        if wanted > len(gpus):
+            raise ValueError(
+                f"devices.replicas={wanted}, but TensorFlow sees {len(gpus)} GPUs. Lower it, or look at "
+                "CUDA_VISIBLE_DEVICES"
+            )
+        if wanted < len(gpus):
+            tf.config.set_visible_devices(gpus[:wanted], "GPU")
+        return [f"GPU:{number}" for number in range(wanted)]
+    if asked and not devices.allow_cpu:
+        raise ValueError(
+            "a GPU was asked for and TensorFlow sees none: install the extra `gpu`, and look at nvidia-smi "
+            "and CUDA_VISIBLE_DEVICES; or train on the CPU with --allow-cpu"
+        )
+    return _logical_cpus(wanted)
+
+
+def _logical_cpus(number):
+    """Returns the names of so many logical devices of the CPU, making them where it is not too late."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    there = tf.config.get_logical_device_configuration(cpu) or [None]
+    if len(there) < number:
+        try:
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)
+        except RuntimeError as error:
+            raise ValueError(
+                f"devices.replicas={number}, but TensorFlow has started with {len(there)} logical CPU "
+                "devices in this process. Start another one"
+            ) from error
+    return [f"CPU:{i}" for i in range(number)]
+
+
+def _choice(name, choices, where):
+    if name not in choices:
+        raise ValueError(
+            f"devices.cross_device_ops must be one of {list(choices)} {where}. Received: {name!r}"
+        )
+    return choices[name]

@@ -1,0 +1,174 @@
+"""A new run that starts from the weights of an earlier one, also with another vocabulary.
+
+Only the embeddings and what stands before the softmax know a vocabulary: there, a piece
+that both vocabularies have keeps its row, whatever its id in each.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
+
+# Of `ModelConfig`: what the vocabularies decide, and what a weight knows nothing of.
+_MAY_DIFFER = (
+    "source_vocab_size",
+    "target_vocab_size",
+    "residual_dropout",
+    "embedding_dropout",
+    "attention_dropout",
+    "relu_dropout",
+)
+# {path of a weight within the model: (side of the vocabulary, its axis)}.
+_VOCABULARY_AXES = {
+    "embedding/embeddings": ("source", 0),
+    "source_embedding/embeddings": ("source", 0),
+    "target_embedding/embeddings": ("target", 0),
+    "output_projection/kernel": ("target", 1),
+    "output_bias": ("target", 0),
+}
+
+
+class Pieces(NamedTuple):
+    """What became of the pieces of one side's vocabulary.
+
+    Attributes:
+        kept: number of pieces of the new vocabulary that the earlier one has, too, special
+            tokens and bytes included: their weights are the earlier run's.
+        new: number of the others: their weights are as the new model was made.
+        dropped: number of pieces of the earlier vocabulary that the new one lacks.
+    """
+
+    kept: int
+    new: int
+    dropped: int
+
+
+class InitialWeights(NamedTuple):
+    """What `initialize_from` did.
+
+    Attributes:
+        source: `Pieces` of the source vocabulary.
+        target: `Pieces` of the target vocabulary; where one vocabulary serves both sides in
+            both runs, those of `source`.
+        text: str, one line for the log.
+    """
+
+    source: Pieces
+    target: Pieces
+    text: str
+
+
+class _Rows(NamedTuple):
+    """Ids of the same pieces in two vocabularies."""
+
+    earlier: np.ndarray  # int, (number of pieces kept,)
+    new: np.ndarray  # int, (number of pieces kept,)
+    pieces: Pieces
+
+
+def initialize_from(model, tokenizers, source_run, *, weights="final"):
+    """Puts the weights of an earlier run into a new model of the same shape.
+
+    Weights without a vocabulary axis are copied. Of the others (embeddings, output
+    projection, output bias), the rows of pieces that both vocabularies have are copied, by
+    the text of the piece and not by its id; special tokens are matched by their role. The
+    vocabularies may be of different kinds. The rows of all other pieces stay as the model's
+    initializer made them.
+
+    Args:
+        model: a `Transformer`, fresh; its weights are changed in place.
+        tokenizers: `Tokenizers` of `model`, or one tokenizer for both sides.
+        source_run: `RunFolder` of the earlier run.
+        weights: which of its weights, as `RunFolder.load_weights` takes it.
+
+    Returns:
+        `InitialWeights`.
+
+    Raises:
+        ValueError: the models differ in more than vocabulary sizes and dropout rates, the
+            tokenizers are not the model's, or the earlier run has no such weights. The model
+            is as it was then.
+    """
+    tokenizers = as_tokenizers(tokenizers)
+    check_vocabularies(tokenizers, model.config, special=model.special)
+    check_initial_weights(source_run, model.config, weights)
+    earlier_tokenizers = source_run.load_tokenizers()
+    matches = {
+        "source": _match(earlier_tokenizers.source, tokenizers.source),
+        "target": _match(earlier_tokenizers.target, tokenizers.target),
+    }
+    earlier = source_run.load_model(weights=weights)
+    by_path = {_path(variable): variable for variable in earlier.weights}
+    for variable in model.weights:
+        before = by_path.pop(_path(variable)).numpy()
+        if _path(variable) in _VOCABULARY_AXES:
+            side, axis = _VOCABULARY_AXES[_path(variable)]
+            after = np.array(variable.numpy())
+            # Views of which the first axis is the vocabulary.
+            to, origin = np.moveaxis(after, axis, 0), np.moveaxis(before, axis, 0)
+            to[matches[side].new] = origin[matches[side].earlier]
+            before = after
+        variable.assign(before)
+    assert not by_path, f"left over: {sorted(by_path)}"
+
+    source, target = matches["source"].pieces, matches["target"].pieces
+    one_vocabulary = tokenizers.shared and earlier_tokenizers.shared
+    sides = [("", source)] if one_vocabulary else [("source ", source), ("target ", target)]
+    counts = "; ".join(
+        f"{found.kept:,} of {found.kept + found.new:,} {side}pieces kept, "
+        f"{found.new:,} new, {found.dropped:,} dropped"
+        for side, found in sides
+    )
+    return InitialWeights(source, target, f"started from {source_run.path} ({weights}): {counts}")
+
+
+def check_initial_weights(run, wanted, weights="final"):
+    """Refuses what `initialize_from` would, before there is a model.
+
+    Args:
+        run: `RunFolder` of the earlier run.
+        wanted: `ModelConfig` of the new one.
+        weights: name of the weights.
+
+    Raises:
+        ValueError: the models differ in more than vocabulary sizes and dropout rates, or there
+            are no such weights.
+    """
+    before = run.config.model
+    differing = [
+        field.name
+        for field in dataclasses.fields(wanted)
+        if getattr(before, field.name) != getattr(wanted, field.name) and field.name not in _MAY_DIFFER
+    ]
+    # The same width, once named and once derived.
+    for name, width in (("key_dim", "d_key"), ("value_dim", "d_value")):
+        if name in differing and getattr(before, width) == getattr(wanted, width):
+            differing.remove(name)
+    if wanted.positions != "learned" and "max_positions" in differing:
+        differing.remove("max_positions")
+    if differing:
+        changes = ", ".join(
+            f"model.{name} {getattr(before, name)} -> {getattr(wanted, name)}" for name in differing
+        )
+        advice = " ".join(f"--set model.{name}={getattr(before, name)}" for name in differing)
+        raise ValueError(
+            f"{run.path}: a run cannot start from weights of another shape. Received: {changes}. "
+            f"Give the new run the same shape: {advice}; or leave training.init_from empty"
+        )
+    run.check_weights(weights)
+
+
+def _match(earlier, new):
+    """Returns the `_Rows` of two tokenizers."""
+    number_of = {entry: number for number, entry in enumerate(earlier.entries)}
+    pairs = [(number_of[entry], number) for number, entry in enumerate(new.entries) if entry in number_of]
+    before, after = np.array(pairs).T
+    kept = len(pairs)
+    return _Rows(before, after, Pieces(kept, new.vocab_size - kept, earlier.vocab_size - kept))
+
+
+def _path(variable):
+    """The path of a weight within its model, whatever the model's name."""
+    return variable.path.partition("/")[2]

@@ -1,0 +1,231 @@
+"""From a session to a trained model: `model.fit` with all that happens beside it."""
+
+import contextlib
+import functools
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.checkpoints.errors import NotFiniteError
+from keras_transformer.checkpoints.final import deliver
+from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.model.loss import LabelSmoothedCrossEntropy
+from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
+from keras_transformer.model.optimizer import Adam
+from keras_transformer.model.schedule import TransformerSchedule
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.training.clock import Clock
+from keras_transformer.training.crash_report import advice, write_crash_dump
+from keras_transformer.training.early_stopping import early_stopping_reason
+from keras_transformer.training.events import Events
+from keras_transformer.training.fine_tuning import initialize_from
+from keras_transformer.training.notes import time_note
+from keras_transformer.training.position import restored_position
+from keras_transformer.training.preflight import out_of_memory, try_largest
+from keras_transformer.training.progress import Progress
+from keras_transformer.training.saving import Agreement, Guard, Saving, Stopping
+from keras_transformer.training.summary import summarize
+from keras_transformer.training.validation import Validation, ValidationSearch
+from keras_transformer.translation.translator import Translator
+
+
+def compile_model(model, training, *, xla=False, recompute=False):
+    """Compiles a `Transformer` for the recipe of a `TrainingConfig` (section 5).
+
+    Args:
+        model: `Transformer`.
+        training: `TrainingConfig`.
+        xla: as in `DeviceConfig`.
+        recompute: as in `DeviceConfig`.
+    """
+    optimizer = Adam(
+        learning_rate_schedule(model.config, training),
+        beta_1=training.adam_beta_1,
+        beta_2=training.adam_beta_2,
+        epsilon=training.adam_epsilon,
+        global_clipnorm=training.clip_norm or None,
+    )
+    pad_id = model.special.pad
+    loss = LabelSmoothedCrossEntropy(
+        training.label_smoothing, formula=training.smoothing_formula, pad_id=pad_id
+    )
+    metrics = [TokenAccuracy(pad_id=pad_id), Perplexity(pad_id=pad_id), Tally()]
+    model.compile(
+        optimizer, loss, metrics, ema_decay=training.ema_decay, recompute=recompute, jit_compile=xla
+    )
+
+
+def learning_rate_schedule(model, training):
+    """Returns the schedule of a `ModelConfig` and a `TrainingConfig`."""
+    return TransformerSchedule(model.d_model, training.warmup_steps, scale=training.learning_rate_scale)
+
+
+def fit_session(session, placement, signals, resume_from):
+    """Trains as far as the settings say, from the newest checkpoint or from that of a step.
+
+    Args:
+        session: `Session`.
+        placement: `Placement`.
+        signals: `Signals`.
+        resume_from: int, or `None`.
+
+    Returns:
+        int, the step it ended at.
+
+    Raises:
+        ValueError: checkpoints or initial weights are refused.
+        TrainingError: the run ended early.
+    """
+    run, batches = session.run, session.batches
+    config, training = run.config, run.config.training
+    keras.utils.set_random_seed(training.seed)
+    with placement.strategy.scope():
+        model = Transformer(config.model, dtype=training.precision)
+        compile_model(model, training, xla=config.devices.xla, recompute=config.devices.recompute)
+    if placement.is_chief:
+        portions = placement.portions(batches, config.devices.batch_tokens)
+        table = summarize(
+            config,
+            session.corpus,
+            batches,
+            {portions.shape(plan)[1:] for plan in batches.plan(0)},
+            num_parameters=model.count_params(),
+            learning_rate=learning_rate_schedule(model.config, training),
+            devices=placement.describe(),
+        )
+        print(table, flush=True)
+    checkpoints = run.checkpoints(model, model.optimizer)
+    is_fresh = bool(placement.gather(int(not checkpoints.steps))[0])
+    if is_fresh and training.init_from:
+        source = RunFolder(training.init_from)
+        found = initialize_from(model, session.corpus.tokenizers, source, weights=training.init_weights)
+        model.reset_ema()
+        if placement.is_chief:
+            print(found.text, flush=True)
+    step = _restore(checkpoints, placement, resume_from, is_fresh)
+    run.rewind_history(step)
+    offset = restored_position(checkpoints, config, session.corpus, batches)
+    clock = Clock(float(checkpoints.seconds.numpy()))
+    # The chief has written what the others read.
+    done = bool(placement.gather(int(_is_done(run, step, clock)))[0])
+    if placement.is_chief and not is_fresh:
+        print(f"{run.path}: {'trained' if done else 'continuing'} at step {step:,}", flush=True)
+    _train_on(session, placement, signals, model, checkpoints, offset, clock, done)
+    return int(model.optimizer.iterations.numpy())
+
+
+def _restore(checkpoints, placement, resume_from, is_fresh):
+    """Restores the state that the chief chooses; all workers call it. Returns its step."""
+    step = checkpoints.restore(resume_from) if placement.is_chief else 0
+    step = placement.gather(step)[0]
+    if not placement.is_chief and not is_fresh:
+        checkpoints.restore(step)
+    return step
+
+
+def _is_done(run, step, clock):
+    training = run.config.training
+    time_is_up = training.max_minutes and clock.seconds >= 60 * training.max_minutes
+    stopped_early = early_stopping_reason(run.read_history(), training)
+    return step >= training.max_steps or bool(time_is_up or stopped_early)
+
+
+def _train_on(session, placement, signals, model, checkpoints, offset, clock, done):
+    """Trains, unless the run is done; makes the validation that its last state lacks, and delivers."""
+    run, batches = session.run, session.batches
+    config, training = run.config, run.config.training
+    step = int(model.optimizer.iterations.numpy())
+    tokens = config.devices.batch_tokens
+    agreement, events = Agreement(placement.num_workers), Events(run)
+    one_worker = placement.num_workers == 1
+    stopping = Stopping(
+        agreement, clock, signals, is_chief=placement.is_chief, max_minutes=training.max_minutes
+    )
+
+    def interrupted():
+        # Several workers validate together, or not at all.
+        return stopping.by_signal or (one_worker and signals.received is not None)
+
+    def finish():
+        with signals.deferred():
+            deliver(run, model, placement, validation.measure)
+        if interrupted():
+            raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
+
+    search = None
+    if training.validation_sentences and run.writes:
+        translator = Translator(model, session.corpus.tokenizers, config.search)
+        search = ValidationSearch(translator, session.corpus.validation, config, interrupted)
+    validation = Validation(
+        run,
+        clock,
+        events,
+        placement.distribute(session.validation, tokens, lambda portions: portions.once()),
+        session.validation.per_epoch,
+        search,
+        training=training,
+        stop=stopping.stop,
+        interrupted=interrupted,
+    )
+    validation.set_model(model)
+    agreement.model = model
+    with signals.deferred():
+        validation.catch_up()
+    if interrupted():
+        raise stopping.error(run.path, step)
+    # It may have been one too many without progress; the chief knows, as it wrote the record.
+    stopped_early = early_stopping_reason(run.read_history(), training) is not None
+    if done or placement.gather(int(stopped_early))[0]:
+        finish()
+        return
+    callbacks = [
+        Guard(training.max_skipped, is_chief=placement.is_chief),
+        Progress(
+            run,
+            clock,
+            events,
+            learning_rate_schedule(config.model, training),
+            log_every_steps=training.log_every_steps,
+            max_steps=training.max_steps,
+            max_minutes=training.max_minutes,
+            time_note=functools.partial(time_note, training),
+        ),
+        # After the line of the same step, which ends an interval; before what takes long.
+        Saving(
+            checkpoints,
+            agreement,
+            clock,
+            is_chief=placement.is_chief,
+            every_steps=training.checkpoint_every_steps,
+            every_minutes=training.checkpoint_every_minutes,
+        ),
+        validation,
+        stopping,
+    ]
+    dataset = placement.distribute(batches, tokens, lambda portions: portions.forever(offset + step))
+    if placement.is_chief:
+        print("compiling, and trying the largest batch", flush=True)
+    with signals.deferred():
+        largest = try_largest(model, placement, batches, config)
+    try:
+        with signals.deferred():
+            model.fit(
+                dataset,
+                steps_per_epoch=training.max_steps - step,
+                shuffle=False,
+                verbose=0,
+                callbacks=callbacks,
+            )
+    except tf.errors.ResourceExhaustedError as error:
+        raise out_of_memory(largest, config, error) from error
+    except NotFiniteError as error:
+        failed = int(model.optimizer.iterations.numpy())
+        plan = next(batches.plans(offset + failed - 1))
+        with contextlib.suppress(OSError):  # a full disk is not what ended this run
+            write_crash_dump(run, model, failed, batches.batch(plan), plan.key, run.read_history())
+        raise NotFiniteError(
+            f"{error}. {run.path / 'crash'} has the batch; {advice(config, failed)}"
+        ) from error
+    if stopping.by_signal or interrupted():
+        raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
+    finish()

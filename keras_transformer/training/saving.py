@@ -1,0 +1,188 @@
+"""When to save and when to stop, agreed upon by all workers of a run."""
+
+import sys
+
+import keras
+
+from keras_transformer.checkpoints.errors import NotFiniteError, StoppedError
+from keras_transformer.training.signals import EXIT_CODES
+
+SAVE, STOP, SIGNAL = range(3)
+
+
+class Agreement:
+    """Makes all workers do the same after the same step.
+
+    One worker alone does what it is asked at once. Of several, each adds what it wants to the
+    sums of the next step, so that all find it in the logs of that step.
+
+    Args:
+        num_workers: number of processes that train together.
+    """
+
+    def __init__(self, num_workers=1):
+        self._several = num_workers > 1
+        self._asked = set()
+        self.model = None
+
+    def ask(self, request):
+        """Asks all workers for `SAVE`, `STOP` or `SIGNAL`."""
+        if request not in self._asked:
+            self._asked.add(request)
+            if self._several:
+                self.model.requests[request].assign(1.0)
+
+    def agreed(self, request, logs):
+        """Returns whether it is to be done now, and takes it off the list.
+
+        Args:
+            request: `SAVE`, `STOP` or `SIGNAL`.
+            logs: of the step.
+        """
+        if self._several:
+            found = logs is not None and float(logs["requests"][request]) > 0
+            if found:
+                self._asked.discard(request)
+                self.model.requests[request].assign(0.0)
+            return found
+        found = request in self._asked
+        self._asked.discard(request)
+        return found
+
+
+class Saving(keras.callbacks.Callback):
+    """Writes checkpoints every so many steps, every so many minutes, and at the end.
+
+    Args:
+        checkpoints: `Checkpoints`.
+        agreement: `Agreement`.
+        clock: `Clock`.
+        is_chief: whether this worker's clock decides.
+        every_steps: 0 for none.
+        every_minutes: 0 for none.
+    """
+
+    def __init__(self, checkpoints, agreement, clock, *, is_chief, every_steps, every_minutes):
+        super().__init__()
+        self.checkpoints = checkpoints
+        self.agreement = agreement
+        self.clock = clock
+        self.is_chief = is_chief
+        self.every_steps = every_steps
+        self.every_minutes = every_minutes
+
+    def on_train_begin(self, logs=None):
+        self.agreement.model = self.model
+        self.step = int(self.model.optimizer.iterations.numpy())
+        self.saved_at = self.clock.seconds
+        if self.step == 0:
+            # So that a run folder without a checkpoint is one that lost it.
+            self.checkpoints.save(self.clock.seconds, on_schedule=False)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        minutes = (self.clock.seconds - self.saved_at) / 60
+        if self.is_chief and self.every_minutes and minutes >= self.every_minutes:
+            self.agreement.ask(SAVE)
+        due = self.every_steps > 0 and self.step % self.every_steps == 0
+        if self.agreement.agreed(SAVE, logs) or due:
+            # Where both are set, the minutes are for safety: what is averaged follows from the steps.
+            self.checkpoints.save(self.clock.seconds, on_schedule=due or not self.every_steps)
+            self.saved_at = self.clock.seconds
+
+    def on_train_end(self, logs=None):
+        self.checkpoints.save(self.clock.seconds, on_schedule=False)
+
+
+class Guard(keras.callbacks.Callback):
+    """Ends training after so many steps in a row without a finite gradient.
+
+    Those steps changed no weight. It stands before what resets the metrics.
+
+    Args:
+        max_skipped: so many.
+        is_chief: whether this worker prints.
+    """
+
+    def __init__(self, max_skipped, *, is_chief):
+        super().__init__()
+        self.max_skipped = max_skipped
+        self.is_chief = is_chief
+
+    def on_train_begin(self, logs=None):
+        self.step = int(self.model.optimizer.iterations.numpy())
+        self.in_a_row = 0
+        self.before = self.model.interval_sums().get("tally/skipped", 0.0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        skipped = round(logs["skipped"])
+        if skipped == 0:
+            self.before = self.in_a_row = 0
+            return
+        # The metrics begin anew with each logged interval.
+        was_skipped = skipped > self.before or (logs["steps"] < 1.5 and skipped > 0)
+        self.in_a_row = self.in_a_row + 1 if was_skipped else 0
+        self.before = skipped
+        if not was_skipped:
+            return
+        if self.is_chief:
+            print(
+                f"step {self.step:,}: loss or gradient is not finite; nothing changed"
+                f" ({self.in_a_row} in a row, {self.max_skipped} end the run)",
+                file=sys.stderr,
+                flush=True,
+            )
+        if self.in_a_row >= self.max_skipped:
+            raise NotFiniteError(
+                f"step {self.step:,}: {self.in_a_row} steps in a row had no finite loss or gradient"
+            )
+
+
+class Stopping(keras.callbacks.Callback):
+    """Ends training when the time is up, a signal came, or another callback asked for it.
+
+    Args:
+        agreement: `Agreement`.
+        clock: `Clock`.
+        signals: `Signals`.
+        is_chief: whether this worker's clock decides.
+        max_minutes: of the whole run; 0 for no limit.
+    """
+
+    def __init__(self, agreement, clock, signals, *, is_chief, max_minutes):
+        super().__init__()
+        self.agreement = agreement
+        self.clock = clock
+        self.signals = signals
+        self.is_chief = is_chief
+        self.max_minutes = max_minutes
+        self.by_signal = False
+
+    def stop(self, reason):
+        """Asks for the end of training; the chief's reason is printed."""
+        if self.is_chief:
+            print(f"stopping: {reason}", file=sys.stderr, flush=True)
+        self.agreement.ask(STOP)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.is_chief and self.max_minutes and self.clock.seconds >= 60 * self.max_minutes:
+            self.max_minutes, minutes = 0, self.max_minutes
+            self.stop("1 minute is up" if minutes == 1 else f"{minutes:g} minutes are up")
+        if self.signals.received is not None:
+            self.agreement.ask(SIGNAL)
+        if self.agreement.agreed(SIGNAL, logs):
+            self.by_signal = True
+            self.model.stop_training = True
+        if self.agreement.agreed(STOP, logs):
+            self.model.stop_training = True
+
+    def error(self, run_dir, step):
+        """Returns the `StoppedError` of a run that a signal ended."""
+        received = self.signals.received
+        name = "a signal to another worker" if received is None else received.name
+        return StoppedError(
+            f"stopped by {name} after step {step:,}, which is saved; the same command with --run-dir "
+            f"{run_dir} goes on from there",
+            EXIT_CODES.get(received, 143),
+        )

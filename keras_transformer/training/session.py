@@ -1,0 +1,126 @@
+"""The data and the folder of a run: refused before anything is written, or opened."""
+
+import dataclasses
+import os
+import sys
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.batches.feeding import training_batches, validation_batches
+from keras_transformer.batches.prepared import is_prepared
+from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.batches.training_data import TrainingData, load_training_data
+from keras_transformer.checkpoints.run_folder import RunFolder, check_unused
+from keras_transformer.checkpoints.tensor_files import storing
+from keras_transformer.config import settings as configs
+from keras_transformer.config.presets import with_vocab_size
+from keras_transformer.files import write_text
+from keras_transformer.training.fine_tuning import check_initial_weights
+from keras_transformer.training.notes import depth_note, learning_rate_note, warmup_note
+from keras_transformer.training.resuming import CORPUS_SUM, continue_with
+
+
+class Session(NamedTuple):
+    """What a run works on.
+
+    Attributes:
+        run: `RunFolder`.
+        corpus: `TrainingData`.
+        batches: `TokenBatches` to train on.
+        validation: `TokenBatches` of the validation split.
+    """
+
+    run: RunFolder
+    corpus: TrainingData
+    batches: TokenBatches
+    validation: TokenBatches
+
+
+def open_session(config, run_dir, placement, allowed, stack):
+    """Loads the data and makes or opens the run folder: the chief first, then the others.
+
+    Args:
+        config: `Config`.
+        run_dir: `pathlib.Path`.
+        placement: `Placement`.
+        allowed: names of settings that may differ from those of the run.
+        stack: `contextlib.ExitStack`, which holds the lock of the folder.
+
+    Returns:
+        `Session`.
+
+    Raises:
+        ValueError: data, folder or settings are refused.
+    """
+    _check_memory(config)
+    earlier, locked = None, False
+    if not placement.is_chief:
+        placement.gather(0)  # the chief has made the folder
+        earlier = RunFolder(run_dir, writes=False)
+    elif (run_dir / "config.json").exists():
+        earlier = RunFolder(run_dir)
+        stack.enter_context(earlier.lock())
+        earlier.clean()
+        if not earlier.has_trained:
+            # It ended before its first step, perhaps for a setting that is mended now.
+            earlier.forget()
+            earlier, locked = None, True
+    else:
+        check_unused(run_dir)
+    tokenizers = earlier.load_tokenizers() if earlier else _initial_tokenizers(config)
+    corpus = load_training_data(config, tokenizers)
+    config = with_vocab_size(configs.replace(config, data=corpus.data), *corpus.tokenizers.sizes)
+    if earlier:
+        agreed = earlier.config
+        continue_with(earlier, config, sha256=corpus.sha256, allowed=allowed)
+        if not placement.is_chief:
+            # What may differ between runs may not between workers, but for the places of files.
+            places = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir", "service")}
+            data = dataclasses.replace(agreed.data, **places)
+            earlier.config = dataclasses.replace(agreed, data=data, devices=config.devices)
+    if not earlier and config.training.init_from:
+        source = RunFolder(config.training.init_from)
+        check_initial_weights(source, config.model, config.training.init_weights)
+    batches = training_batches(config.data, corpus, seed=config.training.seed)
+    validation, num_long = validation_batches(config.data, corpus)
+    # The folder appears when nothing is left to refuse.
+    run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers, locked=locked)
+    if placement.is_chief:
+        if not earlier and not locked:
+            stack.enter_context(run.lock())
+        if not earlier:
+            with storing(run.path / CORPUS_SUM):
+                write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")
+        _tell(run.config, corpus, num_long)
+        placement.gather(0)
+    return Session(run, corpus, batches, validation)
+
+
+def _check_memory(config):
+    """Refuses a model whose weights this machine's memory can never hold; GPUs have their own."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed = configs.BYTES_IN_TRAINING * config.model.num_weights
+    if needed > memory and not tf.config.list_physical_devices("GPU"):
+        raise ValueError(
+            f"A model of {config.model.num_weights:,} weights takes {needed / 1e9:,.0f} GB to train, this "
+            f"machine has {memory / 1e9:,.0f} GB. Choose another --preset, or lower model.d_model"
+        )
+
+
+def _initial_tokenizers(config):
+    """The vocabulary of the run that a new one starts from, where it is wanted."""
+    training = config.training
+    if not training.init_from or not training.init_vocabulary or is_prepared(config.data.dataset):
+        return None
+    return RunFolder(training.init_from).load_tokenizers()
+
+
+def _tell(config, corpus, num_long):
+    """Prints what is worth a note."""
+    notes = list(corpus.notes)
+    if num_long:
+        notes.append(f"validation: left out {num_long:,} pairs of over {config.data.max_length} tokens")
+    notes += [note for note in (learning_rate_note(config), warmup_note(config), depth_note(config)) if note]
+    for note in notes:
+        print(note, file=sys.stderr, flush=True)

@@ -1,0 +1,607 @@
+"""Greedy search, beam search and sampling over any step function; knows no model.
+
+The caller supplies `step(ids, position, state) -> Step`, which turns the last
+token of every row into the logits of the next one:
+
+- `ids`: int32, shape `(rows,)`, the last token of every row;
+- `position`: int32 scalar, 0 at the first call, when `ids` are the `first_ids`;
+- `state`: any nested structure of tensors, of the same structure and dtypes as it came in
+  (`()` where there is none).
+
+`rows` is `batch * n` for n hypotheses of each sentence, and row `sentence * n + i` belongs
+to hypothesis i of that sentence. Two more functions say what happens to the state:
+
+- `reorder(state, parents)`, where hypothesis i of each sentence goes on from `parents[:, i]`,
+  int32, shape `(batch, n)`;
+- `keep(state, sentences)`, where only some sentences are left, int32, shape `(left,)`.
+
+Without them every tensor of `state` must have `rows` rows, which are gathered.
+
+A sentence is frozen as soon as it is done, so its result depends neither on its
+neighbours in the batch nor on how long the loop runs for them. Where the size of the batch
+is not part of the graph, as in a TensorFlow function for any batch, sentences that are done
+leave it: the rest goes on in a smaller one.
+
+Axes: `batch, beam_size, n_best, max_length, vocab_size, rows`.
+"""
+
+import math
+import numbers
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.model.layers.tensor_ops import gathered, picked, reshaped
+from keras_transformer.translation.rules import (
+    NEVER,
+    best_continuations,
+    length_penalty,
+    without_repeated_ngrams,
+)
+
+# A smaller batch is worth its copies from this share of sentences on that are done.
+DONE_BEFORE_SHRINKING = 0.25
+
+
+class Step(NamedTuple):
+    """What a step function returns."""
+
+    logits: object  # float, (rows, vocab_size)
+    state: object  # nested tensors
+    normalized: bool = False  # the logits are log-probabilities
+
+
+class Hypotheses(NamedTuple):
+    """The best hypotheses of every sentence, best first (sampled ones as they were drawn).
+
+    Hypotheses that ended come before those cut off at the length limit, whatever
+    their scores. A place left empty, where a sentence has fewer than `n_best`
+    hypotheses, has score -inf, length 0 and only padding.
+    """
+
+    ids: object  # int32, (batch, n_best, max_length): eos included, pad_id after it
+    scores: object  # float32, (batch, n_best): log-probability / length_penalty
+    log_probs: object  # float32, (batch, n_best): of all tokens, eos included
+    lengths: object  # int32, (batch, n_best): tokens, eos included
+    finished: object  # bool, (batch, n_best): ended with eos, not at the limit
+
+
+class Rules(NamedTuple):
+    """What is the same for all sentences and every kind of search.
+
+    Attributes:
+        eos_id: int, ends a hypothesis.
+        pad_id: int, fills the places after the end.
+        forbidden_ids: ints, tokens that are never produced, unless a prefix has them. Their
+            probability is not shared out among the others: scores stay those of the model.
+        min_length: int, eos does not come before so many tokens.
+        no_repeat_ngram: int, no so many tokens in a row occur twice; 0 for no such rule.
+        alpha: float or scalar tensor, see `length_penalty`. A tensor's value is not checked.
+        penalty: `"gnmt"`, `"average"` or `"none"`, see `length_penalty`.
+
+    Raises:
+        ValueError: from a search, for values out of range.
+    """
+
+    eos_id: int
+    pad_id: int
+    forbidden_ids: tuple = ()
+    min_length: int = 0
+    no_repeat_ngram: int = 0
+    alpha: float = 0.6
+    penalty: str = "gnmt"
+
+    def check(self):
+        """Raises ValueError for values out of range."""
+        if not ops.is_tensor(self.alpha) and not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={self.alpha}")
+        for name in ("min_length", "no_repeat_ngram"):
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Integral) or value < 0:
+                raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={value}")
+        if self.eos_id in self.forbidden_ids:
+            raise ValueError(
+                "`forbidden_ids` must not contain `eos_id`, or nothing would end. "
+                f"Received: forbidden_ids={self.forbidden_ids}, eos_id={self.eos_id}"
+            )
+        length_penalty(1, self.alpha, self.penalty)  # refuses an unknown name
+
+    def score(self, log_probs, lengths):
+        """Returns log-probability over penalty, float32; `NEVER` stays."""
+        # The penalty may overflow at an extreme alpha, and -inf / inf is NaN.
+        score = log_probs / length_penalty(lengths, self.alpha, self.penalty)
+        return ops.where(log_probs > NEVER, score, NEVER)
+
+    def continuations(self, step, ids, position, forced_ids, number):
+        """Allowed next tokens, as `best_continuations` returns them.
+
+        Args:
+            step: `Step`.
+            ids: int32, shape `(rows, max_length)`, tokens so far.
+            position: int32 scalar, how many they are.
+            forced_ids: int32, shape `(rows,)`, the next token of a prefix, or `pad_id`; or `None`.
+            number: int, how many are wanted at least.
+        """
+        logits, normalized = ops.cast(step.logits, "float32"), step.normalized
+        if self.no_repeat_ngram:
+            logits = logits if normalized else ops.log_softmax(logits, axis=-1)
+            free = without_repeated_ngrams(logits, ids, position, self.no_repeat_ngram)
+            if forced_ids is not None:
+                free = ops.where((forced_ids == self.pad_id)[:, None], free, logits)
+            logits, normalized = free, True
+        return best_continuations(
+            logits,
+            number,
+            normalized=normalized,
+            blocked_ids=self.forbidden_ids,
+            eos_too_early=position < self.min_length if self.min_length else None,
+            eos_id=self.eos_id,
+            forced_ids=forced_ids,
+            pad_id=self.pad_id,
+        )
+
+
+class Sentences(NamedTuple):
+    """What differs between the sentences of a batch; see `sentences`."""
+
+    limits: object  # int32, (batch,)
+    prefix_ids: object  # int32, (batch, prefix_length + 1): the last column is padding
+    uniforms: object  # float32, (batch, n_best, max_length); (batch, 0, 0) where not needed
+
+
+def greedy_search(
+    step, state, first_ids, rules, *,
+    max_lengths, max_length, prefix_ids=None, reorder=None, keep=None,
+):  # fmt: skip
+    """Takes the most probable token at every position.
+
+    Returns what `beam_search` with `beam_size=1` returns, without its reordering of `state`.
+
+    Args:
+        step: `step(ids, position, state) -> Step`, see the top of this module.
+        state: nested tensors, for `batch` rows.
+        first_ids: int32, shape `(batch,)`, what the first step sees (bos).
+        rules: `Rules`. The penalty changes only the score.
+        max_lengths: int32, shape `(batch,)`, most tokens per sentence, eos
+            included. A sentence with limit 0 gets the empty hypothesis, score 0.
+        max_length: int or int32 scalar, length of the `ids` that are returned; at
+            least every one of `max_lengths`, which are cut to it.
+        prefix_ids: int32, shape `(batch, prefix_length)`, tokens with which the hypotheses
+            of each sentence begin, padded at the end; or `None`. They count in the score.
+        reorder: not used.
+        keep: see the top of this module.
+
+    Returns:
+        `Hypotheses` with `n_best = 1`.
+    """
+    sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules)
+
+    def choose(log_probs, ids, position, sentences):
+        best = ops.argmax(log_probs, axis=-1)  # blocked tokens may stand before it
+        return tuple(picked(x, best[:, None])[:, 0] for x in (log_probs, ids))
+
+    return _walk(step, state, first_ids, rules, sentences, max_length, choose, 1, 1, keep)
+
+
+def sample(
+    step, state, first_ids, rules, *,
+    uniforms, temperature=1.0, top_k=0, top_p=1.0,
+    max_lengths, max_length, prefix_ids=None, reorder=None, keep=None,
+):  # fmt: skip
+    """Draws each token at random, for `n_best` independent hypotheses of each sentence.
+
+    Token t of hypothesis i of a sentence is the first whose cumulative probability, most
+    probable token first, exceeds `uniforms[sentence, i, t]`: with numbers that belong to
+    the sentence, what is drawn does not depend on its batch.
+
+    `log_probs` and `scores` are those of the model, whatever was drawn from.
+
+    Args:
+        state: nested tensors, for `batch * n_best` rows.
+        uniforms: float32, shape `(batch, n_best, max_length)`, at least 0 and below 1.
+        temperature: float above 0, which logits are divided by.
+        top_k: int, only so many most probable tokens are drawn from; 0 for all.
+        top_p: float above 0, only the fewest most probable tokens whose probability (after
+            `temperature` and `top_k`) is at least this together are drawn from; 1 for all.
+        first_ids, rules, max_lengths, max_length, prefix_ids, keep: as in `greedy_search`.
+
+    Returns:
+        `Hypotheses`, in the order of `uniforms`.
+    """
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
+    if not isinstance(top_k, numbers.Integral) or top_k < 0:
+        raise ValueError(f"`top_k` must be an integer of at least 0. Received: top_k={top_k}")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}")
+    uniforms = ops.convert_to_tensor(uniforms, "float32")
+    n_best = uniforms.shape[1]
+    sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms)
+
+    def choose(log_probs, ids, position, sentences):
+        # Best first, but for what is blocked.
+        order = ops.cast(ops.argsort(-log_probs, axis=-1), "int32")
+        log_probs, ids = picked(log_probs, order), picked(ids, order)
+        drawn = log_probs if not top_k else log_probs[:, :top_k]
+        weights = ops.exp((drawn - drawn[:, :1]) / temperature)
+        weights = ops.where(drawn > NEVER, weights, 0.0)
+        before = ops.cumsum(weights, axis=-1) - weights
+        weights = ops.where(before < top_p * ops.sum(weights, axis=-1, keepdims=True), weights, 0.0)
+        cumulative = ops.cumsum(weights, axis=-1)
+        uniform = ops.reshape(gathered(sentences.uniforms, position, axis=2), (-1, 1))
+        passed = cumulative <= uniform * cumulative[:, -1:]
+        last = ops.sum(ops.cast(weights > 0, "int32"), axis=-1) - 1  # rounding may pass them all
+        index = ops.minimum(ops.sum(ops.cast(passed, "int32"), axis=-1), ops.maximum(last, 0))
+        return tuple(picked(x, index[:, None])[:, 0] for x in (log_probs, ids))
+
+    number = top_k or 10**9
+    return _walk(step, state, first_ids, rules, sentences, max_length, choose, number, n_best, keep)
+
+
+def beam_search(
+    step, state, first_ids, rules, *,
+    beam_size=4, n_best=1, stop="exact",
+    max_lengths, max_length, prefix_ids=None, reorder=None, keep=None,
+):  # fmt: skip
+    """Keeps the `beam_size` most probable hypotheses at every position.
+
+    As in Tensor2Tensor, with which the paper was made: at each position the best
+    `2 * beam_size` continuations of all alive hypotheses are looked at. Those that end in
+    eos enter the list of the best `beam_size` finished ones, ranked by score; the best
+    `beam_size` of the others stay alive. (A beam of one looks at one, and is greedy
+    search.) A sentence is done when nothing is alive, at its
+    limit, or when the `n_best`-th finished score is at least the best that any alive
+    hypothesis can still reach: log-probabilities only fall and the penalty never does, so
+    that is the best alive log-probability over the penalty of the sentence's limit. Stopping
+    there loses no better hypothesis.
+
+    Among equal scores the earlier one comes first, then the better beam, then the
+    lower token id.
+
+    Args:
+        state: nested tensors, for `batch * beam_size` rows.
+        beam_size: int, hypotheses kept alive per sentence. It may exceed the
+            vocabulary.
+        n_best: int, hypotheses returned per sentence, at most `beam_size`.
+        stop: `"exact"`, as above, or `"first"`: only ends among the best `beam_size`
+            continuations of a position count, and a sentence is done as soon as `beam_size`
+            hypotheses have finished, as in fairseq; faster, and may lose better ones.
+        reorder: see the top of this module.
+        first_ids, rules, max_lengths, max_length, prefix_ids, keep: as in `greedy_search`.
+
+    Returns:
+        `Hypotheses`.
+    """
+    if not isinstance(beam_size, numbers.Integral) or beam_size < 1:
+        raise ValueError(f"`beam_size` must be a positive integer. Received: beam_size={beam_size}")
+    if not isinstance(n_best, numbers.Integral) or not 1 <= n_best <= beam_size:
+        raise ValueError(
+            "`n_best` must be an integer from 1 to `beam_size`. "
+            f"Received: n_best={n_best}, beam_size={beam_size}"
+        )
+    if stop not in ("exact", "first"):
+        raise ValueError(f"`stop` must be 'exact' or 'first'. Received: {stop!r}")
+    sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules)
+    reorder = _gather_rows if reorder is None else reorder
+    looked_at = 2 * beam_size if beam_size > 1 else 1
+
+    def advance(position, sentences, beams, state):
+        taken = step(ops.reshape(beams.last_ids, (-1,)), position, state)
+        forced_ids = _forced(sentences, position, beam_size)
+        ids = _flat(beams.ids)
+        added, next_ids = rules.continuations(taken, ids, position, forced_ids, looked_at)
+        total = ops.reshape(beams.log_probs, (-1, 1)) + added
+        width = added.shape[-1]
+        # A continuation of an empty place is one of -inf.
+        total, best = ops.top_k(
+            ops.reshape(total, (-1, beam_size * width)), min(looked_at, beam_size * width)
+        )
+        best = ops.cast(best, "int32")
+        parents = best // width
+        next_ids = picked(ops.reshape(next_ids, (-1, beam_size * width)), best)
+        ids = _write(picked(beams.ids, parents), next_ids, position)
+
+        ends = next_ids == rules.eos_id
+        # Under "first", the many ends that are tried in vain would be all that is ever found.
+        counted = ends if stop == "exact" else ends & (ops.arange(ops.shape(total)[1]) < beam_size)
+        ended_log_probs = ops.where(counted, total, NEVER)
+        finished = _best_finished(
+            beams.finished,
+            _Finished(
+                ids,
+                rules.score(ended_log_probs, position + 1),
+                ended_log_probs,
+                ops.zeros_like(next_ids) + position + 1,
+            ),
+        )
+        log_probs, alive = ops.top_k(ops.where(ends, NEVER, total), beam_size)
+        alive = ops.cast(alive, "int32")
+        state = reorder(taken.state, picked(parents, alive))
+
+        limits = sentences.limits
+        enough = finished.scores[:, n_best - 1]
+        bound = rules.score(log_probs[:, 0], limits)
+        done = (enough >= bound) | (position + 1 >= limits)
+        if stop == "first":
+            done |= finished.scores[:, -1] > NEVER
+        beams = _Beams(picked(next_ids, alive), picked(ids, alive), log_probs, finished)
+        return beams, done, state
+
+    batch = ops.shape(first_ids)[0]
+    pads = ops.full((batch, beam_size, max_length), rules.pad_id, dtype="int32")
+    nothing = ops.full((batch, beam_size), NEVER, dtype="float32")
+    beams = _Beams(
+        last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, beam_size)),
+        ids=pads,
+        # One hypothesis to begin with: equal ones would fill the beam with copies.
+        log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, nothing),
+        finished=_Finished(pads, nothing, nothing, ops.zeros((batch, beam_size), dtype="int32")),
+    )
+    beams = _run(advance, beams, sentences, state, beam_size, keep)
+    return _n_best(beams, sentences.limits, n_best, rules)
+
+
+class _Path(NamedTuple):
+    """Greedy search and sampling: n hypotheses that have nothing to do with each other."""
+
+    last_ids: object  # int32, (batch, n)
+    ids: object  # int32, (batch, n, max_length)
+    log_probs: object  # float32, (batch, n)
+    lengths: object  # int32, (batch, n)
+    done: object  # bool, (batch, n)
+
+
+class _Finished(NamedTuple):
+    ids: object  # int32, (batch, beam_size, max_length)
+    scores: object  # float32, (batch, beam_size), best first; NEVER: empty place
+    log_probs: object  # float32, (batch, beam_size)
+    lengths: object  # int32, (batch, beam_size)
+
+
+class _Beams(NamedTuple):
+    """Beam search: the alive hypotheses of every sentence and the finished ones."""
+
+    last_ids: object  # int32, (batch, beam_size)
+    ids: object  # int32, (batch, beam_size, max_length)
+    log_probs: object  # float32, (batch, beam_size), best first; NEVER: empty place
+    finished: _Finished
+
+
+class _Walk(NamedTuple):
+    """How far the sentences have come that are left in the batch."""
+
+    position: object  # int32, scalar
+    done: object  # bool, (left,)
+    found: object  # _Path or _Beams
+    state: object  # nested tensors
+
+
+class _Batch(NamedTuple):
+    """The sentences that are left in the batch, and what was found for all of them."""
+
+    numbers: object  # int32, (left,): which sentences are left
+    sentences: Sentences
+    walk: _Walk
+    results: object  # _Path or _Beams, of all; written when sentences leave
+
+
+def _walk(step, state, first_ids, rules, sentences, max_length, choose, number, n, keep):
+    """One token after another for `n` hypotheses a sentence, each by `choose`.
+
+    Args:
+        choose: takes `(log_probs, ids)`, both `(rows, m)`, of the `number` best tokens that
+            are allowed, the position and the `Sentences`; returns both of one, `(rows,)`.
+    """
+
+    def advance(position, sentences, path, state):
+        taken = step(ops.reshape(path.last_ids, (-1,)), position, state)
+        forced_ids = _forced(sentences, position, n)
+        allowed = rules.continuations(taken, _flat(path.ids), position, forced_ids, number)
+        log_probs, ids = (ops.reshape(x, (-1, n)) for x in choose(*allowed, position, sentences))
+        new = _Path(
+            last_ids=ids,
+            ids=_write(path.ids, ids, position),
+            log_probs=path.log_probs + log_probs,
+            lengths=path.lengths + 1,
+            done=(ids == rules.eos_id) | (log_probs == NEVER),
+        )
+        path = _frozen(path.done, path, new)
+        return path, ops.all(path.done, axis=1) | (position + 1 >= sentences.limits), taken.state
+
+    batch = ops.shape(first_ids)[0]
+    path = _Path(
+        last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, n)),
+        ids=ops.full((batch, n, max_length), rules.pad_id, dtype="int32"),
+        log_probs=ops.zeros((batch, n), dtype="float32"),
+        lengths=ops.zeros((batch, n), dtype="int32"),
+        done=ops.zeros((batch, n), dtype="bool"),
+    )
+    path = _run(advance, path, sentences, state, n, keep)
+    return _blank_empty_places(
+        ids=path.ids,
+        scores=rules.score(path.log_probs, path.lengths),
+        log_probs=path.log_probs,
+        lengths=path.lengths,
+        finished=(path.last_ids == rules.eos_id) & (path.lengths > 0),
+        pad_id=rules.pad_id,
+    )
+
+
+def _run(advance, found, sentences, state, n, keep):
+    """Calls `advance` until every sentence is done; a done one no longer changes."""
+    keep = _keep_rows(n) if keep is None else keep
+    walk = _Walk(ops.zeros((), dtype="int32"), sentences.limits < 1, found, state)
+    if sentences.limits.shape[0] is not None:
+        # Where the graph is made for one size of batch it has to stay; so does JAX.
+        return _walked(advance, sentences, walk, 1.0).found
+
+    def body(batch):
+        walk = _walked(advance, batch.sentences, batch.walk, DONE_BEFORE_SHRINKING)
+        smaller = _shrunk(batch._replace(walk=walk), keep)
+        return (keras.tree.map_structure(_with_shape_of, batch, smaller),)
+
+    # A loop within a loop: a condition in each step would cost more than a small step itself.
+    batch = _Batch(ops.arange(ops.shape(sentences.limits)[0], dtype="int32"), sentences, walk, found)
+    batch = keras.tree.map_structure(ops.convert_to_tensor, batch)
+    (batch,) = ops.while_loop(lambda batch: ops.shape(batch.numbers)[0] > 0, body, (batch,))
+    return batch.results
+
+
+def _walked(advance, sentences, walk, share):
+    """Calls `advance` until this share of the sentences is done."""
+
+    def goes_on(walk):
+        num_done = ops.sum(ops.cast(walk.done, "float32"))
+        return num_done < share * ops.cast(ops.size(walk.done), "float32")
+
+    def body(walk):
+        found, done, state = advance(walk.position, sentences, walk.found, walk.state)
+        found = _frozen(walk.done, walk.found, found)
+        new = _Walk(walk.position + 1, walk.done | done, found, state)
+        return (keras.tree.map_structure(_with_shape_of, walk, new),)
+
+    walk = keras.tree.map_structure(ops.convert_to_tensor, walk)
+    (walk,) = ops.while_loop(goes_on, body, (walk,))
+    return walk
+
+
+def _shrunk(batch, keep):
+    """Leaves the sentences that are done out of the batch, and writes what was found."""
+    walk = batch.walk
+    left = ops.cast(ops.nonzero(ops.logical_not(walk.done))[0], "int32")
+
+    def take(x):
+        return gathered(x, left, axis=0)
+
+    def write(results, found):
+        return ops.scatter_update(results, batch.numbers[:, None], found)
+
+    return _Batch(
+        take(batch.numbers),
+        keras.tree.map_structure(take, batch.sentences),
+        _Walk(
+            walk.position,
+            take(walk.done),
+            keras.tree.map_structure(take, walk.found),
+            keep(walk.state, left),
+        ),
+        keras.tree.map_structure(write, batch.results, walk.found),
+    )
+
+
+def _with_shape_of(old, new):
+    # TensorFlow's loop refuses a variable that loses a statically known size.
+    if None not in new.shape or new.shape == old.shape:
+        return new
+    sizes = zip(old.shape, new.shape, ops.shape(new), strict=True)
+    return ops.reshape(
+        new, [before if before is not None and after is None else size for before, after, size in sizes]
+    )
+
+
+def _frozen(done, old, new):
+    """Takes `old` where done, else `new`."""
+    return keras.tree.map_structure(lambda a, b: ops.where(_columns(done, a), a, b), old, new)
+
+
+def _columns(flags, values):
+    """Gives flags as many axes as `values` has, by adding some at the end."""
+    return reshaped(flags, (*ops.shape(flags), *[1] * (len(values.shape) - len(flags.shape))))
+
+
+def _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms=None):
+    rules.check()
+    if isinstance(max_length, numbers.Integral) and max_length < 1:
+        raise ValueError(f"`max_length` must be at least 1. Received: max_length={max_length}")
+    first_ids = ops.convert_to_tensor(first_ids, "int32")
+    limits = ops.minimum(ops.convert_to_tensor(max_lengths, "int32"), max_length)
+    # After its last column nothing is forced.
+    nothing = ops.full((ops.shape(limits)[0], 1), rules.pad_id, dtype="int32")
+    if prefix_ids is None:
+        prefix_ids = nothing
+    else:
+        prefix_ids = ops.concatenate([ops.convert_to_tensor(prefix_ids, "int32"), nothing], axis=1)
+    if uniforms is None:
+        uniforms = ops.zeros((ops.shape(limits)[0], 0, 0), dtype="float32")
+    return Sentences(limits, prefix_ids, uniforms)
+
+
+def _forced(sentences, position, n):
+    """The next token of each prefix, or padding: int32, `(batch * n,)`; `None` without prefixes."""
+    if sentences.prefix_ids.shape[1] == 1:
+        return None
+    last = ops.shape(sentences.prefix_ids)[1] - 1
+    return ops.repeat(gathered(sentences.prefix_ids, ops.minimum(position, last), axis=1), n)
+
+
+def _flat(ids):
+    """`(batch, n, max_length)` -> `(rows, max_length)`."""
+    return ops.reshape(ids, (-1, ops.shape(ids)[2]))
+
+
+def _write(ids, new_ids, position):
+    """Writes `new_ids`, shape `(...)`, at `position` of `ids`, `(..., max_length)`."""
+    here = ops.arange(ops.shape(ids)[-1], dtype="int32") == position
+    return ops.where(here, new_ids[..., None], ids)
+
+
+def _gather_rows(state, parents):
+    """`reorder` for a state whose tensors all have `rows` rows."""
+    batch, n = ops.shape(parents)
+    first = ops.arange(batch, dtype="int32") * n
+    rows = ops.reshape(first[:, None] + parents, (-1,))
+    return keras.tree.map_structure(lambda x: gathered(x, rows, axis=0), state)
+
+
+def _keep_rows(n):
+    """`keep` for a state whose tensors all have `rows` rows."""
+
+    def keep(state, sentences):
+        rows = ops.reshape(sentences[:, None] * n + ops.arange(n, dtype="int32")[None], (-1,))
+        return keras.tree.map_structure(lambda x: gathered(x, rows, axis=0), state)
+
+    return keep
+
+
+def _best_finished(old, new):
+    """Merges two lists of finished hypotheses into one, as long as the first."""
+    both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
+    scores, best = ops.top_k(both.scores, old.scores.shape[1])
+    best = ops.cast(best, "int32")
+    return _Finished(picked(both.ids, best), scores, picked(both.log_probs, best), picked(both.lengths, best))
+
+
+def _n_best(beams, limits, n_best, rules):
+    """Takes finished hypotheses first, then those that the limit cut off.
+
+    A sentence that stopped below its limit has `n_best` finished ones or nothing
+    alive, so what is alive here and wanted was cut off at the limit.
+    """
+    beam_size = beams.log_probs.shape[1]
+    cut_off = _Finished(
+        ids=beams.ids,
+        scores=rules.score(beams.log_probs, limits[:, None]),
+        log_probs=beams.log_probs,
+        lengths=ops.zeros_like(beams.last_ids) + limits[:, None],
+    )
+    # Chosen by counting, for one rank of both would need offsets on the scores.
+    place = ops.arange(n_best, dtype="int32")[None]
+    num_finished = ops.sum(ops.cast(beams.finished.scores > NEVER, "int32"), axis=1, keepdims=True)
+    finished = place < num_finished
+    index = ops.where(finished, place, beam_size + place - num_finished)
+    ids, scores, log_probs, lengths = (
+        picked(ops.concatenate(pair, axis=1), index) for pair in zip(beams.finished, cut_off, strict=True)
+    )
+    return _blank_empty_places(ids, scores, log_probs, lengths, finished, rules.pad_id)
+
+
+def _blank_empty_places(ids, scores, log_probs, lengths, finished, pad_id):
+    exists = scores > NEVER
+    return Hypotheses(
+        ids=ops.where(exists[..., None], ids, pad_id),
+        scores=scores,
+        log_probs=log_probs,
+        lengths=ops.where(exists, lengths, 0),
+        finished=finished & exists,
+    )

@@ -1,0 +1,296 @@
+"""Batches: every pair once, within the budget, in an order that (seed, epoch) decide."""
+
+import collections
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.batches.device_batches import Portions
+from keras_transformer.batches.ids import IdPairs, Sequences, drop_long, encode_flat, encode_pairs
+from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.config.settings import SpecialIds
+
+SPECIAL = SpecialIds(pad=7, bos=5, eos=4, unk=6)  # no id is where a literal 0 would find it
+PADDINGS = ("longest", "fixed")
+SEEDS = (0, 3, 11)
+BUDGET = 520
+
+
+class WordTokenizer:
+    """Every word is its own number; independent of SentencePiece."""
+
+    special = SPECIAL
+
+    def encode(self, texts):
+        return [[int(word) for word in text.split()] for text in texts]
+
+
+class Batch(NamedTuple):
+    source_ids: np.ndarray
+    target_ids: np.ndarray
+    labels: np.ndarray
+
+
+def random_texts(seed, number, longest=30):
+    """Sentences of 1 to `longest` words, their translations up to 3 words longer."""
+    rng = np.random.default_rng(seed)
+    source, target = [], []
+    for length in rng.integers(1, longest + 1, number):
+        other = max(1, length + rng.integers(-3, 4))
+        source.append(" ".join(map(str, rng.integers(10, 5000, length))))
+        target.append(" ".join(map(str, rng.integers(10, 5000, other))))
+    return source, target
+
+
+def make_batches(seed=0, number=203, padding="longest", order_seed=1, budget=BUDGET):
+    pairs = encode_pairs(*random_texts(seed, number), WordTokenizer())
+    return TokenBatches(pairs, special=SPECIAL, batch_tokens=budget, seed=order_seed, padding=padding)
+
+
+def take(dataset, number):
+    rows = dataset.take(number).as_numpy_iterator()
+    return [Batch(source, target, labels) for (source, target), labels in rows]
+
+
+def text_of(row):
+    """The words of one row, which ends with eos and is padded."""
+    row = list(row)
+    end = row.index(SPECIAL.eos)
+    assert all(one == SPECIAL.pad for one in row[end + 1 :])
+    return " ".join(map(str, row[:end]))
+
+
+def rows_of(sequences):
+    return [sequences[i].tolist() for i in range(len(sequences))]
+
+
+def real_rows(batch):
+    return [i for i, row in enumerate(batch.labels) if any(row != SPECIAL.pad)]
+
+
+def same(first, second):
+    return len(first) == len(second) and all(
+        all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_pair_is_in_one_batch_of_an_epoch(seed, padding):
+    batches = make_batches(seed, padding=padding)
+    for epoch in range(3):
+        indices = np.concatenate([plan.indices for plan in batches.plan(epoch)])
+        assert sorted(indices) == list(range(203))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_holds_the_sentences_that_came_in(seed, padding):
+    source, target = random_texts(seed, 203)
+    batches = make_batches(seed, padding=padding)
+    found = collections.Counter()
+    for batch in take(batches.forever(), batches.per_epoch):
+        for i in real_rows(batch):
+            found[text_of(batch.source_ids[i]), text_of(batch.labels[i])] += 1
+    assert found == collections.Counter(zip(source, target, strict=True))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_target_ids_start_with_bos_and_lag_one_behind_the_labels(padding):
+    batches = make_batches(padding=padding)
+    for batch in take(batches.once(), batches.per_epoch):
+        assert set(batch.target_ids[:, 0]) == {SPECIAL.bos}
+        np.testing.assert_array_equal(batch.target_ids[:, 1:], batch.labels[:, :-1])
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_left_over_rows_are_padding(padding):
+    batches = make_batches(number=203, padding=padding)
+    made = take(batches.once(), batches.per_epoch)
+    num_fillers = 0
+    for batch in made:
+        real = real_rows(batch)
+        assert real == list(range(len(real)))
+        fillers = slice(len(real), None)
+        assert np.all(batch.source_ids[fillers] == SPECIAL.pad)
+        assert np.all(batch.target_ids[fillers, 1:] == SPECIAL.pad)
+        num_fillers += len(batch.labels) - len(real)
+    assert num_fillers == sum(len(batch.labels) for batch in made) - 203 > 0
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("budget", [300, 520, 4096])
+def test_no_batch_exceeds_the_budget_on_either_side(seed, padding, budget):
+    batches = make_batches(seed, padding=padding, budget=max(budget, 8 * 40))
+    for batch in take(batches.once(), batches.per_epoch):
+        assert batch.source_ids.size <= max(budget, 8 * 40)
+        assert batch.labels.size <= max(budget, 8 * 40)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_are_a_multiple_of_8(seed, padding):
+    batches = make_batches(seed, padding=padding)
+    assert all(
+        len(batch.labels) % 8 == 0 and len(batch.labels) > 0
+        for batch in take(batches.once(), batches.per_epoch)
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_longest_pads_to_the_longest_of_the_batch(seed):
+    batches = make_batches(seed)
+    for batch in take(batches.once(), batches.per_epoch):
+        for ids in (batch.source_ids, batch.labels):
+            assert ids.shape[1] == max(np.sum(ids != SPECIAL.pad, axis=1))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_the_same_seed_and_epoch_give_the_same_batches(padding):
+    first, second = (make_batches(padding=padding) for _ in range(2))
+    number = 2 * first.per_epoch
+    assert same(take(first.forever(), number), take(second.forever(), number))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_another_epoch_has_another_order_and_other_neighbours(padding):
+    batches = make_batches(padding=padding)
+    first, second = batches.plan(0), batches.plan(1)
+    assert not same([plan.indices[None] for plan in first], [plan.indices[None] for plan in second])
+    neighbours = [{frozenset(plan.indices) for plan in plans} for plans in (first, second)]
+    assert len(neighbours[0] & neighbours[1]) < 2 / 3 * len(first)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_another_seed_has_another_order(padding):
+    orders = [
+        [list(plan.indices) for plan in make_batches(padding=padding, order_seed=seed).plan(0)]
+        for seed in (1, 2)
+    ]
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_an_epoch_ends_with_long_and_short_batches_mixed(padding):
+    lengths = [plan.target_len for plan in make_batches(padding=padding, number=600).plan(0)]
+    assert lengths != sorted(lengths)
+    assert lengths != sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("where", ["first epoch", "epoch border", "third epoch"])
+def test_starting_later_continues_the_same_sequence(padding, where):
+    batches = make_batches(padding=padding, number=120)
+    epoch = batches.per_epoch
+    assert epoch > 3
+    start = {"first epoch": 3, "epoch border": epoch, "third epoch": 2 * epoch + 1}[where]
+    whole = take(batches.forever(), start + epoch + 2)
+    assert same(whole[start:], take(batches.forever(start), epoch + 2))
+
+
+def test_once_gives_one_epoch_and_says_how_long_it_is():
+    batches = make_batches()
+    made = list(batches.once())
+    assert len(made) == batches.per_epoch == int(batches.once().cardinality())
+
+
+def test_one_graph_serves_every_shape_of_three_epochs():
+    batches = make_batches(number=90)
+    traces = []
+
+    @tf.function
+    def shape_of_next(iterator):  # as `fit` reads its data
+        traces.append(iterator)
+        return tf.shape(next(iterator)[1])
+
+    iterator = iter(batches.forever())
+    shapes = [shape_of_next(iterator).numpy() for _ in range(3 * batches.per_epoch)]
+    planned = [plan for epoch in range(3) for plan in batches.plan(epoch)]
+    assert [tuple(shape) for shape in shapes] == [(p.rows, p.target_len) for p in planned]
+    assert len(set(map(tuple, shapes))) > 3
+    assert len(traces) == 1
+
+
+def test_no_thread_tunes_a_dataset_whose_end_would_wait_for_it():
+    # TensorFlow may wait for that thread for a minute when the iterator is deleted.
+    batches = make_batches()
+    portions = Portions(batches, num_replicas=2)
+    for dataset in (batches.forever(), batches.once(), portions.forever(), portions.once()):
+        assert dataset.options().autotune.enabled is False
+
+
+def test_dimensions_are_left_open():
+    (source, target), labels = make_batches().forever().element_spec
+    for spec in (source, target, labels):
+        assert spec.shape.as_list() == [None, None]
+        assert spec.dtype == tf.int32
+
+
+def test_encoding_ends_each_side_with_eos():
+    pairs = encode_pairs(["10 11 12", ""], ["20", "21 22"], WordTokenizer())
+    assert pairs.num_pairs == 2
+    assert rows_of(pairs.source) == [[10, 11, 12, 4], [4]]
+    assert rows_of(pairs.target) == [[20, 4], [21, 22, 4]]
+    assert pairs.target.lengths.tolist() == [2, 3]
+
+
+def test_sentences_without_a_partner_are_refused_at_once():
+    with pytest.raises(ValueError, match="as many sentences. Received: 3 and 1"):
+        encode_pairs(["10 11", "11", "12"], ["10"], WordTokenizer())
+
+
+def test_drop_long_looks_at_both_sides_and_counts_eos():
+    # Lengths with eos: (3, 3), (4, 2), (2, 4), (3, 2).
+    source, target = ["10 11", "12 13 14", "15", "16 17"], ["20 21", "22", "23 24 25", "26"]
+    filtered = drop_long(encode_pairs(source, target, WordTokenizer()), 3)
+    assert filtered.num_dropped == 2
+    assert filtered.keep.tolist() == [True, False, False, True]
+    assert rows_of(filtered.pairs.source) == [[10, 11, 4], [16, 17, 4]]
+    assert rows_of(filtered.pairs.target) == [[20, 21, 4], [26, 4]]
+
+
+def test_drop_long_keeps_what_is_as_long_as_the_limit():
+    pairs = encode_pairs(*random_texts(1, 50), WordTokenizer())
+    longest = max(pairs.source.lengths.max(), pairs.target.lengths.max())
+    assert drop_long(pairs, longest).num_dropped == 0
+    assert drop_long(pairs, 1).num_dropped == 50
+    assert drop_long(pairs, 1).pairs.num_pairs == 0
+
+
+def test_no_pairs_are_refused():
+    nothing = Sequences([(np.zeros(0, np.int32), np.zeros(1, np.int64))])
+    with pytest.raises(ValueError, match="no pairs"):
+        TokenBatches(IdPairs(nothing, nothing), special=SPECIAL, batch_tokens=100)
+
+
+def test_sequences_in_several_arrays_are_as_in_one():
+    texts = random_texts(3, 97)[0]
+    whole = encode_pairs(texts, texts, WordTokenizer()).source
+    parts = Sequences(
+        [
+            encode_flat(texts[begin:end], WordTokenizer())
+            for begin, end in ((0, 13), (13, 13), (13, 71), (71, 97))
+        ]
+    )
+    assert rows_of(parts) == rows_of(whole)
+    indices = np.random.default_rng(1).permutation(97)[:31]
+    padded = parts.padded(indices, 40, 37, SPECIAL.pad)
+    assert [text_of(row) for row in padded[:31]] == [texts[i] for i in indices]
+    assert np.all(padded[31:] == SPECIAL.pad)
+    keep = np.arange(97) % 3 == 1
+    assert rows_of(parts.select(keep)) == [
+        row for row, kept in zip(rows_of(whole), keep, strict=True) if kept
+    ]
+
+
+def test_ids_may_be_of_a_narrow_type_and_mapped_from_a_file(tmp_path):
+    ids, starts = encode_flat(["10 11 12", "13"], WordTokenizer())
+    np.save(tmp_path / "ids.npy", ids.astype(np.uint16))
+    mapped = Sequences([(np.load(tmp_path / "ids.npy", mmap_mode="r"), starts)])
+    padded = mapped.padded(np.array([1, 0]), 3, 5, SPECIAL.pad)
+    assert padded.dtype == np.int32
+    assert padded.tolist() == [[13, 4, 7, 7, 7], [10, 11, 12, 4, 7], [7] * 5]

@@ -1,0 +1,469 @@
+"""What a run reads: raw text and the same text prepared, cleaned, weighed and encoded."""
+
+import dataclasses
+import itertools
+import json
+import shutil
+
+import evaluate_wmt
+import numpy as np
+import pytest
+import train_wmt
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.batches.feeding import training_batches, validation_batches
+from keras_transformer.batches.preparing import prepare
+from keras_transformer.batches.training_data import load_training_data
+from keras_transformer.config import settings as configs
+from keras_transformer.config.settings import Config
+from keras_transformer.text.lines import DataError
+from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, load_tokenizers, train_tokenizer
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
+from keras_transformer.translation.translator import Translator
+
+NOUNS = {"man": "Mann", "king": "König", "fox": "Fuchs", "tree": "Baum", "river": "Fluss"}
+SENTENCES = [
+    (f"the {a} sees {number} trees and the {b}", f"der {x} sieht {number} Bäume und den {y}")
+    for a, x in NOUNS.items()
+    for b, y in NOUNS.items()
+    for number in range(12)
+]
+# What the filters are for, one pair each, and the filter that drops it.
+BAD = {
+    "empty": ("", "der Fuchs"),
+    "damaged": ("the king", "der KÃ¶nig sieht"),
+    "script": ("the fox", "лиса и король"),
+    "identical": ("Fuchs 7 König 7", "Fuchs 7 König 7"),
+    "short": ("the", "sieben Bäume"),
+    "long": (" ".join(["the fox"] * 30), "der Fuchs"),
+    "ratio": ("the fox", "der Fuchs und der Baum und der Fluss und der Mann"),
+    "duplicate": SENTENCES[30],
+}
+CLEANING = {
+    "drop_damaged": True,
+    "max_foreign_letters": 0.5,
+    "drop_identical": True,
+    "min_length": 3,
+    "max_length_ratio": 2.5,
+    "drop_duplicates": True,
+}
+
+
+def write_split(folder, split, pairs):
+    folder.mkdir(exist_ok=True, parents=True)
+    for language, side in (("en", 0), ("de", 1)):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """Two folders, the first with a blank and a long line; the second without a test split."""
+    first, second = (tmp_path_factory.mktemp(name) for name in ("first", "second"))
+    write_split(first, "train", [*SENTENCES[24:140], BAD["empty"], *SENTENCES[140:180], BAD["long"]])
+    write_split(first, "dev", SENTENCES[:9])
+    write_split(first, "test_2042", SENTENCES[9:24])
+    write_split(second, "train", SENTENCES[180:])
+    write_split(second, "valid", SENTENCES[5:7])
+    return first, second
+
+
+def make_config(*folders, cleaning=None, model=None, training=None, **data):
+    config = Config()
+    data = {
+        "dataset": ",".join(map(str, folders)),
+        "vocab_size": 330,
+        "max_length": 40,
+        "batch_tokens": 640,
+    } | data
+    return dataclasses.replace(
+        config,
+        data=configs.replace(config.data, **data),
+        cleaning=configs.replace(config.cleaning, **(cleaning or {})),
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(corpora, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare(make_config(*corpora), folder, num_workers=1, shard_pairs=60)
+    return folder
+
+
+def rows_of(pairs):
+    return [(pairs.source[i].tolist(), pairs.target[i].tolist()) for i in range(pairs.num_pairs)]
+
+
+def texts_of(loaded):
+    sides = [
+        tokenizer.decode([row[side] for row in rows_of(loaded.train)])
+        for side, tokenizer in enumerate(loaded.tokenizers)
+    ]
+    return list(zip(*sides, strict=True))
+
+
+def test_raw_text_becomes_the_pairs_in_the_files(corpora):
+    loaded = load_training_data(make_config(*corpora))
+    assert texts_of(loaded) == SENTENCES[24:]
+    assert loaded.sizes == [156, 120]
+    assert loaded.weights == [1.0, 1.0]
+    assert list(zip(*loaded.validation, strict=True)) == SENTENCES[:9]
+    assert list(zip(*loaded.test, strict=True)) == SENTENCES[9:24]
+    assert loaded.test_name == "test_2042"
+
+
+def test_a_prepared_corpus_gives_what_its_raw_text_gives(corpora, prepared):
+    raw = load_training_data(make_config(*corpora))
+    found = load_training_data(make_config(prepared))
+    assert rows_of(found.train) == rows_of(raw.train)
+    for name in ("sizes", "weights", "validation", "test", "test_name"):
+        assert getattr(found, name) == getattr(raw, name)
+    assert [one.sha256 for one in found.tokenizers] == [one.sha256 for one in raw.tokenizers]
+    # And so the same batches.
+    one, other = (training_batches(make_config(prepared).data, data, seed=1) for data in (raw, found))
+    for a, b in zip(one.batches(one.plan(2)), other.batches(other.plan(2)), strict=True):
+        np.testing.assert_array_equal(a[0][0], b[0][0])
+        np.testing.assert_array_equal(a[1], b[1])
+
+
+def test_a_prepared_corpus_serves_the_other_direction(prepared):
+    there = load_training_data(make_config(prepared))
+    back = load_training_data(make_config(prepared, source="de", target="en"))
+    assert rows_of(back.train) == [(target, source) for source, target in rows_of(there.train)]
+    assert texts_of(back) == [(target, source) for source, target in SENTENCES[24:]]
+    assert (back.validation.source, back.validation.target) == there.validation[::-1]
+    assert back.test == there.test[::-1]
+
+
+def test_separate_vocabularies_change_places_in_the_other_direction(corpora, tmp_path):
+    config = make_config(corpora[0], separate_vocabularies=True, model_type="wordpiece", vocab_size=44)
+    prepare(config, tmp_path / "prepared", num_workers=1)
+    there = load_training_data(make_config(tmp_path / "prepared"))
+    back = load_training_data(make_config(tmp_path / "prepared", source="de", target="en"))
+    assert not there.tokenizers.shared
+    assert [one.sha256 for one in back.tokenizers] == [one.sha256 for one in there.tokenizers][::-1]
+    assert texts_of(back) == [(target, source) for source, target in SENTENCES[24:180]]
+
+
+def test_the_configuration_has_the_vocabulary_of_the_preparation(corpora, tmp_path):
+    settings = {"vocab_size": 312, "model_type": "unigram", "split_digits": True, "normalization": "nfkc"}
+    prepare(make_config(corpora[0], **settings), tmp_path / "prepared", num_workers=1)
+    asked = make_config(tmp_path / "prepared", max_length=30, vocab_texts=5).data
+    found = load_training_data(make_config(tmp_path / "prepared", max_length=30, vocab_texts=5)).data
+    expected = settings | {"vocab_texts": 10_000_000}
+    assert found == dataclasses.replace(asked, **expected)
+
+
+def test_a_smaller_longest_length_drops_pairs_of_a_prepared_corpus(prepared, corpora):
+    whole = load_training_data(make_config(prepared))
+    limit = int(np.median(whole.train.target.lengths))
+    short = [max(map(len, row)) <= limit for row in rows_of(whole.train)]
+    found = load_training_data(make_config(prepared, max_length=limit))
+    assert rows_of(found.train) == [
+        row for row, kept in zip(rows_of(whole.train), short, strict=True) if kept
+    ]
+    assert found.sizes == [sum(short[:156]), sum(short[156:])]
+    assert min(found.sizes) > 0
+    dropped = 276 - sum(found.sizes)
+    assert found.notes == [f"left out {dropped} pairs of over {limit} tokens (data.max_length)"]
+    # Raw text is cut off at the same place: the same vocabulary, for it is learned before.
+    raw = load_training_data(make_config(*corpora, max_length=limit))
+    assert rows_of(raw.train) == rows_of(found.train)
+    assert raw.sizes == found.sizes
+
+
+def test_a_prepared_corpus_of_which_nothing_is_short_enough_is_refused(prepared):
+    with pytest.raises(DataError, match="all pairs have over 3 tokens. Raise data.max_length"):
+        load_training_data(make_config(prepared, max_length=3))
+
+
+def test_the_vocabulary_of_an_earlier_run_must_be_that_of_the_preparation(prepared):
+    own = load_tokenizers(prepared)
+    assert load_training_data(make_config(prepared), own).train.num_pairs == 276
+    other = as_tokenizers(train_tokenizer(SENTENCES[0], model_type="wordpiece", vocab_size=40))
+    with pytest.raises(DataError, match="prepared with another vocabulary .* --tokenizer"):
+        load_training_data(make_config(prepared), other)
+
+
+def test_the_vocabulary_of_an_earlier_run_encodes_raw_text(corpora):
+    given = as_tokenizers(
+        train_tokenizer([text for pair in SENTENCES for text in pair], model_type="wordpiece", vocab_size=60)
+    )
+    loaded = load_training_data(make_config(*corpora), given)
+    assert loaded.tokenizers is given
+    assert texts_of(loaded) == SENTENCES[24:]
+
+
+def test_the_test_split_is_that_of_the_first_dataset_prepared_or_not(tmp_path):
+    for name, test in (("one", "test_b"), ("two", "test_a")):
+        write_split(tmp_path / name, "train", SENTENCES[24:60])
+        write_split(tmp_path / name, test, SENTENCES[:5] if name == "one" else SENTENCES[5:9])
+    write_split(tmp_path / "two", "valid", SENTENCES[9:12])
+    config = make_config(tmp_path / "one", tmp_path / "two")
+    prepare(config, tmp_path / "prepared", num_workers=1)
+    for loaded in map(load_training_data, (config, make_config(tmp_path / "prepared"))):
+        assert loaded.test_name == "test_b"
+        assert list(zip(*loaded.test, strict=True)) == SENTENCES[:5]
+
+
+def test_what_is_prepared_cannot_be_cleaned_in_another_way(dirty, tmp_path):
+    prepare(make_config(dirty, cleaning=CLEANING), tmp_path / "prepared", num_workers=1)
+    for cleaning in ({}, CLEANING):
+        loaded = load_training_data(make_config(tmp_path / "prepared", cleaning=cleaning))
+        assert texts_of(loaded) == SENTENCES[24:80]
+    with pytest.raises(DataError, match="Leave cleaning.* out, or prepare it with other settings"):
+        load_training_data(make_config(tmp_path / "prepared", cleaning={"min_length": 2}))
+
+
+@pytest.fixture(scope="module")
+def dirty(tmp_path_factory):
+    """A folder with one pair for each filter; the longest comes first, the others at its end."""
+    folder = tmp_path_factory.mktemp("dirty")
+    good = SENTENCES[24:80]
+    write_split(folder, "train", [BAD["long"], *good, *(BAD[name] for name in BAD if name != "long")])
+    write_split(folder, "valid", SENTENCES[:9])
+    return folder
+
+
+def test_every_filter_drops_its_pair_of_raw_text(dirty):
+    loaded = load_training_data(make_config(dirty, cleaning=CLEANING))
+    assert texts_of(loaded) == SENTENCES[24:80]
+    assert loaded.sizes == [56]
+    table = loaded.notes[0].splitlines()
+    assert table[0] == "cleaning of the training pairs:"
+    counts = {line.rsplit(maxsplit=3)[0].strip(): line.split()[-3:-1] for line in table[1:]}
+    assert counts.pop("pairs read") == ["64", "100.00"]
+    assert counts.pop("pairs kept") == ["56", "87.50"]
+    assert counts == dict.fromkeys(
+        [
+            "- a side is blank",
+            "- damaged encoding",
+            "- letters of other scripts",
+            "- both sides identical",
+            "- too few tokens",
+            "- too many tokens",
+            "- lengths differ too much",
+            "- occurred before",
+        ],
+        ["1", "1.56"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("cleaning", "dropped"),
+    [
+        ({}, ("empty", "long")),
+        ({"drop_empty": False}, ("long",)),
+        ({"drop_identical": True}, ("empty", "long", "identical")),
+        ({"drop_duplicates": True}, ("empty", "long", "duplicate")),
+        ({"drop_damaged": True, "min_length": 3}, ("empty", "long", "damaged", "short")),
+        ({"max_foreign_letters": 0.5, "max_length_ratio": 2.5}, ("empty", "long", "script", "ratio")),
+    ],
+)
+def test_a_filter_drops_where_it_is_asked_for_in_raw_and_in_prepared_text(dirty, tmp_path, cleaning, dropped):
+    config = make_config(dirty, cleaning=cleaning)
+    raw = load_training_data(config)
+    left = [BAD[name] for name in BAD if name not in dropped]
+    assert texts_of(raw) == [*SENTENCES[24:80], *left]
+    prepare(config, tmp_path / "prepared", num_workers=1, shard_pairs=50)
+    found = load_training_data(make_config(tmp_path / "prepared"))
+    assert rows_of(found.train) == rows_of(raw.train)
+
+
+def test_text_of_which_nothing_is_left_is_refused_with_counts(tmp_path):
+    write_split(tmp_path, "train", [BAD["empty"]] * 3 + [BAD["identical"]] * 2)
+    write_split(tmp_path, "valid", SENTENCES[:9])
+    with pytest.raises(DataError, match="all 5 pairs were dropped: 3 a side is blank .*, 2 both") as refused:
+        load_training_data(make_config(tmp_path, cleaning={"drop_identical": True}))
+    assert "\n" not in str(refused.value)
+
+
+def test_validation_is_never_cleaned_but_for_its_length(dirty, tmp_path):
+    folder = tmp_path / "corpus"
+    write_split(folder, "train", SENTENCES[24:80])
+    write_split(folder, "valid", [SENTENCES[0], BAD["long"], BAD["identical"], BAD["empty"], SENTENCES[0]])
+    config = make_config(folder, cleaning=CLEANING)
+    loaded = load_training_data(config)
+    assert len(loaded.validation.source) == 5
+    batches, num_dropped = validation_batches(config.data, loaded)
+    assert (batches.pairs.num_pairs, num_dropped) == (4, 1)
+    with pytest.raises(DataError, match="validation: all 5 pairs have over 2 tokens. Raise data.max_length"):
+        validation_batches(configs.replace(config.data, max_length=2), loaded)
+
+
+@pytest.mark.parametrize(
+    ("data", "weights"),
+    [
+        ({}, [1, 1]),
+        ({"weights": "3,0.5"}, [3, 0.5]),
+        # n ** (1 / 2) of 156 and 120 pairs: 12.49 and 10.954 of 23.444, of 276 pairs together.
+        ({"temperature": 2.0}, [0.94257, 1.07466]),
+    ],
+)
+def test_an_epoch_sees_each_dataset_as_often_as_its_weight_says(corpora, prepared, data, weights):
+    for folders in (corpora, [prepared]):
+        config = make_config(*folders, **data)
+        loaded = load_training_data(config)
+        assert loaded.weights == pytest.approx(weights, rel=1e-4)
+        batches = training_batches(config.data, loaded, seed=1)
+        plans = itertools.chain.from_iterable(batches.plan(epoch) for epoch in range(4))
+        counts = np.bincount(np.concatenate([plan.indices for plan in plans]), minlength=276) / 4
+        assert (counts[:156].mean(), counts[156:].mean()) == pytest.approx(weights, abs=0.02)
+
+
+@pytest.mark.parametrize("weights", ["1", "1,2,3", "1,0", "1,x"])
+def test_weights_that_are_not_one_for_each_dataset_are_refused_at_once(corpora, prepared, capsys, weights):
+    for folders in (corpora, [prepared]):
+        with pytest.raises(ValueError, match="`weights` must be 2 numbers above 0, one for each dataset"):
+            load_training_data(make_config(*folders, weights=weights))
+    assert "learning" not in capsys.readouterr().out
+
+
+SETTINGS = {
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.d_model": 8,
+    "model.d_ff": 12,
+    "model.num_heads": 2,
+    "data.max_length": 40,
+    "data.batch_tokens": 640,
+    "training.max_steps": 2,
+    "training.log_every_steps": 1,
+    "training.validate_every_steps": 2,
+    "training.validation_sentences": 2,
+    "search.extra_length": 2,
+    "search.beam_size": 1,
+}
+
+
+def arguments_of(dataset, run, **settings):
+    """The command line; two underscores stand for a full stop."""
+    settings = SETTINGS | {name.replace("__", "."): value for name, value in settings.items()}
+    arguments = ["--dataset", str(dataset), "--run-dir", str(run)]
+    for name, value in settings.items():
+        arguments += ["--set", f"{name}={value}"]
+    return arguments
+
+
+def check_translations(run):
+    """The test split was translated, by what is in the run folder."""
+    translator = Translator.load(run)
+    sources, _ = map(list, zip(*SENTENCES[9:24], strict=True))
+    lines = (run / "translations.test_2042.de").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [" ".join(text.split("\n")) for text in translator.translate(sources)] == lines
+    return translator
+
+
+@pytest.mark.slow
+def test_separate_vocabularies_train_and_translate(corpora, tmp_path, capsys):
+    run = tmp_path / "run"
+    settings = {"data__separate_vocabularies": "true", "data__vocab_size": 305}
+    assert train_wmt.main(arguments_of(corpora[0], run, **settings)) == 2
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1].startswith("train_wmt.py: ")
+    assert "sharing" in err
+    assert not run.exists()
+    assert train_wmt.main(arguments_of(corpora[0], run, **settings, model__sharing="target_output")) == 0
+    tokenizers = check_translations(run).tokenizers
+    assert not tokenizers.shared
+    # Each learned from its own side alone: of these two letters, one is in each language.
+    for tokenizer, letters in zip(tokenizers, (False, True), strict=True):
+        assert tokenizer.has_own_token("ö") is letters
+        assert tokenizer.has_own_token("k") is not letters
+
+
+@pytest.mark.parametrize(("model_type", "vocab_size"), [("unigram", 312), ("wordpiece", 60)])
+@pytest.mark.slow
+def test_every_kind_of_vocabulary_trains_and_translates(corpora, tmp_path, model_type, vocab_size):
+    run = tmp_path / "run"
+    settings = {"data__model_type": model_type, "data__vocab_size": vocab_size}
+    assert train_wmt.main(arguments_of(corpora[0], run, **settings)) == 0
+    tokenizer = check_translations(run).tokenizers.source
+    assert tokenizer.vocab_size == vocab_size
+    assert isinstance(tokenizer, WordPieceTokenizer) is (model_type == "wordpiece")
+    if model_type == "unigram":
+        model = sentencepiece_model_pb2.ModelProto.FromString((run / "tokenizer.model").read_bytes())
+        assert model.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM
+
+
+@pytest.mark.slow
+def test_a_run_on_a_prepared_corpus_keeps_to_its_vocabulary(prepared, corpora, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train_wmt.main(arguments_of(prepared, run)) == 0
+    written = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    assert written["data"]["vocab_size"] == written["model"]["source_vocab_size"] == 330
+    assert (run / "tokenizer.model").read_bytes() == (prepared / "tokenizer.model").read_bytes()
+    check_translations(run)
+    assert evaluate_wmt.main([str(run)]) == 0  # of the splits in the prepared folder
+
+    prepare(make_config(corpora[0], vocab_size=320), tmp_path / "other", num_workers=1)
+    before = (run / "history.jsonl").read_bytes()
+    capsys.readouterr()
+    assert train_wmt.main(arguments_of(tmp_path / "other", run)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"train_wmt.py: {tmp_path / 'other'}: was prepared with another vocabulary")
+    assert err.count("\n") == 1
+    assert (run / "history.jsonl").read_bytes() == before
+
+
+def test_a_flipped_bit_of_a_shard_is_refused_by_name(prepared, tmp_path, capsys):
+    folder = tmp_path / "prepared"
+    shutil.copytree(prepared, folder)
+    shard = folder / "train-00002.de.npy"
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 4
+    shard.write_bytes(content)
+    assert train_wmt.main(arguments_of(folder, tmp_path / "run")) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"train_wmt.py: {shard}: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_identity_of_the_text_is_that_of_its_ids(corpora, prepared, tmp_path):
+    raw = load_training_data(make_config(*corpora)).sha256
+    assert load_training_data(make_config(*corpora)).sha256 == raw
+    assert load_training_data(make_config(*corpora, max_length=13)).sha256 != raw
+    own = load_training_data(make_config(prepared)).sha256
+    assert load_training_data(make_config(prepared)).sha256 == own
+    assert load_training_data(make_config(prepared, source="de", target="en")).sha256 != own
+
+
+def test_a_run_does_not_continue_on_other_text(tmp_path, capsys):
+    corpus, run = tmp_path / "corpus", tmp_path / "run"
+    write_split(corpus, "train", SENTENCES)
+    write_split(corpus, "valid", SENTENCES[:9])
+    assert train_wmt.main(arguments_of(corpus, run, data__vocab_size=330)) == 0
+    assert train_wmt.main(arguments_of(corpus, run, data__vocab_size=330)) == 0
+    (corpus / "train.en").write_text("".join(f"{a} today\n" for a, _ in SENTENCES), encoding="utf-8")
+    capsys.readouterr()
+    assert train_wmt.main(arguments_of(corpus, run, data__vocab_size=330)) == 2
+    assert "the training text is not the one that this run began with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("setting", ["data.vocab_size=99", "data.model_type=unigram"])
+def test_training_cannot_change_the_vocabulary_of_a_prepared_corpus(prepared, tmp_path, capsys, setting):
+    languages = ("--source", "en", "--target", "de")
+    found = train_wmt.main(
+        ["--dataset", str(prepared), *languages, "--set", setting, "--run-dir", str(tmp_path / "run")]
+    )
+    assert found == 2
+    assert f"--set {setting}: {prepared} is prepared with" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_prepared_corpus_beside_another_is_refused(corpora, prepared):
+    with pytest.raises(DataError, match="is prepared and stands alone"):
+        load_training_data(make_config(prepared, corpora[0]))
+
+
+def test_an_interrupted_preparation_is_no_corpus(tmp_path):
+    (tmp_path / "progress").mkdir()
+    (tmp_path / "progress" / "settings.json").write_text("{}")
+    with pytest.raises(DataError, match="the preparation was interrupted. Run it again, it continues"):
+        load_training_data(make_config(tmp_path))
+
+
+def test_a_data_service_needs_a_prepared_corpus(corpora):
+    with pytest.raises(DataError, match="a data service needs a prepared corpus"):
+        load_training_data(make_config(*corpora, service="localhost:5050"))

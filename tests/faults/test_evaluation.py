@@ -1,0 +1,212 @@
+"""Every fault that the evaluation program refuses or warns of, in one table.
+
+Refused: exit code 2, one line on standard error that says where, why and what to do, no
+figure on standard output, and no file written.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import evaluate_wmt
+import pytest
+from sacrebleu.dataset import DATASETS
+
+from keras_transformer.evaluation import test_sets as standard_sets
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TEXT = ["Der Hund läuft.", "Zwei Katzen schlafen, so scheint es.", "Nord-Süd ist kurz."]
+FILES = {
+    "good.de": TEXT,
+    "ref.de": TEXT,
+    "short.de": TEXT[:2],
+    "long.de": [*TEXT, "Mehr."],
+    "blanks.de": ["", " ", TEXT[2]],
+    "some_blank.de": [TEXT[0], "", TEXT[2]],
+    "tokens.de": ["Der Hund läuft .", "Zwei Katzen schlafen , so scheint es .", "Nord-Süd ist kurz ."],
+    "pieces.de": ["Der Hu@@ nd läuft.", *TEXT[1:]],
+    "spm.de": ["▁Der ▁Hund ▁läuft.", *TEXT[1:]],
+    "escaped.de": ["Der &quot;Hund&quot; läuft&apos;s.", *TEXT[1:]],
+    "numeric.de": ["Der Hund läuft&#39;s.", *TEXT[1:]],
+    "ref.txt": TEXT,
+    "three_thousand.de": ["Ja."] * 3003,
+    "filtered.de": ["Ja."] * 2737,
+    "odd.de": ["Ja."] * 5,
+}
+H, R = "--hypothesis {0}/good.de", "--reference {0}/ref.de"
+SET = "--source en --target de --test-set"
+# Command line, with the folder as {0}; words of the one line.
+REFUSED = {
+    # F71
+    "fewer hypotheses": (
+        f"--hypothesis {{0}}/short.de {R}", ["short.de: 2 lines", "ref.de has 3", "one line for each"]
+    ),
+    "more hypotheses": (f"--hypothesis {{0}}/long.de {R}", ["long.de: 4 lines", "ref.de has 3"]),
+    "second system": (f"{H} --hypothesis {{0}}/long.de {R}", ["long.de: 4 lines"]),
+    "second reference": (f"{H} {R} --reference {{0}}/short.de", ["short.de: 2 lines", "ref.de has 3"]),
+    # F72
+    "empty hypotheses": (f"--hypothesis {{0}}/empty.de {R}", ["empty.de: the file is empty"]),
+    "empty references": (f"{H} --reference {{0}}/empty.de", ["empty.de: the file is empty"]),
+    # F73
+    "full for filtered": (
+        f"--hypothesis {{0}}/three_thousand.de {SET} wmt14",
+        ["three_thousand.de: 3,003 lines", "wmt14 en-de has 2,737", "wmt14/full", "--test-set"],
+    ),
+    "filtered for full": (
+        f"--hypothesis {{0}}/filtered.de {SET} wmt14/full",
+        ["filtered.de: 2,737 lines", "wmt14/full en-de has 3,003", "have: wmt14 (--test-set)"],
+    ),
+    "of no set": (f"--hypothesis {{0}}/odd.de {SET} wmt14", ["odd.de: 5 lines", "has 2,737", "same text"]),
+    "unknown set": (f"{H} {SET} wmt14full", ["'wmt14full'", "wmt14/full"]),
+    "unknown direction": (f"{H} --source de --target fr --test-set wmt14", ["no direction de-fr", "en-de"]),
+    "set without languages": (f"{H} --test-set wmt14", ["--source en --target de"]),
+    # Files and arguments
+    "no such hypotheses": (f"--hypothesis {{0}}/none.de {R}", ["none.de: no such file"]),
+    "no such references": (f"{H} --reference {{0}}/none.de", ["none.de: no such file"]),
+    "a folder": (f"--hypothesis {{0}} {R}", ["is a folder"]),
+    "not UTF-8": (f"--hypothesis {{0}}/latin.de {R}", ["latin.de: line 1: byte 6", "UTF-8"]),
+    "nothing to score": ("", ["RUN", "--hypothesis"]),
+    "both": (f"runs/x {H} {R}", ["RUN", "--hypothesis", "not both"]),
+    "no references": (H, ["--reference", "--test-set"]),
+    "two kinds of references": (f"{H} {R} {SET} wmt14", ["--reference", "--test-set", "not both"]),
+    "references of a run": (f"runs/x {R}", ["--reference: of no use with a RUN"]),
+    "languages of a run": ("runs/x --target de", ["--target: of no use with a RUN"]),
+    "split and set": ("runs/x --split test --test-set wmt14", ["--split: of no use", "--test-set"]),
+    "search without a run": (f"{H} {R} --beam-size 1 --alpha 0", ["--beam-size, --alpha: of no use"]),
+    "weights without a run": (f"{H} {R} --weights last", ["--weights: of no use with --hyp"]),
+    "output without a run": (f"{H} {R} --output {{0}}/out", ["--output: of no use"]),
+    "detokenize without a language": (
+        f"{H} --reference {{0}}/ref.txt --detokenize both", ["--detokenize needs --target"]
+    ),
+    "draws of nothing": (f"{H} {R} --draws 100", ["--draws needs --confidence"]),
+    "too few draws": (f"{H} {R} --confidence --draws 1", ["--draws must be at least 40"]),
+}  # fmt: skip
+# Hypotheses; words of the one line that warns.
+WARNED = {
+    "blanks.de": ["blanks.de: 2 of 3 lines are empty; they count as they are"],
+    "some_blank.de": ["some_blank.de: 1 of 3 lines are empty"],
+    "tokens.de": ["tokens.de: 3 of 3 lines look tokenised (' .', first on line 1)", "--detokenize"],
+    "pieces.de": ["pieces.de: 1 of 3 lines look cut into sub-words ('@@ ', first on line 1)", "join"],
+    "spm.de": ["spm.de: 1 of 3 lines look cut into sub-words ('▁'", "join"],
+    "escaped.de": ["escaped.de: 1 of 3 lines look escaped ('&quot;'", "unescape", "--detokenize"],
+    "numeric.de": ["numeric.de: 1 of 3 lines look escaped ('&#39;'"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name, lines in FILES.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (tmp_path / "empty.de").touch()
+    (tmp_path / "latin.de").write_bytes("Der H\xfcnd\n".encode("latin-1") * 3)
+    # Stands for ~/.sacrebleu with two sets in it.
+    monkeypatch.setattr(standard_sets, "SACREBLEU_DIR", str(tmp_path))
+    for name, number in (("wmt14", 2737), ("wmt14/full", 3003)):
+        monkeypatch.setattr(DATASETS[name], "_outdir", str(tmp_path / name))
+        (tmp_path / name).mkdir()
+        for field in DATASETS[name].fieldnames("en-de"):
+            path = tmp_path / name / f"{name.replace('/', '_')}.en-de.{field}"
+            path.write_text("Ja.\n" * number, encoding="utf-8")
+    return tmp_path
+
+
+def contents(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(folder, capsys, caplog, case):
+    arguments, words = REFUSED[case]
+    before = contents(folder)
+    assert evaluate_wmt.main(arguments.format(folder).split()) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert captured.err.startswith("evaluate_wmt.py: ")
+    for word in words:
+        assert word in captured.err
+    assert caplog.records == []
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_warned_of(folder, capsys, caplog, name):
+    arguments = f"--hypothesis {folder}/{name} --reference {folder}/ref.de --no-ter --json"
+    assert evaluate_wmt.main(arguments.split()) == 0
+    (record,) = caplog.records
+    for word in WARNED[name]:
+        assert word in record.getMessage()
+    assert json.loads(capsys.readouterr().out)["num_lines"] == 3
+
+
+def test_references_are_warned_of_too(folder, caplog):
+    arguments = f"--hypothesis {folder}/good.de --reference {folder}/tokens.de --no-ter"
+    assert evaluate_wmt.main(arguments.split()) == 0
+    assert [record.getMessage().split(" look")[0] for record in caplog.records] == [
+        f"{folder}/tokens.de: 3 of 3 lines"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "which"),
+    [
+        ("tokens.de", "ref.de", "hypothesis"),
+        ("good.de", "tokens.de", "reference"),
+        ("tokens.de", "tokens.de", "both"),
+    ],
+)
+def test_detokenising_mends_what_was_warned_of(folder, capsys, caplog, hypothesis, reference, which):
+    files = f"--hypothesis {folder}/{hypothesis} --reference {folder}/{reference}"
+    assert evaluate_wmt.main(f"{files} --detokenize {which} --no-ter --json".split()) == 0
+    assert caplog.records == []
+    scores = json.loads(capsys.readouterr().out)["systems"][0]["scores"]
+    assert scores["bleu"]["score"] == pytest.approx(100)
+    assert scores["exact_match"]["score"] == 100
+
+
+def test_all_lines_of_a_set_are_scored_under_its_name(folder, capsys):
+    arguments = f"--hypothesis {folder}/filtered.de {SET} wmt14 --no-ter"
+    assert evaluate_wmt.main(arguments.split()) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("2,737 lines against wmt14 en-de\n")
+    assert "|test:wmt14|lang:en-de|" in out
+
+
+@pytest.mark.parametrize(
+    ("names", "language"),
+    [
+        (["a/test.de"], "de"),
+        (["a.de", "b.de.gz"], "de"),
+        (["a.de", "b.en"], None),
+        (["ref.txt"], None),
+        (["ref"], None),
+        (["ref.xz"], None),
+        (["ref.qq"], None),
+        (["out.en/ref"], None),
+    ],
+)
+def test_the_language_is_what_the_names_of_all_references_end_with(names, language):
+    assert evaluate_wmt.language_of(names) == language
+
+
+def test_files_are_scored_without_tensorflow_and_a_failed_download_is_one_line(folder):
+    # The proxy is a closed port: whatever network there is, nothing is downloaded.
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "SACREBLEU": str(folder / "sets")}
+    env |= {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
+    code = (
+        "import sys; sys.path.insert(0, 'pipelines'); import evaluate_wmt; "
+        "sys.modules['tensorflow'] = sys.modules['keras'] = None; "
+        "codes = [evaluate_wmt.main(line.split()) for line in sys.argv[1:]]; print(codes)"
+    )
+    lines = [f"{H} {R} --confidence", f"{H} {SET} wmt14/full"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *(line.format(folder) for line in lines)],
+        cwd=ROOT, env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[0, 2]"
+    assert done.stderr.count("\n") == 1, done.stderr
+    place = folder / "sets" / "wmt14/full/raw/wmt14_full.test-full.tgz"
+    assert done.stderr.startswith("evaluate_wmt.py: test set wmt14/full en-de cannot be downloaded (")
+    assert f"Put https://statmt.org/wmt14/test-full.tgz as {place}, and run again" in done.stderr
