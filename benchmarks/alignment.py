@@ -17,9 +17,9 @@ import numpy as np
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from keras_transformer.batches.ids import encode_pairs  # noqa: E402
+from keras_transformer.analysis.ibm1 import sure_links  # noqa: E402
 from keras_transformer.text.lines import read_lines  # noqa: E402
-from keras_transformer.translation.alignment import CONVENTIONS, SPACE, best_choice, count_hits  # noqa: E402
+from keras_transformer.translation.alignment import CONVENTIONS, SPACE, hard_alignment  # noqa: E402
 from keras_transformer.translation.scorer import Scorer  # noqa: E402
 
 
@@ -53,8 +53,32 @@ def whole_pieces(pieces):
     return {text: numbers[0] for text, numbers in found.items() if len(numbers) == 1}
 
 
-def show(name, num_links, hits):
-    """Prints a table."""
+def count_hits(pair, links):
+    """Returns the number of links that the hard alignment has as well, for each layer and convention.
+
+    Args:
+        pair: `Scored`, with the attention of all layers.
+        links: set of (source piece, target piece), from 0.
+
+    Returns:
+        int array, shape `(num_layers, 2)`, one column for each of `CONVENTIONS`.
+    """
+    pieces = pair.source_pieces, pair.target_pieces
+    return np.array(
+        [
+            [
+                len(links & set(hard_alignment(weights, *pieces, convention=convention, unit="pieces")))
+                for convention in CONVENTIONS
+            ]
+            for weights in pair.attention
+        ]
+    )
+
+
+def show(name, pairs, links):
+    """Prints a table of the percentage of links that each layer's attention has."""
+    num_links = sum(map(len, links))
+    hits = sum(count_hits(pair, of_pair) for pair, of_pair in zip(pairs, links, strict=True))
     print(f"{name}: {num_links} links; layer, then {CONVENTIONS}")
     for layer, row in enumerate(100 * hits / max(num_links, 1)):
         print(f"  {layer}  " + "  ".join(f"{share:5.1f}" for share in row))
@@ -65,17 +89,18 @@ def main():
     args = parse_args()
     scorer = Scorer.load(args.run, weights=args.weights)
     texts = [read_lines(path) for path in (args.source, args.target)]
-    more = encode_pairs(*map(read_lines, args.train), *scorer.tokenizers) if args.train else None
+    training = [read_lines(path) for path in args.train] if args.train else ([], [])
     begin = time.monotonic()
-    counts = scorer.count_hits(*texts, more=more, max_pairs=len(texts[0]))
-    show(f"IBM model 1, {time.monotonic() - begin:.1f} s", *counts)
-    print(f"chosen: {best_choice(counts)}")
-    num_twins, hits = 0, np.zeros_like(counts.hits)
-    for scored in scorer.score(*texts, layers=range(len(hits))):
-        found = twins(scored.source_pieces, scored.target_pieces)
-        of_pair = count_hits(scored.attention, scored.source_pieces, scored.target_pieces, found)
-        num_twins, hits = num_twins + of_pair.num_links, hits + of_pair.hits
-    show("twins", num_twins, hits)
+    rows = [
+        tokenizer.encode(side + more)
+        for tokenizer, side, more in zip(scorer.tokenizers, texts, training, strict=True)
+    ]
+    links = sure_links(*rows, len(texts[0]))
+    print(f"IBM model 1 learned in {time.monotonic() - begin:.1f} s")
+    layers = range(scorer.model.config.num_decoder_layers)
+    pairs = scorer.score(*texts, layers=layers)
+    show("IBM model 1", pairs, links)
+    show("twins", pairs, [twins(pair.source_pieces, pair.target_pieces) for pair in pairs])
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ else:
 COUNT = 12 if QUICK else 300
 translator = Translator.load(RUN)
 model, tokenizers = translator.models[0], translator.tokenizers
-scorer = Scorer(model, tokenizers, choice=RunFolder(RUN).alignment())
+scorer = Scorer(model, tokenizers)
 
 sizes = model.config
 print(f"{sizes.num_encoder_layers} + {sizes.num_decoder_layers} layers of {sizes.num_heads} heads,", end=" ")

@@ -94,11 +94,27 @@ def resolve(args):
     return config
 
 
+def draw_lengths(prepared, data, path):
+    """Draws the lengths of the pairs, and how much padding batches have at each length, into a file."""
+    from keras_transformer.analysis.plots import length_histogram  # Matplotlib takes most of a second
+    from keras_transformer.batches.describe import batch_sizes
+
+    pairs = prepared.load_pairs()
+    figure = length_histogram(
+        pairs.source.lengths,
+        pairs.target.lengths,
+        batch_sizes(pairs, data),
+        names=prepared.languages,
+        title=f"{prepared.path}, {data.batch_tokens:,} tokens a side",
+    )
+    figure.savefig(path, dpi=130)
+
+
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where a dataset needs TensorFlow
-    from keras_transformer.batches.describe import draw_lengths, look
+    from keras_transformer.batches.describe import describe
     from keras_transformer.batches.prepared import PreparedCorpus
     from keras_transformer.batches.preparing import prepare
     from keras_transformer.batches.sharding import UnfinishedError
@@ -117,9 +133,9 @@ def main(argv=None):
             )
         else:
             prepared = PreparedCorpus(args.dataset, args.source, args.target)
-        print(look(prepared, config.data, examples=args.show))
+        print(describe(prepared, config.data, examples=args.show))
         if args.plot:
-            draw_lengths(prepared, config.data).savefig(args.plot, dpi=130)
+            draw_lengths(prepared, config.data, args.plot)
             print(f"drawn: {args.plot}")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end

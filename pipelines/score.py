@@ -40,7 +40,7 @@ def parse_args(argv=None):
     parser.add_argument("--alignment", choices=("hard", "soft"), help="also aligns the two sides")
     parser.add_argument("--alignment-unit", choices=("words", "pieces"), default="words")
     parser.add_argument(
-        "--alignment-layer", type=int, metavar="N", help="decoder layer, from 0 (run: its best)"
+        "--alignment-layer", type=int, metavar="N", help="decoder layer, from 0 (default: the last but one)"
     )
     parser.add_argument("--alignment-head", type=int, metavar="N", help="head, from 0 (default: mean of all)")
     parser.add_argument(

@@ -2,7 +2,7 @@
 
 import ast
 import graphlib
-import importlib
+import importlib.util
 import inspect
 import pathlib
 import sys
@@ -14,8 +14,8 @@ PACKAGE = ROOT / "keras_transformer"
 
 # Lowest first. A folder imports from lower floors only. CONTRIBUTING.md has the same line.
 PLAN = (
-    "config files < text < tokenizers model evaluation < batches checkpoints analysis"
-    " < translation < training export"
+    "config files < text model < tokenizers evaluation analysis < batches checkpoints < translation"
+    " < training export"
 )
 FLOOR = {folder: number for number, floor in enumerate(PLAN.split("<")) for folder in floor.split()}
 TENSORFLOW = {"tensorflow", "tensorflow_text"}
@@ -80,6 +80,13 @@ def public_definitions(tree, prefix=""):
                 yield from public_definitions(node, f"{prefix}{node.name}.")
 
 
+def load_module(path):
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
 def folder_of(module):
     return module.partition(".")[0]
 
@@ -87,6 +94,12 @@ def folder_of(module):
 def test_every_folder_has_its_floor():
     assert set(FLOOR) == {folder_of(module) for module in FILES}
     assert PLAN in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_the_picture_of_the_house_is_that_of_the_imports():
+    house = load_module(ROOT / "docs" / "house.py")
+    assert house.floors(house.imports()) == FLOOR
+    assert house.draw() == house.PICTURE.read_text(encoding="utf-8"), "run: python docs/house.py"
 
 
 @pytest.mark.parametrize("module", sorted(FILES))

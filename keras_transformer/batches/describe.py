@@ -9,7 +9,7 @@ from keras_transformer.text.cleaning_report import CleaningReport
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
 
 
-def look(prepared, data, *, examples=0):
+def describe(prepared, data, *, examples=0):
     """Describes a prepared corpus.
 
     Args:
@@ -61,30 +61,25 @@ def look(prepared, data, *, examples=0):
     return "\n".join(lines)
 
 
-def draw_lengths(prepared, data):
-    """Draws the lengths of the pairs, and how much padding batches have at each length.
+def batch_sizes(pairs, data):
+    """Returns the sizes of the batches of one epoch.
+
+    Args:
+        pairs: `IdPairs`.
+        data: `DataConfig`, of which `batch_tokens`, `padding` and `max_shapes` count.
 
     Returns:
-        `matplotlib.figure.Figure`.
+        list of (positions of both sides, padding included; tokens; target length) of each batch.
     """
-    from keras_transformer.analysis.plots.corpus import length_histogram  # Matplotlib takes most of a second
-
-    pairs = prepared.load_pairs()
-    lengths = pairs.source.lengths, pairs.target.lengths
-    boxes = [
+    lengths = pairs.source.lengths + pairs.target.lengths
+    return [
         (
-            plan.rows * plan.source_len + plan.rows * plan.target_len,
-            int(lengths[0][plan.indices].sum() + lengths[1][plan.indices].sum()),
+            plan.rows * (plan.source_len + plan.target_len),
+            int(lengths[plan.indices].sum()),
             plan.target_len,
         )
         for plan in _planner(pairs, data).plan(0)
     ]
-    return length_histogram(
-        *lengths,
-        boxes,
-        names=prepared.languages,
-        title=f"{prepared.path}, {data.batch_tokens:,} tokens a side",
-    )
 
 
 def _number(number, noun):

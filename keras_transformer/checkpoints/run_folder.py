@@ -11,7 +11,6 @@ Its files::
     best/              the weights of the best validations
     averaged/          means of weights: last-N, best-K
     final/             the weights that training delivered, for translation
-    alignment.json     which attention aligns best, as measured at the end of training
     history.jsonl      one line per logged interval and per validation
     tensorboard/       the same for TensorBoard
     translations.*     what the end of training printed, in full
@@ -51,11 +50,9 @@ from keras_transformer.tokenizers.tokenizer_pair import (
     save_tokenizers,
     vocabulary_files,
 )
-from keras_transformer.translation.alignment import choice_from_json, choice_to_json, fallback_choice
 
 _SUMS = "tokenizer.sha256"
 _HISTORY = "history.jsonl"
-_ALIGNMENT = "alignment.json"
 _LOCK = "lock"
 _CONFIG = "config.json"
 _CONFIG_REMEDY = (
@@ -375,29 +372,6 @@ class RunFolder:
         if not steps:
             raise ValueError(f"{folder}: no checkpoint to average")
         return folder, steps
-
-    def alignment(self):
-        """Returns the `AlignmentChoice` of the run.
-
-        It is what `save_alignment` wrote, or `fallback_choice` in a run that ended
-        before, or was made by an earlier version.
-
-        Raises:
-            ValueError: `alignment.json` is damaged.
-        """
-        path, num_layers = self.path / _ALIGNMENT, self.config.model.num_decoder_layers
-        if not path.exists():
-            return fallback_choice(num_layers)
-        try:
-            return choice_from_json(path.read_bytes(), num_layers)
-        except ValueError as error:
-            reason = str(error).rstrip(". ")
-            raise ValueError(f"{path}: damaged: {reason}. Remove it, or put it back from a copy") from error
-
-    def save_alignment(self, counts):
-        """Writes what `LinkCounts` say, and the choice that follows from them."""
-        if self.writes:
-            write_text(self.path / _ALIGNMENT, choice_to_json(counts))
 
     def append_history(self, record):
         """Adds one line of JSON to `history.jsonl`.

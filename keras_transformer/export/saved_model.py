@@ -17,6 +17,7 @@ from keras_transformer.export.uninterrupted import uninterrupted
 from keras_transformer.export.versions import IDS, new_version
 from keras_transformer.export.warmup import import_serving, warmup_texts, write_warmup
 from keras_transformer.tokenizers.base import import_tensorflow_text
+from keras_transformer.translation.alignment import default_choice
 
 # A frozen graph is one protocol buffer, which must be smaller than two gigabytes.
 _MAX_FROZEN_BYTES = 1_900_000_000
@@ -95,7 +96,7 @@ def export_saved_model(
     everything = {
         **text_signatures(served, tokenizers),
         **ids_only,
-        **pair_signatures(served, tokenizers, run.alignment()),
+        **pair_signatures(served, tokenizers, default_choice(model.config.num_decoder_layers)),
     }
     kinds = [(everything, [tokenizer.graph_tokenizer for tokenizer in dict.fromkeys(tokenizers)])]
     folders = [folder] if not with_ids else [folder, f"{folder}/{IDS}"]

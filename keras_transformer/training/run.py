@@ -16,7 +16,6 @@ from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.fit import fit_session
 from keras_transformer.training.session import open_session
 from keras_transformer.training.signals import Signals
-from keras_transformer.translation.scorer import Scorer
 from keras_transformer.translation.translator import Translator
 
 
@@ -139,8 +138,6 @@ def _translate_unseen(session, step):
         flush=True,
     )
     translator = Translator.load(run.path)
-    scorer = Scorer(translator.models[0], translator.tokenizers, batch_tokens=search.batch_tokens)
-    run.save_alignment(scorer.count_hits(*corpus.validation, more=corpus.train))
     translations = translator.translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
     run.write_translations(split, step, translations, scores.to_dict())

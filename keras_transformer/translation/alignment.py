@@ -10,14 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.files import sealed, unsealed
-
 SPACE = "\u2581"
 # Which step's attention belongs to a target piece: the step that produces it (Garg et al.,
 # 2019), or the next one, which reads it (Chen et al., 2020, "SHIFT-ATT").
 CONVENTIONS = ("output", "input")
 UNITS = ("pieces", "words")
-MIN_LINKS = 50
 
 
 class AlignmentChoice(NamedTuple):
@@ -30,19 +27,6 @@ class AlignmentChoice(NamedTuple):
 
     layer: int
     convention: str
-
-
-class LinkCounts(NamedTuple):
-    """How many links that are known otherwise the attention of each layer has, too.
-
-    Attributes:
-        num_links: int.
-        hits: int NumPy array, shape `(num_layers, 2)`, one column for each of
-            `CONVENTIONS`.
-    """
-
-    num_links: int
-    hits: np.ndarray
 
 
 def soft_alignment(attention, source_pieces, target_pieces, *, convention, unit="words"):
@@ -118,24 +102,6 @@ def format_pharaoh(links):
     return " ".join(f"{source}-{target}" for source, target in links)
 
 
-def parse_pharaoh(line):
-    """Returns the links of one line.
-
-    Returns:
-        list of `(source, target)`, int, in the order of the line.
-
-    Raises:
-        ValueError: a link is not two numbers joined by `-`.
-    """
-    links = []
-    for link in line.split():
-        sides = link.split("-")
-        if len(sides) != 2 or not all(side.isascii() and side.isdecimal() for side in sides):
-            raise ValueError(f"A link must be SOURCE-TARGET, as in 0-0. Received: {link!r}")
-        links.append((int(sides[0]), int(sides[1])))
-    return links
-
-
 def format_soft(weights):
     """Returns a soft alignment as Marian writes it.
 
@@ -149,74 +115,9 @@ def format_soft(weights):
     return " ".join(",".join(f"{weight:.4f}" for weight in row) for row in weights)
 
 
-def count_hits(attention, source_pieces, target_pieces, links):
-    """Counts how many of some links of pieces the hard alignment of each layer has, too.
-
-    Args:
-        attention: float NumPy array, shape `(num_layers, target_len, source_len)`, of
-            all layers, rows and columns as in `soft_alignment`.
-        source_pieces: list of str, without the end of sentence.
-        target_pieces: list of str, without the end of sentence.
-        links: set of `(source, target)`.
-
-    Returns:
-        `LinkCounts` of one pair.
-    """
-    hits = np.zeros((len(attention), len(CONVENTIONS)), int)
-    for layer, of_layer in enumerate(attention):
-        for column, convention in enumerate(CONVENTIONS):
-            found = hard_alignment(
-                of_layer, source_pieces, target_pieces, convention=convention, unit="pieces"
-            )
-            hits[layer, column] = len(links & set(found))
-    return LinkCounts(len(links), hits)
-
-
-def fallback_choice(num_layers):
-    """Returns the `AlignmentChoice` for a model of which nothing has been measured.
-
-    The last layer but one, at the step that produces a piece: Garg et al. (2019).
-    """
+def default_choice(num_layers):
+    """Returns the `AlignmentChoice` of Garg et al. (2019): the last layer but one, at the producing step."""
     return AlignmentChoice(max(num_layers - 2, 0), "output")
-
-
-def best_choice(counts):
-    """Returns the `AlignmentChoice` that has most of the known links.
-
-    Among equals, the lower layer and `"output"` come first. With under `MIN_LINKS` links
-    it is `fallback_choice`.
-
-    Args:
-        counts: `LinkCounts`, the sums over many pairs.
-    """
-    if counts.num_links < MIN_LINKS:
-        return fallback_choice(len(counts.hits))
-    layer, column = np.unravel_index(counts.hits.argmax(), counts.hits.shape)
-    return AlignmentChoice(int(layer), CONVENTIONS[column])
-
-
-def choice_to_json(counts):
-    """Returns the choice that `LinkCounts` lead to, and the counts, as JSON text."""
-    hits = dict(zip(CONVENTIONS, counts.hits.T.tolist(), strict=True))
-    record = {**best_choice(counts)._asdict(), "links": counts.num_links, "hits": hits}
-    return sealed(record)
-
-
-def choice_from_json(text, num_layers):
-    """Returns the `AlignmentChoice` that `choice_to_json` wrote.
-
-    Raises:
-        ValueError: it is another text, or not of a model of `num_layers` layers.
-    """
-    record = unsealed(text, remedy="")  # the file's name and the remedy are the caller's
-    try:
-        choice = AlignmentChoice(record["layer"], record["convention"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"`layer` and `convention` are wanted. Received: {text[:80]!r}") from error
-    if type(choice.layer) is not int or not 0 <= choice.layer < num_layers:
-        raise ValueError(f"`layer` must be from 0 to {num_layers - 1}. Received: {choice.layer!r}")
-    _check_choice("convention", choice.convention, CONVENTIONS)
-    return choice
 
 
 def _of_pieces(attention, num_source, num_target, convention):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.translation.alignment import fallback_choice, hard_alignment, soft_alignment
+from keras_transformer.translation.alignment import default_choice, hard_alignment, soft_alignment
 from keras_transformer.translation.forced_decoding import ForcedPass
 
 
@@ -26,12 +26,12 @@ class DetailsPass:
     Args:
         models: list of `Transformer`. Of several, log-probabilities and attention are the
             means of theirs.
-        choices: list of `AlignmentChoice`, one for each model; `None` is `fallback_choice`.
+        choices: list of `AlignmentChoice`, one for each model; `None` is `default_choice`.
         batch_tokens: budget of one batch, of either side.
     """
 
     def __init__(self, models, choices=None, *, batch_tokens=2048):
-        self._choices = choices or [fallback_choice(model.config.num_decoder_layers) for model in models]
+        self._choices = choices or [default_choice(model.config.num_decoder_layers) for model in models]
         self._passes = [ForcedPass(model, batch_tokens=batch_tokens) for model in models]
 
     def __call__(self, source_rows, target_rows, source_pieces, target_pieces):

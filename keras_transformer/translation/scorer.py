@@ -1,16 +1,13 @@
 """Scores given translations: log-probabilities of sentences and tokens, and alignments."""
 
-import itertools
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.analysis.ibm1 import sure_links
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
-from keras_transformer.translation import alignment
-from keras_transformer.translation.alignment import LinkCounts
+from keras_transformer.translation.alignment import default_choice
 from keras_transformer.translation.forced_decoding import ForcedPass
 
 
@@ -59,7 +56,7 @@ class Scorer:
     Args:
         model: a `Transformer`.
         tokenizers: a tokenizer of the model's vocabulary, or `Tokenizers`.
-        choice: `AlignmentChoice` of the model; `None` is `alignment.fallback_choice`.
+        choice: `AlignmentChoice` of the model; `None` is `alignment.default_choice`.
         max_length: the longest source or target text in tokens, end included; a model
             with learned positions has its own limit besides.
         batch_tokens: budget of one batch, padding included, of either side.
@@ -75,7 +72,7 @@ class Scorer:
             raise ValueError(f"`max_length` must be at least 1. Received: {max_length}")
         self.model = model
         self.tokenizers = tokenizers
-        self.choice = choice or alignment.fallback_choice(model.config.num_decoder_layers)
+        self.choice = choice or default_choice(model.config.num_decoder_layers)
         self.max_length = max_length
         if model.config.positions == "learned":
             self.max_length = min(max_length, model.config.max_positions)
@@ -83,7 +80,7 @@ class Scorer:
 
     @classmethod
     def load(cls, run_dir, *, weights="final", **limits):
-        """Loads the model of a run folder, and which of its attention aligns best.
+        """Loads the model of a run folder.
 
         Args:
             run_dir: folder that `train_wmt.py` wrote.
@@ -97,7 +94,7 @@ class Scorer:
         search = run.config.search
         limits = {"max_length": search.max_source_length, "batch_tokens": search.batch_tokens, **limits}
         model = run.load_model(weights=weights)
-        return cls(model, run.load_tokenizers(), choice=run.alignment(), **limits)
+        return cls(model, run.load_tokenizers(), **limits)
 
     def score(self, sources, targets, *, layers=(), heads=()):
         """Scores pairs of texts, each as if it were alone.
@@ -140,52 +137,12 @@ class Scorer:
         """
         return self._forced(source_rows, target_rows, layers=layers, heads=heads)
 
-    def count_hits(self, sources, targets, *, more=None, max_pairs=500):
-        """Measures how well the attention of every layer aligns, with nothing aligned by hand.
-
-        The links that are counted are those on which IBM model 1 agrees in both directions.
-
-        Args:
-            sources: list of str.
-            targets: list of str, their translations.
-            more: `IdPairs` for IBM model 1 to learn from, too, such as the training pairs.
-            max_pairs: of the first so many, those that are not too long are measured.
-
-        Returns:
-            `LinkCounts`; `alignment.best_choice` says what follows.
-        """
-        rows = self._encode(sources[:max_pairs], targets[:max_pairs])
-        fit = [max(map(len, pair)) <= self.max_length for pair in zip(*rows, strict=True)]
-        texts = [list(itertools.compress(side, fit)) for side in (sources, targets)]
-        rows = [[row[:-1] for row in itertools.compress(side, fit)] for side in rows]
-        if more is not None:
-            # Evenly from all over a corpus of several parts; `sure_links` takes no more.
-            numbers = range(0, more.num_pairs, -(-more.num_pairs // 100_000) or 1)
-            rows = [
-                itertools.chain(side, _without_ends(sequences, numbers))
-                for side, sequences in zip(rows, more, strict=True)
-            ]
-        layers = range(self.model.config.num_decoder_layers)
-        total = LinkCounts(0, np.zeros((len(layers), len(alignment.CONVENTIONS)), int))
-        links = sure_links(*rows, len(texts[0]))
-        for scored, of_pair in zip(self.score(*texts, layers=layers), links, strict=True):
-            found = alignment.count_hits(
-                scored.attention, scored.source_pieces, scored.target_pieces, of_pair
-            )
-            total = LinkCounts(*map(sum, zip(total, found, strict=True)))
-        return total
-
     def _encode(self, sources, targets):
         """Returns two lists of rows of ids, each row with its end of sentence."""
         return [
             [[*row, tokenizer.special.eos] for row in tokenizer.encode(texts)]
             for tokenizer, texts in zip(self.tokenizers, (sources, targets), strict=True)
         ]
-
-
-def _without_ends(sequences, numbers):
-    for number in numbers:
-        yield sequences[number][:-1]
 
 
 def perplexity(scored):

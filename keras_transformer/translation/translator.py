@@ -36,7 +36,7 @@ class Translator:
         search: `SearchConfig`, the defaults of `translate`.
         target_language: its code; says what goes between the parts of a long line.
         choices: list of `AlignmentChoice`, one for each model; `None` for
-            `alignment.fallback_choice`.
+            `alignment.default_choice`.
         threads: number of batches that are searched at the same time. On CPUs it pays to
             have as many as cores, each of which then works on a batch of its own, once
             `tf.config.threading.set_intra_op_parallelism_threads(1)` was called.
@@ -90,13 +90,11 @@ class Translator:
                     )
         models = [run.load_model(weights=weights) for run in runs]
         config = runs[0].config
-        choices = [run.alignment() for run in runs]
         return cls(
             models,
             tokenizers,
             config.search,
             target_language=config.data.target,
-            choices=choices,
             threads=threads,
         )
 

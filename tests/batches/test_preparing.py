@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.batches import preparing, sharding
-from keras_transformer.batches.describe import look
+from keras_transformer.batches.describe import describe
 from keras_transformer.batches.prepared import FORMAT, PreparedCorpus, is_prepared
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.sharding import UnfinishedError
@@ -96,7 +96,7 @@ def prepared(corpus, tmp_path_factory):
 
 def test_the_next_commands_quote_the_folder(prepared, tmp_path):
     folder = shutil.copytree(prepared.path, tmp_path / "x [1]")
-    told = look(PreparedCorpus(folder), Config().data).split("next:")[1]
+    told = describe(PreparedCorpus(folder), Config().data).split("next:")[1]
     assert f"prepare_wmt.py '{folder}' --show" in told
     assert f"train_wmt.py --dataset '{folder}' --source en" in told
 

@@ -93,7 +93,6 @@ class RunReader:
         found = [
             run.config,
             [one.sha256 for one in run.load_tokenizers()],
-            run.alignment(),
             run.read_history(),
         ]
         if run.config.model != self.run.config.model:

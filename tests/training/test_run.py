@@ -25,7 +25,6 @@ from keras_transformer.training import clock
 from keras_transformer.training import fit as fitting
 from keras_transformer.training import saving as steering
 from keras_transformer.training.run import report, train
-from keras_transformer.translation.scorer import Scorer
 from keras_transformer.translation.translator import Translator
 
 NOUNS = {"dog": "Hund", "man": "Mann", "fox": "Fuchs", "king": "König", "baker": "Bäcker"}
@@ -86,16 +85,6 @@ def whole(corpus, tmp_path_factory):
     return train(make_config(corpus), tmp_path_factory.mktemp("runs") / "whole")
 
 
-def test_a_finished_run_knows_which_attention_aligns_best(whole):
-    written = json.loads((whole.run.path / "alignment.json").read_text(encoding="utf-8"))
-    # Nine sentences of seven words, one model layer; nouns, verbs and numbers have one translation.
-    assert 9 * 3 < written["links"] <= 9 * 12
-    assert all(len(written["hits"][name]) == 1 for name in ("output", "input"))
-    chosen = written["hits"][written["convention"]][written["layer"]]
-    assert chosen == max(max(hits) for hits in written["hits"].values())
-    assert Scorer.load(whole.run.path).choice == (written["layer"], written["convention"])
-
-
 @pytest.fixture(scope="module")
 def batch_starts():
     """At which batch each part of `resumed` began to read."""
@@ -144,7 +133,6 @@ def of_kind(run, kind):
 
 def test_the_run_folder_holds_everything(whole):
     assert {path.name for path in whole.run.path.iterdir()} == {
-        "alignment.json",
         "config.json",
         "corpus.sha256",
         "tokenizer.model",

@@ -1,22 +1,14 @@
 """Alignments from attention: against links and sums worked out by hand."""
 
-import json
-
 import numpy as np
 import pytest
 
 from keras_transformer.translation.alignment import (
     AlignmentChoice,
-    LinkCounts,
-    best_choice,
-    choice_from_json,
-    choice_to_json,
-    count_hits,
-    fallback_choice,
+    default_choice,
     format_pharaoh,
     format_soft,
     hard_alignment,
-    parse_pharaoh,
     soft_alignment,
     word_numbers,
 )
@@ -101,16 +93,8 @@ def test_words_are_what_spaces_separate(pieces, numbers):
         assert "".join(of_word).replace("▁", "") == word
 
 
-def test_pharaoh_format_is_written_and_read():
+def test_pharaoh_format_is_written():
     assert format_pharaoh([(0, 0), (1, 2), (10, 3)]) == "0-0 1-2 10-3"
-    assert parse_pharaoh("0-0 1-2  10-3\n") == [(0, 0), (1, 2), (10, 3)]
-    assert parse_pharaoh("") == []
-
-
-@pytest.mark.parametrize("link", ["0", "0-", "0-1-2", "a-b", "0p1", "-1-2", "0-²"])
-def test_another_format_is_refused(link):
-    with pytest.raises(ValueError, match="SOURCE-TARGET"):
-        parse_pharaoh(f"0-0 {link}")
 
 
 def test_soft_format_has_commas_within_and_spaces_between():
@@ -131,50 +115,6 @@ def test_what_cannot_be_aligned_is_refused(change, message):
         hard_alignment(ATTENTION, **arguments)
 
 
-def test_known_links_are_counted_for_every_layer_and_convention():
-    pieces = ["▁a", "▁b", "▁c", "."]
-    straight = np.pad(np.eye(4), ((0, 1), (0, 1)))
-    shifted = np.roll(straight, 1, axis=0)  # each piece's weights stand at the step that reads it
-    shifted[0, 2] = 1.0  # bos looks anywhere
-    known = {(0, 0), (1, 1), (3, 3), (0, 3)}  # the last is wrong
-    counts = count_hits(np.stack([straight, shifted]), pieces, pieces, known)
-    assert counts.num_links == 4
-    assert counts.hits.tolist() == [[3, 1], [0, 3]]
-
-
-def test_the_best_layer_is_the_one_that_has_most_known_links():
-    counts = LinkCounts(60, np.array([[10, 55], [40, 2], [55, 1]]))
-    assert best_choice(counts) == AlignmentChoice(0, "input")
-    assert best_choice(counts._replace(num_links=49)) == AlignmentChoice(1, "output")
-
-
 @pytest.mark.parametrize(("num_layers", "layer"), [(1, 0), (2, 0), (6, 4)])
-def test_without_known_links_it_is_the_last_layer_but_one(num_layers, layer):
-    assert fallback_choice(num_layers) == AlignmentChoice(layer, "output")
-
-
-def test_a_choice_comes_back_from_its_file():
-    text = choice_to_json(LinkCounts(60, np.array([[10, 55], [40, 2]])))
-    written = json.loads(text)
-    assert len(written.pop("sha256")) == 64
-    assert written == {
-        "layer": 0, "convention": "input", "links": 60, "hits": {"output": [10, 40], "input": [55, 2]},
-    }  # fmt: skip
-    assert choice_from_json(text, 2) == AlignmentChoice(0, "input")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "Expecting"),
-        ("[" * 100_000, "nested too deeply"),
-        ("[]", "must hold a JSON object"),
-        ("{}", "`layer` and `convention` are wanted"),
-        ('{"layer": 2, "convention": "input"}', "`layer` must be from 0 to 1. Received: 2"),
-        ('{"layer": true, "convention": "input"}', "Received: True"),
-        ('{"layer": 1, "convention": "left"}', "Received: 'left'"),
-    ],
-)
-def test_a_damaged_choice_is_refused(text, message):
-    with pytest.raises(ValueError, match=message):
-        choice_from_json(text, 2)
+def test_the_default_is_the_last_layer_but_one(num_layers, layer):
+    assert default_choice(num_layers) == AlignmentChoice(layer, "output")

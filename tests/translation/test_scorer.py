@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import score
 
-from keras_transformer.analysis.ibm1 import sure_links
 from keras_transformer.batches.ids import encode_pairs
 from keras_transformer.batches.token_batches import TokenBatches
 from keras_transformer.checkpoints.run_folder import RunFolder
@@ -23,8 +22,6 @@ from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.translation.alignment import (
-    AlignmentChoice,
-    LinkCounts,
     hard_alignment,
     soft_alignment,
 )
@@ -226,23 +223,6 @@ def test_learned_positions_limit_texts_and_ids(tokenizers):
         ForcedPass(model)([[2]], [[4] * 10])
 
 
-def test_known_links_are_counted_over_all_pairs_that_are_not_too_long(tokenizers):
-    scorer = Scorer(make_model(tokenizers), tokenizers, max_length=12)
-    texts = ["d e", "d " * 40, "n e"], ["d e", "d", "n e"]
-    counts = scorer.count_hits(*texts)
-    assert counts.hits.shape == (2, 2)
-    assert counts.hits.max() <= counts.num_links
-    rows = [tokenizer.encode(["d e", "n e"]) for tokenizer in tokenizers]
-    assert counts.num_links == sum(map(len, sure_links(*rows, 2))) > 0
-    # Single words teach what is what.
-    words = ["d", "e", "n"] * 5
-    more = encode_pairs(words, words, *tokenizers)
-    rows = [side + tokenizer.encode(words) for side, tokenizer in zip(rows, tokenizers, strict=True)]
-    assert scorer.count_hits(*texts, more=more).num_links == sum(map(len, sure_links(*rows, 2)))
-    one = [side[:1] for side in texts]
-    assert scorer.count_hits(*texts, max_pairs=1).num_links == scorer.count_hits(*one).num_links
-
-
 # The program.
 
 
@@ -253,7 +233,6 @@ def run(model, tokenizers, tmp_path_factory):
     optimizer = keras.optimizers.Adam()
     model.compile(optimizer)
     run.checkpoints(model, optimizer).save(0.0)
-    run.save_alignment(LinkCounts(100, np.array([[1, 2], [7, 90]])))
     return run.path
 
 
@@ -269,19 +248,6 @@ def run_program(run, *more, data=b""):
     stdout = io.BytesIO()
     code = score.main([str(run), "--weights", "last", *more], stdin=io.BytesIO(data), stdout=stdout)
     return code, stdout.getvalue().decode("utf-8").split("\n")[:-1]
-
-
-def test_a_run_knows_which_attention_aligns_best(run):
-    assert Scorer.load(run, weights="last").choice == AlignmentChoice(1, "input")
-
-
-def test_a_run_without_the_measure_falls_back(model, tokenizers, tmp_path):
-    run = RunFolder.create(tmp_path / "run", Config(model=model.config), tokenizers)
-    assert run.alignment() == AlignmentChoice(0, "output")
-    (run.path / "alignment.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"alignment.json: damaged: .*\)\. Remove it, .* copy$") as caught:
-        run.alignment()
-    assert str(caught.value).count("copy") == 1
 
 
 def test_one_log_probability_a_line_and_the_perplexity_at_the_end(run, files, scorer, capsys):
