@@ -47,6 +47,9 @@ napoleon_custom_sections = [
 ]
 
 
+TABLES = {"PRESETS": "keras_transformer.config.presets"}
+
+
 def public_names():
     """Returns a Markdown table: every name of `keras_transformer`, with its reference and first sentence."""
     rows = ["| `from keras_transformer import` | |", "|---|---|"]
@@ -55,7 +58,7 @@ def public_names():
         if inspect.isclass(found) or inspect.isfunction(found):
             where, text = f"{found.__module__}.{name}", found.__doc__
         else:  # a table: its module tells of it
-            where = f"keras_transformer.{keras_transformer._MODULE_OF[name]}"
+            where = TABLES[name]
             text = importlib.import_module(where).__doc__
         first = " ".join(text.strip().partition("\n\n")[0].split())
         rows.append(f"| {{py:obj}}`{name} <{where}>` | {first} |")

@@ -305,4 +305,4 @@ assert [one.text for one in alone[0].translations] == [one.text for one in toget
 # **What to read next:** [From a run to a served translator](06_serving.ipynb) fixes one of these searches
 # in a graph. All the settings are flags of `pipelines/translate.py`; `benchmarks/search_settings.py`
 # measures them on a whole test set. How the search itself works is told at
-# `keras_transformer.translation.beam_search.beam_search`.
+# `keras_transformer.translation.search.beam_search`.

@@ -45,7 +45,7 @@ TRAINING_STEP = {
 }
 MODEL_SIDE = sorted(
     {name for name in FILES if name.startswith(("config.", "model."))} - TRAINING_STEP
-    | {"translation.beam_search", "translation.rules"}
+    | {"translation.search", "translation.rules"}
 )
 
 
@@ -221,11 +221,15 @@ def test_nothing_silences_warnings():
         assert not names & {"filterwarnings", "simplefilter"}, module
 
 
-def test_every_public_name_is_found_where_it_is_said_to_be():
-    package = importlib.import_module("keras_transformer")
+@pytest.mark.parametrize("folder", PACKAGES, ids=lambda folder: folder.name)
+def test_every_public_name_is_found_where_it_is_said_to_be(folder):
+    for module in FILES:
+        importlib.import_module(f"keras_transformer.{module}")
+    package = importlib.import_module(".".join(folder.relative_to(ROOT).parts))
     assert len(set(package.__all__)) == len(package.__all__)
     for name in package.__all__:
         found = getattr(package, name)
+        assert not inspect.ismodule(found), name  # a module hides a name that is spelled as itself
         if inspect.isclass(found) or inspect.isfunction(found):
             assert found.__name__ == name
             assert found.__module__.startswith("keras_transformer.")

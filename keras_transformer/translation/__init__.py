@@ -13,7 +13,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "hard_alignment",
             "soft_alignment",
         ),
-        "beam_search": (
+        "search": (
             "Rules",
             "beam_search",
             "greedy_search",

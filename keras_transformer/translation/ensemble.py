@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.translation.beam_search import Rules, Step, beam_search, greedy_search, sample
+from keras_transformer.translation.search import Rules, Step, beam_search, greedy_search, sample
 
 
 class Models:
