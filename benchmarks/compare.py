@@ -178,7 +178,7 @@ class Comparison:
 
 def write_output(records, folder):
     """Writes `speed.md` and, of each task with results, `training.png` or `decoding.png`."""
-    from keras_transformer.analysis.plots import compared_bars
+    from plots import compared_bars
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "speed.md").write_text(report(records), encoding="utf-8")

@@ -255,7 +255,7 @@ def main(argv=None):
                 print(json.dumps(record), file=file, flush=True)
     panels = report(records)
     if args.picture:
-        from keras_transformer.analysis.plots import scaling_curves
+        from plots import scaling_curves
 
         title = f"Training step, {records[0]['tokens']:,} tokens a side, {records[0]['threads']} threads"
         scaling_curves(panels, title=title).savefig(args.picture, dpi=150)

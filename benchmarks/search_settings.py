@@ -36,7 +36,7 @@ def main(argv=None):
 
     from keras_transformer.checkpoints.run_folder import RunFolder
     from keras_transformer.evaluation.bleu import bleu_scorer
-    from keras_transformer.text.corpus import open_split
+    from keras_transformer.text.datasets import open_split
     from keras_transformer.translation.translator import Translator
 
     if args.threads > 1:

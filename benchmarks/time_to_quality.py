@@ -180,7 +180,7 @@ def sha256(path):
 
 def table(records):
     """Returns the lines of a table: one column a contestant, the ratio of the first to the second."""
-    from keras_transformer.analysis.plots import crossing
+    from plots import crossing
 
     target = records[0]["bleu"]
     contestants = [one for one in records if one["kind"] == "contestant"]
@@ -222,7 +222,7 @@ def table(records):
 
 def show(paths, plot):
     """Prints a table for each file of records, and draws all in one picture."""
-    from keras_transformer.analysis.plots import quality_curves
+    from plots import quality_curves
 
     runs, target = {}, None
     for path in paths:

@@ -32,7 +32,7 @@ def main(argv=None):
     """Runs the benchmark; returns its exit code."""
     args = parse_args(argv)
     from keras_transformer.checkpoints.run_folder import RunFolder
-    from keras_transformer.text.corpus import open_split
+    from keras_transformer.text.datasets import open_split
 
     data = RunFolder(args.run).config.data
     pairs = open_split(data.dataset, args.split, data.source, data.target).load()

@@ -31,11 +31,11 @@ from keras_transformer import (
     TransformerSchedule,
     causal_mask,
     padding_mask,
-    plotting,
     preset,
     scaled_dot_product_attention,
     sinusoids,
 )
+from keras_transformer.analysis import plots as plotting
 from keras_transformer.analysis.complexity import best_seconds, products
 
 QUICK = "QUICK" in os.environ

@@ -22,14 +22,16 @@ import os
 import numpy as np
 
 from keras_transformer import RunFolder, Scorer, Translator, corpus_scores, hard_alignment, soft_alignment
-from keras_transformer.analysis.ablation import Head, all_heads, without_heads
 from keras_transformer.analysis.heads import (
+    Head,
+    all_heads,
     attention_maps,
     link_job,
     offset_job,
     place_job,
     repeat_job,
     share_of_job,
+    without_heads,
 )
 from keras_transformer.analysis.ibm1 import sure_links
 from keras_transformer.analysis.plots import (
@@ -39,7 +41,7 @@ from keras_transformer.analysis.plots import (
     head_grid,
     job_shares,
 )
-from keras_transformer.text.corpus import load_split
+from keras_transformer.text.datasets import load_split
 from keras_transformer.text.lines import read_lines
 from keras_transformer.translation.alignment import format_pharaoh
 from keras_transformer.translation.scorer import perplexity

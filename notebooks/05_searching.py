@@ -29,7 +29,7 @@ from keras_transformer import RunFolder, Scorer, Translator
 from keras_transformer.analysis.plots import diversity_curves, search_curves
 from keras_transformer.evaluation.bleu import bleu_scorer
 from keras_transformer.evaluation.report import NamedLines, compare
-from keras_transformer.text.corpus import load_split
+from keras_transformer.text.datasets import load_split
 from keras_transformer.text.lines import read_lines
 from keras_transformer.translation.rules import length_penalty
 

@@ -35,7 +35,7 @@ from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.export.serving import curl_command, docker_command
 from keras_transformer.export.settings import ServingSettings
-from keras_transformer.text.corpus import load_split
+from keras_transformer.text.datasets import load_split
 from keras_transformer.text.lines import read_lines
 
 QUICK = "QUICK" in os.environ  # the tests' small setting

@@ -28,8 +28,7 @@ def translated(args):
     from keras_transformer.config.settings import replace
     from keras_transformer.evaluation.report import NamedLines
     from keras_transformer.files import check_output, write_text
-    from keras_transformer.text.corpus import dataset_names
-    from keras_transformer.text.datasets import check_dataset
+    from keras_transformer.text.datasets import check_dataset, dataset_names
 
     if args.output:
         check_output(args.output)
@@ -67,7 +66,7 @@ def translated(args):
 def text_of(args, data):
     """Returns name, source, list of references and standard set, or `None`, of what a run translates."""
     from keras_transformer.evaluation.test_sets import load_standard_set
-    from keras_transformer.text.corpus import open_split
+    from keras_transformer.text.datasets import open_split
 
     if args.test_set:
         standard = load_standard_set(args.test_set, data.source, data.target)

@@ -72,7 +72,7 @@ def main(argv=None, stdin=None, stdout=None):
 
     def work():
         from keras_transformer.files import check_output, written_atomically
-        from keras_transformer.text.streaming import stream_columns, stream_files
+        from keras_transformer.text.parallel import stream_columns, stream_files
 
         open_runs([args.run], args.weights)
         files = [name for name in (args.source, args.target) if name]
@@ -100,7 +100,7 @@ def main(argv=None, stdin=None, stdout=None):
 
 def _score(scorer, chunks, names, args, file):
     """Writes a line for every pair; returns the summary."""
-    from keras_transformer.translation.score_lines import json_line, text_line
+    from keras_transformer.translation.output_formats import score_json, score_text
     from keras_transformer.translation.scorer import TooLongError
 
     layer = scorer.choice.layer if args.alignment_layer is None else args.alignment_layer
@@ -120,9 +120,9 @@ def _score(scorer, chunks, names, args, file):
             raise ValueError(f"{where}: {error.reason}. Raise --max-length, or cut the line") from error
         for source, target, each in zip(*pairs, scored, strict=True):
             if args.format == "jsonl":
-                line = json_line(source, target, each, **how)
+                line = score_json(source, target, each, **how)
             else:
-                line = text_line(each, per_token=args.per_token, **how)
+                line = score_text(each, per_token=args.per_token, **how)
             file.write(line.encode() + b"\n")
         file.flush()
         num_pairs += len(scored)

@@ -178,8 +178,7 @@ def _fitted(config, run_dir):
 def _configured(config, args):
     """Returns a configuration with what the command line says."""
     from keras_transformer.config.settings import override
-    from keras_transformer.text.corpus import dataset_names
-    from keras_transformer.text.datasets import languages_of
+    from keras_transformer.text.datasets import dataset_names, languages_of
 
     data = {}
     if args.dataset:

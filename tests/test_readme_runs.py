@@ -9,7 +9,7 @@ import sys
 import pytest
 import readme_commands
 
-from keras_transformer.text.corpus import load_corpus
+from keras_transformer.text.datasets import load_corpus
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

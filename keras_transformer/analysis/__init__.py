@@ -5,12 +5,14 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ablation": ("without_heads",),
         "complexity": (
             "products",
             "reach",
         ),
-        "heads": ("attention_maps",),
+        "heads": (
+            "attention_maps",
+            "without_heads",
+        ),
         "ibm1": ("sure_links",),
     },
 )

@@ -10,11 +10,15 @@ import numpy as np
 from keras_transformer.batches.ids import IdPairs, drop_long, encode_pairs
 from keras_transformer.batches.prepared import MANIFEST, PreparedCorpus, is_prepared, refuse_prepared
 from keras_transformer.config.settings import CleaningConfig, DataConfig, replace
-from keras_transformer.text.cleaning import CODES, Cleaner
+from keras_transformer.text.cleaning import CODES, Cleaner, Seen, pair_hashes
 from keras_transformer.text.cleaning_report import CleaningReport
-from keras_transformer.text.corpus import dataset_names, epoch_weights, first_split, open_datasets
-from keras_transformer.text.datasets import check_dataset
-from keras_transformer.text.duplicates import Seen, pair_hashes
+from keras_transformer.text.datasets import (
+    check_dataset,
+    dataset_names,
+    epoch_weights,
+    first_split,
+    open_datasets,
+)
 from keras_transformer.text.folders import TRAIN
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.text.lines import DataError, Pairs

@@ -6,8 +6,7 @@ import sys
 from typing import NamedTuple
 
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.checkpoints.averaging import missing_note, steps_text
-from keras_transformer.checkpoints.best import ranked_steps
+from keras_transformer.checkpoints.averaging import missing_note, ranked_steps, steps_text
 
 FINAL = "final/weights"  # path within the run folder
 

@@ -29,8 +29,7 @@ import shlex
 import sys
 
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.checkpoints.averaging import choose_states
-from keras_transformer.checkpoints.best import BestWeights, ranked_steps
+from keras_transformer.checkpoints.averaging import BestWeights, choose_states, ranked_steps
 from keras_transformer.checkpoints.final import FINAL
 from keras_transformer.config import settings as configs
 from keras_transformer.files import (

@@ -5,7 +5,7 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "loading": ("load_exported",),
         "saved_model": ("export_saved_model",),
+        "versions": ("load_exported",),
     },
 )

@@ -15,8 +15,8 @@ from keras_transformer.export.ctranslate2_translator import (
     import_ctranslate2,
     vocabulary_tokens,
 )
-from keras_transformer.export.facts import with_search, write_facts
-from keras_transformer.export.manifest import write_manifest
+from keras_transformer.export.model_card import with_search, write_facts
+from keras_transformer.export.versions import write_manifest
 from keras_transformer.files import folder_written_atomically
 from keras_transformer.tokenizers.tokenizer_pair import save_tokenizers
 

@@ -6,8 +6,8 @@ import pathlib
 import shlex
 
 from keras_transformer.config.settings import SearchConfig, replace
-from keras_transformer.export.facts import read_facts
-from keras_transformer.export.manifest import check_manifest
+from keras_transformer.export.model_card import read_facts
+from keras_transformer.export.versions import check_manifest
 from keras_transformer.text.lines import one_line
 from keras_transformer.tokenizers.tokenizer_pair import load_tokenizers
 from keras_transformer.translation.long_lines import encode_texts, joint

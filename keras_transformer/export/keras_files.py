@@ -12,8 +12,8 @@ import h5py
 import keras
 
 from keras_transformer.config.settings import ModelConfig
-from keras_transformer.export.facts import read_facts, with_search, write_facts
-from keras_transformer.export.manifest import check_manifest, write_manifest
+from keras_transformer.export.model_card import read_facts, with_search, write_facts
+from keras_transformer.export.versions import check_manifest, write_manifest
 from keras_transformer.files import folder_written_atomically
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.tokenizer_pair import save_tokenizers

@@ -1,6 +1,9 @@
 """A trained model as a SavedModel: text in, text out, without Python and without Keras."""
 
+import contextlib
 import errno
+import signal
+import threading
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -9,13 +12,10 @@ from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.tensor_files import by_path
 from keras_transformer.export.forcing import pair_signatures
 from keras_transformer.export.graphs import ServedModel, ids_signature, text_signatures
-from keras_transformer.export.manifest import write_manifest
 from keras_transformer.export.model_card import make_card, write_card
-from keras_transformer.export.serving import write_batching
+from keras_transformer.export.serving import import_serving, warmup_texts, write_batching, write_warmup
 from keras_transformer.export.settings import ServingSettings, checked_name
-from keras_transformer.export.uninterrupted import uninterrupted
-from keras_transformer.export.versions import IDS, new_version
-from keras_transformer.export.warmup import import_serving, warmup_texts, write_warmup
+from keras_transformer.export.versions import IDS, new_version, write_manifest
 from keras_transformer.tokenizers.base import import_tensorflow_text
 from keras_transformer.translation.alignment import default_choice
 
@@ -133,3 +133,27 @@ def _save(path, served, signatures, resources):
         full = isinstance(error, tf.errors.ResourceExhaustedError) or "File too large" in error.message
         reason = "no space left on device" if full else error.message.splitlines()[0]
         raise OSError(errno.ENOSPC if full else errno.EIO, reason, str(path)) from error
+
+
+@contextlib.contextmanager
+def uninterrupted():
+    """Holds SIGINT and SIGTERM back until the end of the block, when their handlers are called.
+
+    In another thread than the main one, which no handler interrupts, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received = []
+    before = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(signal.getsignal(number))  # not where the system's own handling is wanted
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in received[:1]:
+        before[number](number, None)

@@ -1,12 +1,22 @@
-"""Folders of numbered versions, as TensorFlow Serving reads them: complete or invisible."""
+"""Folders of numbered versions, as TensorFlow Serving reads them: written, checked and loaded.
+
+A version is complete or invisible, and has a manifest: the SHA-256 of every file, as `sha256sum --check`
+reads them. Nothing here imports Keras, and only `load_exported` imports TensorFlow.
+"""
 
 import contextlib
+import hashlib
+import json
 import os
 import pathlib
 import shutil
 from typing import NamedTuple
 
-from keras_transformer.files import only_process
+from keras_transformer.export.model_card import CARD
+from keras_transformer.files import only_process, without_wildcards, write_text
+from keras_transformer.tokenizers.base import import_tensorflow_text
+
+MANIFEST = "manifest.sha256"
 
 # Folder, among the versions, of the versions for ids alone.
 IDS = "ids"
@@ -128,3 +138,97 @@ def _sync(folder):
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_manifest(folder):
+    """Writes the sums of all files of a folder, after making sure that they are on the disk."""
+    folder = pathlib.Path(folder)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(_sums(folder).items())]
+    write_text(folder / MANIFEST, "".join(lines))
+
+
+def check_manifest(folder):
+    """Refuses a folder in which anything is not as it was written.
+
+    Raises:
+        ValueError: there is no manifest, or a file was changed, removed or added; the
+            message names it.
+    """
+    folder = pathlib.Path(folder)
+    path = folder / MANIFEST
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{folder}: not an exported model (it has no {MANIFEST}). "
+            "Name a folder that export_model.py wrote"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not an exported model, or damaged ({error}). Export it again") from error
+    if not lines:
+        raise ValueError(f"{path}: empty. Export the model again")
+    wanted = {}
+    for number, line in enumerate(lines, start=1):
+        digest, spaces, name = line.partition("  ")
+        if not spaces or len(digest) != 64:
+            raise ValueError(f"{path}: line {number} is damaged. Export the model again")
+        wanted[name] = digest
+    found = _sums(folder)
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            problem = "is missing"
+        elif name not in wanted:
+            problem = f"was added: {MANIFEST} does not have it"
+        elif found[name] != wanted[name]:
+            problem = f"was changed: its SHA-256 is not that in {MANIFEST}"
+        else:
+            continue
+        raise ValueError(f"{folder / name}: {problem}. Export the model again, or put it back from a copy")
+
+
+def _sums(folder):
+    """{name with slashes: SHA-256 in hexadecimal} of all files but the manifest."""
+    sums = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            raise ValueError(f"{path}: a link; an exported model has none. Remove it")
+        if path.is_file() and name != MANIFEST:
+            with path.open("rb") as file:
+                sums[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sums
+
+
+def load_exported(path):
+    """Loads a SavedModel that `export_saved_model` wrote, if every file is as it was written.
+
+    A SavedModel is a program: load none of which you do not know where it comes from.
+
+    Args:
+        path: folder of one version, or of several, of which the newest is taken.
+
+    Returns:
+        The object that `tf.saved_model.load` gives; `signatures` has the functions.
+
+    Raises:
+        ValueError: not an exported model, or a file of it was changed, removed or added.
+        ImportError: tensorflow-text is missing, which all but the `ids` models need.
+    """
+    import tensorflow as tf
+
+    path = pathlib.Path(path)
+    numbers = versions(path)
+    if numbers and not (path / "saved_model.pb").exists():
+        path = path / str(numbers[-1])
+    check_manifest(path)
+    if not (path / CARD).is_file():
+        raise ValueError(f"{path}: not a SavedModel of export_model.py. Export it with --format savedmodel")
+    card = json.loads((path / CARD).read_text(encoding="utf-8"))
+    if card["signatures"] != ["translate_ids"]:
+        import_tensorflow_text()  # it registers the operations of the tokenizers
+    with without_wildcards(path) as plain:
+        return tf.saved_model.load(str(plain))

@@ -12,12 +12,12 @@ __all__, __getattr__, __dir__ = lazy_names(
     {
         "cleaning": ("Cleaner",),
         "cleaning_report": ("CleaningReport",),
-        "corpus": (
+        "datasets": (
             "Corpus",
             "load_corpus",
             "load_split",
+            "open_dataset",
         ),
-        "datasets": ("open_dataset",),
         "languages": ("check_languages",),
         "lines": (
             "DataError",

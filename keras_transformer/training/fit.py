@@ -14,18 +14,14 @@ from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model.optimizer import Adam
 from keras_transformer.model.schedule import TransformerSchedule
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.training.clock import Clock
 from keras_transformer.training.crash_report import advice, write_crash_dump
-from keras_transformer.training.early_stopping import early_stopping_reason
-from keras_transformer.training.events import Events
 from keras_transformer.training.fine_tuning import initialize_from
-from keras_transformer.training.notes import time_note
-from keras_transformer.training.position import restored_position
-from keras_transformer.training.preflight import out_of_memory, try_largest
-from keras_transformer.training.progress import Progress
+from keras_transformer.training.memory import out_of_memory, try_largest
+from keras_transformer.training.progress import Clock, Events, Progress
+from keras_transformer.training.resuming import restored_position
 from keras_transformer.training.saving import Agreement, Guard, Saving, Stopping
-from keras_transformer.training.summary import summarize
-from keras_transformer.training.validation import Validation, ValidationSearch
+from keras_transformer.training.summary import summarize, time_note
+from keras_transformer.training.validation import Validation, ValidationSearch, early_stopping_reason
 from keras_transformer.translation.translator import Translator
 
 

@@ -1,9 +1,43 @@
-"""How the training goes: a line, a record and TensorBoard points every so many steps."""
+"""Training progress: a line, a record and TensorBoard points every `log_every` steps; the clock of a run."""
 
 import collections
+import contextlib
 import sys
+import time
 
 import keras
+import tensorflow as tf
+
+
+class Clock:
+    """Training time of a run, over all its parts.
+
+    Args:
+        earlier: seconds of the parts before this one.
+
+    Attributes:
+        other_seconds: seconds of this part spent beside the training steps.
+    """
+
+    def __init__(self, earlier=0.0):
+        self._earlier = earlier
+        self._begin = time.monotonic()
+        self.other_seconds = 0.0
+
+    @property
+    def seconds(self):
+        """Seconds so far, of all parts, with what is beside the steps."""
+        return self._earlier + time.monotonic() - self._begin
+
+    @contextlib.contextmanager
+    def beside_training(self):
+        """Counts what is done inside as `other_seconds`: it is no part of the speed."""
+        begin = self.seconds
+        try:
+            yield
+        finally:
+            self.other_seconds += self.seconds - begin
+
 
 # Time left follows the speed of so many intervals.
 RECENT_INTERVALS = 5
@@ -149,3 +183,59 @@ class Progress(keras.callbacks.Callback):
         if minutes >= 120:
             return f"{minutes / 60:.1f} h"
         return f"{minutes:.0f} min" if minutes >= 2 else f"{60 * minutes:.0f} s"
+
+
+class Events:
+    """Writes event files into a run folder; a worker that does not write makes none.
+
+    Args:
+        run: `RunFolder`.
+    """
+
+    def __init__(self, run):
+        self._run = run
+        self._made = None
+
+    @property
+    def _writer(self):
+        # Its file appears with it: a run that is finished already gets none.
+        if self._made is None:
+            folder = str(self._run.path / "tensorboard")
+            make = tf.summary.create_file_writer if self._run.writes else _no_writer
+            self._made = make(folder)
+        return self._made
+
+    def scalars(self, group, step, record):
+        """Writes the numbers of a record of the history, as `group/name`."""
+        with self._writer.as_default():
+            for name, value in record.items():
+                if name not in ("step", "kind"):
+                    tf.summary.scalar(f"{group}/{name}", value, step=step)
+
+    def table(self, tag, step, header, rows):
+        """Writes a table as text.
+
+        Args:
+            tag: name in TensorBoard.
+            step: training step.
+            header: list of str, the names of the columns.
+            rows: list of lists of str, one for each line.
+        """
+        lines = [header, ["---"] * len(header), *rows]
+        text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+        with self._writer.as_default():
+            tf.summary.text(tag, text, step=step)
+
+    def flush(self):
+        """Brings what was written to the disk."""
+        if self._made is not None:
+            self._made.flush()
+
+
+def _no_writer(folder):
+    return tf.summary.create_noop_writer()
+
+
+def _cell(text):
+    # A bar would begin a new column, a line break a new row.
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").split())

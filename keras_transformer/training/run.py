@@ -12,10 +12,10 @@ from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
 from keras_transformer.text.lines import Pairs
 from keras_transformer.training.devices import is_lost_worker, lost_worker, place
-from keras_transformer.training.early_stopping import early_stopping_reason
 from keras_transformer.training.fit import fit_session
 from keras_transformer.training.session import open_session
 from keras_transformer.training.signals import Signals
+from keras_transformer.training.validation import early_stopping_reason
 from keras_transformer.translation.translator import Translator
 
 

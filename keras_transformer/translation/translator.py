@@ -14,8 +14,8 @@ from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.text.lines import one_line
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
-from keras_transformer.translation.details import DetailsPass
 from keras_transformer.translation.ensemble import search_ids
+from keras_transformer.translation.forced_decoding import DetailsPass
 from keras_transformer.translation.long_lines import encode_texts, joint
 from keras_transformer.translation.results import BLANK, NBest, Translation, joined
 

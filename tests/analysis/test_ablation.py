@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.analysis.ablation import Head, all_heads, without_heads
+from keras_transformer.analysis.heads import Head, all_heads, without_heads
 from keras_transformer.config.settings import ModelConfig
 from keras_transformer.model.transformer import Transformer
 

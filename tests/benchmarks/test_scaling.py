@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import scaling
 import training_memory
+from plots import scaling_curves
 from step_costs import CostModel, Point, fit, multiply_adds, non_negative
 
-from keras_transformer.analysis.plots import scaling_curves
 from keras_transformer.config.settings import Config, override
 from keras_transformer.model.transformer import Transformer
 

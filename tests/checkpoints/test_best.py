@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_runs import Training, steps_on_disk, weights_of_step
 
-from keras_transformer.checkpoints.best import ranked_steps
+from keras_transformer.checkpoints.averaging import ranked_steps
 from keras_transformer.config.settings import replace
 
 

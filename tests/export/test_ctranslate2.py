@@ -32,7 +32,7 @@ from keras_transformer.export.ctranslate2_translator import (
     search_notes,
     vocabulary_tokens,
 )
-from keras_transformer.export.manifest import write_manifest
+from keras_transformer.export.versions import write_manifest
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers

@@ -14,9 +14,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies
 
-from keras_transformer.export.loading import load_exported
 from keras_transformer.export.saved_model import export_saved_model
-from keras_transformer.export.versions import new_version, versions
+from keras_transformer.export.versions import load_exported, new_version, versions
 
 MAX_SENTENCES, MAX_CHARACTERS, MAX_TOKENS = 32, 300, 40  # of the fixture `model`
 
@@ -70,7 +69,7 @@ def test_f49_the_flag_is_set_where_python_cuts(model):
 IN_MEMORY = """
 import resource, sys
 import tensorflow as tf
-from keras_transformer.export.loading import load_exported
+from keras_transformer.export.versions import load_exported
 translate = load_exported(sys.argv[1]).signatures["serving_default"]
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

@@ -13,9 +13,9 @@ import time
 import export_model
 import pytest
 
-from keras_transformer.export.loading import load_exported
+from keras_transformer.export.saved_model import uninterrupted
 from keras_transformer.export.serving import curl_command, docker_command
-from keras_transformer.export.uninterrupted import uninterrupted
+from keras_transformer.export.versions import load_exported
 
 # Keras copies variables in a way that NumPy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

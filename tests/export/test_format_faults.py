@@ -29,7 +29,7 @@ from keras_transformer.export.keras_files import (
     load_keras_file,
     load_weights_file,
 )
-from keras_transformer.export.manifest import MANIFEST, write_manifest
+from keras_transformer.export.versions import MANIFEST, write_manifest
 from keras_transformer.files import folder_written_atomically
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer

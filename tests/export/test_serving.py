@@ -23,8 +23,7 @@ import tensorflow as tf
 from google.protobuf import text_format, wrappers_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.export.serving import curl_command, docker_command
-from keras_transformer.export.warmup import import_serving, write_warmup
+from keras_transformer.export.serving import curl_command, docker_command, import_serving, write_warmup
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = pathlib.Path(__file__).parent

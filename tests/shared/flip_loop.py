@@ -133,7 +133,7 @@ def read_saved_model(path):
     """Translates with a SavedModel."""
     import tensorflow as tf
 
-    from keras_transformer.export.loading import load_exported
+    from keras_transformer.export.versions import load_exported
 
     loaded = load_exported(path)
     found = loaded.signatures["serving_default"](tf.constant(TEXTS))

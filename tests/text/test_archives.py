@@ -11,8 +11,7 @@ import pytest
 
 from keras_transformer.text import archives
 from keras_transformer.text.archives import is_archive, unpack
-from keras_transformer.text.corpus import load_split
-from keras_transformer.text.datasets import open_dataset
+from keras_transformer.text.datasets import load_split, open_dataset
 from keras_transformer.text.lines import DataError
 
 FILES = {

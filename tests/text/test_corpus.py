@@ -9,8 +9,15 @@ import zipfile
 import pytest
 
 from keras_transformer.text.cldr import corpus as cldr
-from keras_transformer.text.corpus import dataset_names, epoch_weights, load_corpus, load_split, open_split
-from keras_transformer.text.datasets import languages_of, open_dataset
+from keras_transformer.text.datasets import (
+    dataset_names,
+    epoch_weights,
+    languages_of,
+    load_corpus,
+    load_split,
+    open_dataset,
+    open_split,
+)
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import decode_blocks
 

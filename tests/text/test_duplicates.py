@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from keras_transformer.text.duplicates import Seen, pair_hashes
+from keras_transformer.text.cleaning import Seen, pair_hashes
 
 
 def blocks_of(pairs, sizes):

@@ -14,8 +14,7 @@ import time
 import pytest
 
 from keras_transformer.text import tfds as ours
-from keras_transformer.text.corpus import load_corpus, load_split
-from keras_transformer.text.datasets import open_dataset
+from keras_transformer.text.datasets import load_corpus, load_split, open_dataset
 from keras_transformer.text.lines import DataError
 
 tfds = pytest.importorskip("tensorflow_datasets")

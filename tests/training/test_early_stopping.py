@@ -3,7 +3,7 @@
 import pytest
 
 from keras_transformer.config.settings import TrainingConfig
-from keras_transformer.training.early_stopping import early_stopping_reason
+from keras_transformer.training.validation import early_stopping_reason
 
 NAN = float("nan")
 

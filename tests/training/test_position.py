@@ -10,7 +10,7 @@ from keras_transformer.batches.feeding import training_batches
 from keras_transformer.batches.ids import IdPairs, Sequences, flatten
 from keras_transformer.batches.token_batches import TokenBatches
 from keras_transformer.config.settings import Config, DataConfig, SpecialIds
-from keras_transformer.training.position import numbering, position_after_change, restored_position
+from keras_transformer.training.resuming import numbering, position_after_change, restored_position
 
 
 def batches_of(*epochs):

@@ -11,8 +11,8 @@ from keras_transformer.checkpoints.errors import OutOfMemoryError
 from keras_transformer.config.settings import SpecialIds, replace
 from keras_transformer.model.metrics import Tally
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.training import preflight
 from keras_transformer.training.devices import Placement, mirrored
+from keras_transformer.training.memory import try_largest
 
 
 def make_batches():
@@ -45,7 +45,7 @@ def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
     model.train_step = spy
     model.set_interval_sums({name: 3.0 for name in model.interval_sums()})
     before, sums = tiny.state_of(model)
-    shape = preflight.try_largest(model, Placement(strategy), make_batches(), config)
+    shape = try_largest(model, Placement(strategy), make_batches(), config)
     after, sums_after = tiny.state_of(model)
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -69,7 +69,7 @@ def test_it_changes_nothing_in_the_midst_of_training(tiny, policy):
     model.fit(stream, steps_per_epoch=3, shuffle=False, verbose=0)
     before, sums = tiny.state_of(model)
     averages = [average.numpy() for average in model.ema_weights]
-    preflight.try_largest(model, Placement(tf.distribute.get_strategy()), make_batches(), config)
+    try_largest(model, Placement(tf.distribute.get_strategy()), make_batches(), config)
     after, sums_after = tiny.state_of(model)
     assert sums_after == sums
     for one, other in zip(before, after, strict=True):
@@ -86,6 +86,6 @@ def test_memory_that_does_not_suffice_names_shape_and_setting(tiny, monkeypatch)
 
     monkeypatch.setattr(model, "fit", fit)
     with pytest.raises(OutOfMemoryError, match="devices.batch_tokens") as found:
-        preflight.try_largest(model, Placement(tf.distribute.get_strategy()), make_batches(), config)
+        try_largest(model, Placement(tf.distribute.get_strategy()), make_batches(), config)
     assert "40" in str(found.value)
     assert found.value.exit_code == 5

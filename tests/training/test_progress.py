@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 
 from keras_transformer.model.schedule import TransformerSchedule
-from keras_transformer.training import clock as clocks
-from keras_transformer.training.clock import Clock
-from keras_transformer.training.events import Events
-from keras_transformer.training.progress import Progress
+from keras_transformer.training import progress as clocks
+from keras_transformer.training.progress import Clock, Events, Progress
 
 EVERY, STEPS, WARMUP = 4, 10, 3
 # Source tokens, target tokens and positions of each batch, counted by hand.

@@ -21,8 +21,8 @@ from keras_transformer.checkpoints.errors import OutOfMemoryError, StoppedError
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config import settings as configs
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
-from keras_transformer.training import clock
 from keras_transformer.training import fit as fitting
+from keras_transformer.training import progress
 from keras_transformer.training import saving as steering
 from keras_transformer.training.run import report, train
 from keras_transformer.translation.translator import Translator
@@ -477,8 +477,8 @@ def test_a_second_model_of_a_process_loads_the_weights_of_the_first(whole):
 
 def test_a_clock_counts_earlier_parts(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(clock.time, "monotonic", lambda: now[0])
-    counted = clock.Clock(earlier=30.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    counted = progress.Clock(earlier=30.0)
     now[0] = 107.5
     assert counted.seconds == 37.5
 

@@ -10,9 +10,7 @@ from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.text.lines import Pairs
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.training import validation as validations
-from keras_transformer.training.clock import Clock
-from keras_transformer.training.events import Events
-from keras_transformer.training.progress import Progress
+from keras_transformer.training.progress import Clock, Events, Progress
 from keras_transformer.training.validation import Validation, ValidationSearch
 from keras_transformer.translation.translator import Translator
 

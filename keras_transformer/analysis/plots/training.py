@@ -1,9 +1,15 @@
-"""Pictures of a run's history."""
+"""Pictures of a run's history, of what `model.fit` returns, and of the lengths of a corpus."""
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from keras_transformer.analysis.plots.style import BLUE, GREEN, ORANGE, tidy
+
+_LABELS = {
+    "loss": "loss (nats a token)",
+    "perplexity": "perplexity per sub-word token",
+    "token_accuracy": "token accuracy",
+}
 
 
 def training_curves(history, *, title=""):
@@ -102,3 +108,82 @@ def _minutes_to_steps(train):
         lambda values: np.interp(values, minutes, steps),
         lambda values: np.interp(values, steps, minutes),
     )
+
+
+def fit_curves(history, rates, *, steps_per_epoch, figures=("loss", "token_accuracy"), title=""):
+    """Draws the learning rate of every update, and what an epoch ended with.
+
+    Args:
+        history: dict of lists with a number an epoch, such as `History.history`; `val_` before
+            a name is that of the validation pairs.
+        rates: sequence of float, the learning rate of each update.
+        steps_per_epoch: int, updates of an epoch.
+        figures: names of figures in `history`.
+        title: above the picture.
+
+    Returns:
+        `matplotlib.figure.Figure`, a panel for the rate and one for each figure.
+
+    Raises:
+        ValueError: the history has no such figure.
+    """
+    missing = [name for name in figures if name not in history]
+    if missing:
+        raise ValueError(f"`history` has no {missing[0]!r}. It has: {', '.join(history)}")
+    figure = Figure(figsize=(3.2 * (1 + len(figures)), 3.2), layout="constrained")
+    first, *others = figure.subplots(1, 1 + len(figures))
+    first.plot(range(1, len(rates) + 1), rates, color=GREEN)
+    first.set(ylabel="learning rate", ylim=(0, None))
+    first.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    for axes, name in zip(others, figures, strict=True):
+        for key, label, color, marker in (
+            (name, "training", BLUE, ""),
+            (f"val_{name}", "validation", ORANGE, "o"),
+        ):
+            if key in history:
+                steps = [steps_per_epoch * (epoch + 1) for epoch in range(len(history[key]))]
+                axes.plot(steps, history[key], color=color, marker=marker, markersize=3, label=label)
+        axes.set(ylabel=_LABELS.get(name, name))
+        axes.legend(frameon=False, fontsize=8)
+    for axes in (first, *others):
+        axes.set_xlabel("updates")
+        tidy(axes)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def length_histogram(source_lengths, target_lengths, batches, *, names=("source", "target"), title=""):
+    """Draws the lengths of a corpus, and the padding of its batches.
+
+    Args:
+        source_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
+        target_lengths: int NumPy array, shape `(num_pairs,)`.
+        batches: list of `(positions, tokens, target_len)`, source and target together.
+        names: of the two sides.
+        title: above the picture.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    # The few longest would leave no room for the others.
+    shown = int(max(np.quantile(side, 0.999) for side in (source_lengths, target_lengths))) + 1
+    for name, side, color in zip(names, (source_lengths, target_lengths), (BLUE, ORANGE), strict=True):
+        counts = np.bincount(side, minlength=shown + 1)[: shown + 1]
+        left.step(range(shown + 1), counts / len(side), where="mid", color=color, label=name)
+    left.set(xlabel="tokens a sentence, end included", ylabel="share of the sentences", ylim=(0, None))
+    left.legend(frameon=False)
+
+    positions, tokens, lengths = np.array(batches).T
+    total = 100 * (1 - tokens.sum() / positions.sum())
+    right.scatter(lengths, 100 * (1 - tokens / positions), s=9, color=GREEN, alpha=0.6, edgecolors="none")
+    right.axhline(total, color="black", linewidth=0.8, linestyle="--", label=f"all together {total:.1f} %")
+    right.set(xlabel="padded target length of a batch", ylabel="padding (% of the positions)", ylim=(0, None))
+    right.legend(frameon=False)
+    for axes in (left, right):
+        tidy(axes)
+    if title:
+        figure.suptitle(title)
+    return figure

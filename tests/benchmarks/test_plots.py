@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from keras_transformer.analysis.plots import crossing, quality_curves
+from plots import compared_bars, crossing, quality_curves
 
 OURS = [(5.0, 10.0), (10.0, 28.0), (15.0, 32.0), (20.0, 29.0), (25.0, 33.0)]
 PEER = [(8.0, 10.0), (16.0, 20.0)]
@@ -50,3 +49,32 @@ def test_several_runs_of_one_system_share_a_colour_and_a_label():
 def test_more_systems_than_colours_are_refused():
     with pytest.raises(ValueError, match="Received: 7"):
         quality_curves({str(number): [PEER] for number in range(7)}, target=30)
+
+
+def test_compared_bars_are_ordered_by_speed_and_highlight_what_they_are_told_to():
+    panels = {
+        "small": {"a$b": [10.0, 30.0, 20.0], "ours": [40.0]},
+        "base": {"ours": [5.0]},
+        "big": {"c": [250.0]},
+    }
+    figure = compared_bars(panels, highlighted={"ours"}, unit="tokens a second", columns=2, title="Training")
+    small, base, big, empty = figure.get_axes()
+    assert [axes.get_title(loc="left") for axes in (small, base, big)] == ["small", "base", "big"]
+    assert [bar.get_width() for bar in small.patches] == [40.0, 20.0]
+    assert [label.get_text() for label in small.get_yticklabels()] == ["ours", r"a\$b"]
+    assert [label.get_fontweight() for label in small.get_yticklabels()] == ["bold", "normal"]
+    one, other = (bar.get_facecolor() for bar in small.patches)
+    assert one == base.patches[0].get_facecolor() != other
+    np.testing.assert_allclose(small.collections[1].get_segments()[0][:, 0], [10.0, 30.0])
+    assert [axes.texts[0].get_text() for axes in (small, big)] == ["40.0", "250"]
+    top, below = (small.transData.transform((0, row))[1] for row in (0, 1))
+    assert top > below
+    assert not empty.axison
+    assert figure.get_supxlabel().startswith("tokens a second")
+    figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("panels", [{}, {"small": {}}])
+def test_compared_bars_of_nothing_are_refused(panels):
+    with pytest.raises(ValueError, match="systems in each kind of work. Received: {"):
+        compared_bars(panels, unit="tokens a second")

@@ -1,0 +1,207 @@
+"""Pictures of what the benchmarks measure: speeds compared, quality over time, scaling.
+
+Each function returns a `matplotlib.figure.Figure`.
+"""
+
+import itertools
+import statistics
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from keras_transformer.analysis.plots.style import BLUE, COLOURS, ORANGE, SKY, drawable, tidy
+
+
+def compared_bars(panels, *, highlighted=(), unit, columns=1, title=""):
+    """Draws the median speed of several systems at several kinds of work, with slowest and fastest round.
+
+    Args:
+        panels: dict: name of a kind of work -> dict: name of a system -> list of float, the speed in each
+            round. The fastest system stands on top.
+        highlighted: names of systems that are drawn in another colour and in bold.
+        unit: of the speeds.
+        columns: int, kinds of work side by side.
+        title: above the picture.
+
+    Returns:
+        `matplotlib.figure.Figure` with a panel for each kind of work.
+
+    Raises:
+        ValueError: there is no kind of work, or one without a system.
+    """
+    if not panels or not all(panels.values()):
+        raise ValueError(f"`panels` must have systems in each kind of work. Received: {panels}")
+    columns = min(columns, len(panels))
+    names = list(panels)
+    lines = [names[begin : begin + columns] for begin in range(0, len(names), columns)]
+    # Bars are of one height in all panels.
+    places = [max(len(panels[name]) for name in line) for line in lines]
+    size = 6.5 * columns, 0.3 * (sum(places) + 1.5 * len(lines)) + 0.5
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(lines), columns, squeeze=False, height_ratios=places)
+    for line, row, most in zip(lines, grid, places, strict=True):
+        for axes, name in zip(row, line, strict=False):
+            _compare(axes, panels[name], highlighted, name)
+            axes.set_ylim(most - 0.4, -0.6)
+        for axes in row[len(line) :]:
+            axes.set_axis_off()
+    figure.supxlabel(f"{unit} (median of the rounds, and their range)", fontsize=10)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _compare(axes, systems, highlighted, title):
+    """Draws one panel of `compared_bars`."""
+    medians = {name: statistics.median(speeds) for name, speeds in systems.items()}
+    order = sorted(medians, key=medians.get, reverse=True)
+    most = max(max(speeds) for speeds in systems.values())
+    for row, name in enumerate(order):
+        median, speeds = medians[name], systems[name]
+        axes.barh(row, median, 0.7, color=BLUE if name in highlighted else SKY)
+        spread = [[median - min(speeds)], [max(speeds) - median]]
+        axes.errorbar(median, row, xerr=spread, color="black", linewidth=1, capsize=2)
+        digits = 0 if median >= 100 else 1
+        axes.text(max(speeds) + 0.02 * most, row, f"{median:,.{digits}f}", va="center", fontsize=9)
+    axes.set_yticks(range(len(order)), drawable(order), fontsize=9)
+    for label, name in zip(axes.get_yticklabels(), order, strict=True):
+        label.set_fontweight("bold" if name in highlighted else "normal")
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_xlim(0, 1.14 * most)
+    axes.xaxis.set_major_formatter("{x:,g}")
+    tidy(axes)
+    axes.grid(False, axis="y")
+    axes.set_axisbelow(True)
+
+
+def crossing(points, target):
+    """Returns where a line through points first reaches a height, straight between neighbours.
+
+    Args:
+        points: list of `(x, y)`, floats, x increasing.
+        target: the height.
+
+    Returns:
+        float, an x; the first one's where that is high enough already; or `None` where no point is.
+    """
+    if points and points[0][1] >= target:
+        return points[0][0]
+    for (left, below), (right, above) in itertools.pairwise(points):
+        if above >= target:
+            return left + (right - left) * (target - below) / (above - below)
+    return None
+
+
+def quality_curves(runs, *, target, title=""):
+    """Draws validation BLEU over wall-clock time, and when it reaches a target.
+
+    Args:
+        runs: dict: name of a system -> list of its runs, each a list of `(minutes, BLEU)`, in order
+            of time.
+        target: BLEU, the height of a dashed line; each crossing has a mark, and a line to the axis.
+        title: above the picture.
+
+    Returns:
+        `matplotlib.figure.Figure`; a system has one colour, and the legend has its crossings.
+
+    Raises:
+        ValueError: there are more systems than colours.
+    """
+    if len(runs) > len(COLOURS):
+        raise ValueError(f"`runs` must hold at most {len(COLOURS)} systems. Received: {len(runs)}")
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(target, color="black", linewidth=1, linestyle="--")
+    for colour, (name, own) in zip(COLOURS, runs.items(), strict=False):
+        reached = [crossing(points, target) for points in own]
+        for number, points in enumerate(own):
+            axes.plot(
+                *zip(*points, strict=True),
+                color=colour,
+                marker="o",
+                markersize=3,
+                label=_label(name, reached, target) if number == 0 else "_",
+            )
+        for minutes in reached:
+            if minutes is not None:
+                axes.plot(
+                    [minutes, minutes], [0, target], color=colour, linewidth=1, linestyle=":", label="_"
+                )
+                axes.plot([minutes], [target], color=colour, marker="D", markersize=7, label="_")
+    axes.set(
+        xlabel="wall-clock time, validations included (minutes)",
+        ylabel="validation BLEU (sacreBLEU, cased)",
+        xlim=(0, None),
+        ylim=(0, None),
+    )
+    tidy(axes)
+    figure.legend(frameon=False, loc="outside lower center")
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _label(name, reached, target):
+    found = [f"{minutes:.1f}" for minutes in reached if minutes is not None]
+    when = f"after {', '.join(found)} min" if found else "not reached"
+    return drawable([f"{name}: {target:g} BLEU {when}"])[0]
+
+
+def scaling_curves(panels, *, unit="target tokens a second", title=""):
+    """Draws measured speeds, with their ranges, and those that a model of costs gives.
+
+    Both axes are logarithmic; the vertical one is the same in all panels.
+
+    Args:
+        panels: dict: what is varied, with its unit -> dict of
+
+            - `values`: list of positive numbers, growing;
+            - `speeds`: list of list of float, the speed at each value in each round;
+            - `curve`: pair of float arrays, values and the speeds that the model gives.
+        unit: of the speeds.
+        title: above the picture.
+
+    Returns:
+        `matplotlib.figure.Figure`, a panel for each thing that is varied.
+
+    Raises:
+        ValueError: there are not as many `speeds` as `values`, or no panels.
+    """
+    if not panels:
+        raise ValueError("`panels` must have at least one entry. Received: none")
+    figure = Figure(figsize=(3.6 * len(panels) + 0.4, 3.8), layout="constrained")
+    row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (name, panel) in zip(row, panels.items(), strict=True):
+        values, speeds = panel["values"], panel["speeds"]
+        if len(values) != len(speeds):
+            raise ValueError(
+                f"`speeds` must be as many as `values`. Received: {len(speeds)}, {len(values)} in {name!r}"
+            )
+        medians = np.array([statistics.median(rounds) for rounds in speeds])
+        spread = [medians - [min(rounds) for rounds in speeds], [max(rounds) for rounds in speeds] - medians]
+        axes.plot(*panel["curve"], color=ORANGE, linewidth=1.5, label="model of costs")
+        axes.errorbar(
+            values,
+            medians,
+            yerr=spread,
+            color=BLUE,
+            fmt="o",
+            markersize=5,
+            capsize=3,
+            label="rounds: median, range",
+        )
+        axes.set(xscale="log", yscale="log", xlabel=name)
+        axes.set_xticks(values, [f"{value:,}" for value in values], rotation=45)
+        axes.xaxis.set_minor_locator(NullLocator())
+        tidy(axes)
+    low, high = row[0].get_ylim()
+    ticks = [digit * 10.0**power for power in range(-3, 9) for digit in (1, 1.5, 2, 3, 5, 7)]
+    row[0].set_yticks([tick for tick in ticks if low <= tick <= high])
+    row[0].yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    row[0].yaxis.set_minor_locator(NullLocator())
+    row[0].set(ylabel=unit)
+    row[0].legend(frameon=False, loc="lower left")
+    if title:
+        figure.suptitle(title)
+    return figure
