@@ -231,7 +231,7 @@ def main(argv=None):
     try:
         config = resolve(args)
         if args.settings:
-            from keras_transformer.config.overrides import describe_settings
+            from keras_transformer.config.settings import describe_settings
 
             print(describe_settings(config))
             return 0

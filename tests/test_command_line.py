@@ -277,7 +277,7 @@ def test_help_is_the_same_without_docstrings(program):
 def test_settings_are_described_without_docstrings():
     text = "from keras_transformer.config.settings import Config\n"
     text += (
-        "from keras_transformer.config.overrides import describe_settings\nprint(describe_settings(Config()))"
+        "from keras_transformer.config.settings import describe_settings\nprint(describe_settings(Config()))"
     )
     outputs = [
         subprocess.run(

@@ -1,7 +1,9 @@
 """Every setting of a model, its data, its training and its search: frozen dataclasses, standard library only.
 
-`Config` holds one section per part; `preset(name)` gives the paper's models and smaller ones;
-`override` applies `section.field=value` texts; `describe_settings` prints what each setting means.
+Each setting is said once, as `setting(default, meaning, range)` in `model` and `sections`: checks,
+docstrings and lists are made from that line. `Config` holds one section per part; `preset(name)` gives the
+paper's models and smaller ones; `override` applies `section.field=value` texts; `describe_settings` lists
+all settings with their meanings.
 """
 
 from keras_transformer import lazy_names
@@ -9,36 +11,28 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "overrides": ("describe_settings",),
+        "fields": (
+            "section",
+            "setting",
+        ),
+        "model": ("ModelConfig",),
         "presets": (
             "PRESETS",
             "auto",
             "preset",
             "with_vocab_size",
         ),
-        "settings": (
-            "BEST_BY",
-            "BYTES_IN_TRAINING",
-            "CROSS_DEVICE_OPS",
+        "sections": (
             "CleaningConfig",
-            "Config",
             "DataConfig",
             "DeviceConfig",
-            "LENGTH_PENALTIES",
-            "LONG_LINES",
-            "MAX_BEAM_SIZE",
-            "MODEL_TYPES",
-            "ModelConfig",
-            "PADDINGS",
-            "POSITIONS",
-            "PRECISIONS",
-            "SHARING",
-            "SMOOTHING_FORMULAS",
-            "STOP_RULES",
-            "STRATEGIES",
             "SearchConfig",
-            "SpecialIds",
             "TrainingConfig",
+        ),
+        "settings": (
+            "Config",
+            "SpecialIds",
+            "describe_settings",
             "differences",
             "from_dict",
             "from_json",

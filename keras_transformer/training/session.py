@@ -14,6 +14,7 @@ from keras_transformer.batches.training_data import TrainingData, load_training_
 from keras_transformer.checkpoints.run_folder import RunFolder, check_unused
 from keras_transformer.checkpoints.tensor_files import storing
 from keras_transformer.config import settings as configs
+from keras_transformer.config.model import BYTES_IN_TRAINING
 from keras_transformer.config.presets import with_vocab_size
 from keras_transformer.files import write_text
 from keras_transformer.training.fine_tuning import check_initial_weights
@@ -100,7 +101,7 @@ def open_session(config, run_dir, placement, allowed, stack):
 def _check_memory(config):
     """Refuses a model whose weights this machine's memory can never hold; GPUs have their own."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    needed = configs.BYTES_IN_TRAINING * config.model.num_weights
+    needed = BYTES_IN_TRAINING * config.model.num_weights
     if needed > memory and not tf.config.list_physical_devices("GPU"):
         raise ValueError(
             f"A model of {config.model.num_weights:,} weights takes {needed / 1e9:,.0f} GB to train, this "

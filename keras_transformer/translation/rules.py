@@ -7,7 +7,7 @@ import math
 
 from keras import ops
 
-from keras_transformer.config.settings import LENGTH_PENALTIES
+from keras_transformer.config.sections import LENGTH_PENALTIES
 from keras_transformer.model.layers.tensor_ops import gathered, picked
 
 NEVER = -math.inf  # the log-probability of what cannot happen: an empty place
