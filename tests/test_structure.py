@@ -33,7 +33,6 @@ PACKAGES = sorted({PACKAGE, *(path.parent for path in PACKAGE.rglob("*.py"))})
 TRAINING_STEP = {
     f"model.{name}"
     for name in (
-        "fused_loss",
         "inputs",
         "optimizer",
         "recompute",
@@ -148,18 +147,9 @@ def test_few_functions_of_the_model_side_import_tensorflow():
         if isinstance(function, ast.FunctionDef)
         and {name.split(".")[0] for name in imported(ast.walk(function))} & TENSORFLOW
     ]
-    assert sorted(found) == [
-        ("model.layers.dense", "_product"),
-        ("model.layers.dense", "add_bias"),
-        ("model.layers.dropout", "_fold_in_replica"),
-        ("model.layers.dropout", "_kept"),
-        ("model.layers.embedding", "gradient_added_once"),
-        ("model.layers.layer_norm", "_read"),
-        ("model.layers.tensor_ops", "gathered"),
-        ("model.layers.tensor_ops", "picked"),
-        ("model.layers.tensor_ops", "product_transposed"),
-        ("model.loss", "_add_at"),
-    ]
+    # Kernels have a plain form, too; and each replica draws its own dropout.
+    others = {each for each in found if not each[0].startswith("model.kernels.")}
+    assert others == {("model.layers.dropout", "_fold_in_replica")}
 
 
 @pytest.mark.parametrize("module", sorted(m for m in FILES if folder_of(m) == "config"))

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.model.kernels.losses import projected_losses, token_losses
+
 FORMULAS = ("t2t", "uniform")
 REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum")
 
@@ -38,8 +40,8 @@ class TokenStatistics(NamedTuple):
         )
 
 
-def wanted_probabilities(vocab_size, label_smoothing, formula):
-    """Returns what the smoothed distribution wants of the label and of each other token.
+def smoothed_targets(vocab_size, label_smoothing, formula):
+    """Returns the target probability of the label, and of each other token.
 
     Args:
         vocab_size: int.
@@ -64,9 +66,7 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
     With V tokens and e the smoothing, `"t2t"` wants probability 1 - e for the label and
     e / (V - 1) for each other token, as Tensor2Tensor does; `"uniform"` wants
     1 - e + e / V and e / V. The loss is the cross-entropy with that distribution, without
-    its constant entropy taken off. Neither one-hot labels nor log-probabilities of all
-    tokens are ever made, and the gradient is written down rather than derived: one array
-    as large as the logits, not four.
+    its constant entropy taken off.
 
     Args:
         labels: int, shape `(batch, length)`.
@@ -79,41 +79,39 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
         `TokenStatistics`.
     """
     vocab_size = logits.shape[-1]
-    label, others = wanted_probabilities(vocab_size, label_smoothing, formula)
+    targets = smoothed_targets(vocab_size, label_smoothing, formula)
     shape = ops.shape(labels)
-    labels = ops.reshape(labels, (-1,))
+    labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
     # As many as labels, so that no other number of logits is broadcast.
-    flat_logits = ops.cast(ops.reshape(logits, (ops.size(labels), vocab_size)), "float32")
+    logits = ops.cast(ops.reshape(logits, (ops.size(labels), vocab_size)), "float32")
+    return TokenStatistics.of(labels, *token_losses(labels, logits, *targets), pad_id=pad_id, shape=shape)
 
-    @ops.custom_gradient
-    def forward(logits):
-        largest = ops.max(logits, axis=-1)
-        exponentials = ops.exp(logits - largest[:, None])
-        total = ops.sum(exponentials, axis=-1)
-        log_total = largest + ops.log(total)
-        of_label = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
-        loss = log_total - (label - others) * of_label
-        if others:
-            loss = loss - others * ops.sum(logits, axis=-1)
-        correct = ops.cast(of_label >= largest, "float32")
 
-        def gradient(*args, upstream=None):
-            upstream = args if upstream is None else upstream
-            # Of the loss, the first output: TensorFlow gives an argument for each
-            # output, JAX one tuple of all.
-            upstream = upstream[0][0] if len(upstream) == 1 else upstream[0]
-            # d loss / d logits = softmax - wanted distribution.
-            scaled = exponentials * (upstream / total)[:, None]
-            if others:
-                scaled = scaled - (others * upstream)[:, None]
-            where = ops.stack([ops.arange(ops.shape(labels)[0]), labels], axis=-1)
-            return _add_at(scaled, where, -(label - others) * upstream)
+def projected_statistics(
+    labels, hidden, matrix, bias=None, *, transposed=False, label_smoothing=0.0, formula="t2t", pad_id=0
+):
+    """Does what `token_statistics` does to the logits that `hidden` projected by `matrix` would give.
 
-        return (loss, log_total - of_label, correct), gradient
+    Args:
+        labels: int, shape `(batch, length)`.
+        hidden: float32 or bfloat16, shape `(batch, length, d_model)`; the product is computed in its type,
+            all else in float32.
+        matrix: float32, shape `(vocab_size, d_model)`.
+        bias: float32, shape `(vocab_size,)`, or `None`.
+        transposed: `matrix` has shape `(d_model, vocab_size)`.
+        label_smoothing: e, at least 0 and below 1.
+        formula: `"t2t"` or `"uniform"`.
+        pad_id: label that counts for nothing.
 
-    labels = ops.cast(labels, "int32")
-    loss, cross_entropy, correct = forward(flat_logits)
-    return TokenStatistics.of(labels, loss, cross_entropy, correct, pad_id=pad_id, shape=shape)
+    Returns:
+        `TokenStatistics`.
+    """
+    targets = smoothed_targets(matrix.shape[1 if transposed else 0], label_smoothing, formula)
+    shape = ops.shape(labels)
+    labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
+    hidden = ops.reshape(hidden, (ops.size(labels), hidden.shape[-1]))
+    found = projected_losses(labels, hidden, matrix, bias, *targets, transposed=transposed)
+    return TokenStatistics.of(labels, *found, pad_id=pad_id, shape=shape)
 
 
 def token_weights(sample_weight, labels, pad_id):
@@ -155,15 +153,6 @@ def check_weights(shape, of_labels):
             "without its last axis, a weight for each sentence. "
             f"Received: {shape} for labels of {of_labels}"
         )
-
-
-def _add_at(matrix, indices, values):
-    """Adds `values` to the elements of `matrix` at `indices`, in place where it can."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.tensor_scatter_nd_add(matrix, indices, values)
-    return ops.scatter_update(matrix, indices, matrix[indices[:, 0], indices[:, 1]] + values)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

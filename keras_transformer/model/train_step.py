@@ -18,7 +18,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.model.fused_loss import projected_statistics
 from keras_transformer.model.inputs import (
     LABELS_AS_TARGETS,
     check_data,
@@ -28,7 +27,7 @@ from keras_transformer.model.inputs import (
     pair,
     refuse_ragged,
 )
-from keras_transformer.model.loss import TokenStatistics, token_weights
+from keras_transformer.model.loss import TokenStatistics, projected_statistics, token_weights
 from keras_transformer.model.metrics import Tally, TokenLoss, TokenMean
 from keras_transformer.model.optimizer import Adam
 from keras_transformer.model.recompute import recomputed

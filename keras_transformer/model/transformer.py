@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config.settings import ModelConfig, SpecialIds
+from keras_transformer.model.kernels.tensor_ops import gather, take_along
 from keras_transformer.model.layers.attention import KeyValue
 from keras_transformer.model.layers.decoder import DecoderLayer
 from keras_transformer.model.layers.dense import PACKAGE, Projection
@@ -17,7 +18,6 @@ from keras_transformer.model.layers.encoder import EncoderLayer
 from keras_transformer.model.layers.ids import check_ids, check_range, check_rows, id_pair
 from keras_transformer.model.layers.layer_norm import LayerNormalization
 from keras_transformer.model.layers.masks import causal_mask, padding_mask
-from keras_transformer.model.layers.tensor_ops import gathered, picked
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 
 if keras.backend.backend() == "tensorflow":
@@ -395,7 +395,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         Returns:
             `DecoderState`.
         """
-        return state._replace(ancestors=picked(state.ancestors, parents))
+        return state._replace(ancestors=take_along(state.ancestors, parents))
 
     def keep(self, state, sentences):
         """Leaves only some sentences in the batch.
@@ -407,7 +407,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         Returns:
             `DecoderState`.
         """
-        return keras.tree.map_structure(lambda x: gathered(x, sentences, axis=0), state)
+        return keras.tree.map_structure(lambda x: gather(x, sentences, axis=0), state)
 
     def export(self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs):
         """Writes the forward pass for other programs, as every Keras model does: ids in, logits out.

@@ -8,7 +8,7 @@ import math
 from keras import ops
 
 from keras_transformer.config.sections import LENGTH_PENALTIES
-from keras_transformer.model.layers.tensor_ops import gathered, picked
+from keras_transformer.model.kernels.tensor_ops import gather, take_along
 
 NEVER = -math.inf  # the log-probability of what cannot happen: an empty place
 
@@ -71,7 +71,7 @@ def best_continuations(
         # The probability of the best is never too small for its logarithm, and softmax takes
         # half the time of log_softmax.
         top = best[:, :1]
-        of_top = ops.log(picked(ops.softmax(logits, axis=-1), ids[:, :1]))
+        of_top = ops.log(take_along(ops.softmax(logits, axis=-1), ids[:, :1]))
         best = (best - top) + of_top
     allowed = best > NEVER  # not a number is not greater
     for one in blocked_ids:
@@ -83,7 +83,7 @@ def best_continuations(
 
     forced = (forced_ids != pad_id)[:, None]
     first = ops.arange(number)[None] == 0
-    forced_log_probs = (picked(logits, forced_ids[:, None]) - top) + of_top
+    forced_log_probs = (take_along(logits, forced_ids[:, None]) - top) + of_top
     best = ops.where(forced, forced_log_probs, best)
     allowed = ops.where(forced, first & (forced_log_probs > NEVER), allowed)
     return ops.where(allowed, best, NEVER), ops.where(forced, forced_ids[:, None], ids)
@@ -106,7 +106,7 @@ def without_repeated_ngrams(log_probs, ids, position, size):
     # An n-gram that starts here ends in a token that is there already.
     repeated = ops.broadcast_to((starts + size <= position)[None], (rows, length))
     for i in range(size - 1):
-        last = gathered(ids, ops.maximum(position - size + 1 + i, 0), axis=1)
+        last = gather(ids, ops.maximum(position - size + 1 + i, 0), axis=1)
         repeated &= ops.roll(ids, -i, axis=1) == last[:, None]
     ends = ops.roll(ids, 1 - size, axis=1)
     row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], (rows, length))
@@ -129,7 +129,7 @@ def _largest(values, number):
     blocks = ops.reshape(values, (-1, width // block, block))
     _, chosen = ops.top_k(ops.max(blocks, axis=-1), number)
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)  # among equals, the lower id first
-    held = ops.reshape(picked(blocks, chosen), (-1, number * block))
+    held = ops.reshape(take_along(blocks, chosen), (-1, number * block))
     best, places = ops.top_k(held, number)
     places = ops.cast(places, "int32")
-    return best, picked(chosen, places // block) * block + places % block
+    return best, take_along(chosen, places // block) * block + places % block

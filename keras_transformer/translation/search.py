@@ -32,7 +32,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.model.layers.tensor_ops import gathered, picked, reshaped
+from keras_transformer.model.kernels.tensor_ops import gather, reshape_static, take_along
 from keras_transformer.translation.rules import (
     NEVER,
     best_continuations,
@@ -179,7 +179,7 @@ def greedy_search(
 
     def choose(log_probs, ids, position, sentences):
         best = ops.argmax(log_probs, axis=-1)  # blocked tokens may stand before it
-        return tuple(picked(x, best[:, None])[:, 0] for x in (log_probs, ids))
+        return tuple(take_along(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
     return _walk(step, state, first_ids, rules, sentences, max_length, choose, 1, 1, keep)
 
@@ -222,18 +222,18 @@ def sample(
     def choose(log_probs, ids, position, sentences):
         # Best first, but for what is blocked.
         order = ops.cast(ops.argsort(-log_probs, axis=-1), "int32")
-        log_probs, ids = picked(log_probs, order), picked(ids, order)
+        log_probs, ids = take_along(log_probs, order), take_along(ids, order)
         drawn = log_probs if not top_k else log_probs[:, :top_k]
         weights = ops.exp((drawn - drawn[:, :1]) / temperature)
         weights = ops.where(drawn > NEVER, weights, 0.0)
         before = ops.cumsum(weights, axis=-1) - weights
         weights = ops.where(before < top_p * ops.sum(weights, axis=-1, keepdims=True), weights, 0.0)
         cumulative = ops.cumsum(weights, axis=-1)
-        uniform = ops.reshape(gathered(sentences.uniforms, position, axis=2), (-1, 1))
+        uniform = ops.reshape(gather(sentences.uniforms, position, axis=2), (-1, 1))
         passed = cumulative <= uniform * cumulative[:, -1:]
         last = ops.sum(ops.cast(weights > 0, "int32"), axis=-1) - 1  # rounding may pass them all
         index = ops.minimum(ops.sum(ops.cast(passed, "int32"), axis=-1), ops.maximum(last, 0))
-        return tuple(picked(x, index[:, None])[:, 0] for x in (log_probs, ids))
+        return tuple(take_along(x, index[:, None])[:, 0] for x in (log_probs, ids))
 
     number = top_k or 10**9
     return _walk(step, state, first_ids, rules, sentences, max_length, choose, number, n_best, keep)
@@ -299,8 +299,8 @@ def beam_search(
         )
         best = ops.cast(best, "int32")
         parents = best // width
-        next_ids = picked(ops.reshape(next_ids, (-1, beam_size * width)), best)
-        ids = _write(picked(beams.ids, parents), next_ids, position)
+        next_ids = take_along(ops.reshape(next_ids, (-1, beam_size * width)), best)
+        ids = _write(take_along(beams.ids, parents), next_ids, position)
 
         ends = next_ids == rules.eos_id
         # Under "first", the many ends that are tried in vain would be all that is ever found.
@@ -317,7 +317,7 @@ def beam_search(
         )
         log_probs, alive = ops.top_k(ops.where(ends, NEVER, total), beam_size)
         alive = ops.cast(alive, "int32")
-        state = reorder(taken.state, picked(parents, alive))
+        state = reorder(taken.state, take_along(parents, alive))
 
         limits = sentences.limits
         enough = finished.scores[:, n_best - 1]
@@ -325,7 +325,7 @@ def beam_search(
         done = (enough >= bound) | (position + 1 >= limits)
         if stop == "first":
             done |= finished.scores[:, -1] > NEVER
-        beams = _Beams(picked(next_ids, alive), picked(ids, alive), log_probs, finished)
+        beams = _Beams(take_along(next_ids, alive), take_along(ids, alive), log_probs, finished)
         return beams, done, state
 
     batch = ops.shape(first_ids)[0]
@@ -472,7 +472,7 @@ def _shrunk(batch, keep):
     left = ops.cast(ops.nonzero(ops.logical_not(walk.done))[0], "int32")
 
     def take(x):
-        return gathered(x, left, axis=0)
+        return gather(x, left, axis=0)
 
     def write(results, found):
         return ops.scatter_update(results, batch.numbers[:, None], found)
@@ -507,7 +507,7 @@ def _frozen(done, old, new):
 
 def _columns(flags, values):
     """Gives flags as many axes as `values` has, by adding some at the end."""
-    return reshaped(flags, (*ops.shape(flags), *[1] * (len(values.shape) - len(flags.shape))))
+    return reshape_static(flags, (*ops.shape(flags), *[1] * (len(values.shape) - len(flags.shape))))
 
 
 def _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms=None):
@@ -532,7 +532,7 @@ def _forced(sentences, position, n):
     if sentences.prefix_ids.shape[1] == 1:
         return None
     last = ops.shape(sentences.prefix_ids)[1] - 1
-    return ops.repeat(gathered(sentences.prefix_ids, ops.minimum(position, last), axis=1), n)
+    return ops.repeat(gather(sentences.prefix_ids, ops.minimum(position, last), axis=1), n)
 
 
 def _flat(ids):
@@ -551,7 +551,7 @@ def _gather_rows(state, parents):
     batch, n = ops.shape(parents)
     first = ops.arange(batch, dtype="int32") * n
     rows = ops.reshape(first[:, None] + parents, (-1,))
-    return keras.tree.map_structure(lambda x: gathered(x, rows, axis=0), state)
+    return keras.tree.map_structure(lambda x: gather(x, rows, axis=0), state)
 
 
 def _keep_rows(n):
@@ -559,7 +559,7 @@ def _keep_rows(n):
 
     def keep(state, sentences):
         rows = ops.reshape(sentences[:, None] * n + ops.arange(n, dtype="int32")[None], (-1,))
-        return keras.tree.map_structure(lambda x: gathered(x, rows, axis=0), state)
+        return keras.tree.map_structure(lambda x: gather(x, rows, axis=0), state)
 
     return keep
 
@@ -569,7 +569,9 @@ def _best_finished(old, new):
     both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
     scores, best = ops.top_k(both.scores, old.scores.shape[1])
     best = ops.cast(best, "int32")
-    return _Finished(picked(both.ids, best), scores, picked(both.log_probs, best), picked(both.lengths, best))
+    return _Finished(
+        take_along(both.ids, best), scores, take_along(both.log_probs, best), take_along(both.lengths, best)
+    )
 
 
 def _n_best(beams, limits, n_best, rules):
@@ -591,7 +593,7 @@ def _n_best(beams, limits, n_best, rules):
     finished = place < num_finished
     index = ops.where(finished, place, beam_size + place - num_finished)
     ids, scores, log_probs, lengths = (
-        picked(ops.concatenate(pair, axis=1), index) for pair in zip(beams.finished, cut_off, strict=True)
+        take_along(ops.concatenate(pair, axis=1), index) for pair in zip(beams.finished, cut_off, strict=True)
     )
     return _blank_empty_places(ids, scores, log_probs, lengths, finished, rules.pad_id)
 

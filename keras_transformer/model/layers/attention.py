@@ -9,10 +9,11 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
+from keras_transformer.model.kernels.tensor_ops import reshape_static
 from keras_transformer.model.layers.dense import PACKAGE, Projection
 from keras_transformer.model.layers.dropout import Dropout
 from keras_transformer.model.layers.masks import merged
-from keras_transformer.model.layers.tensor_ops import product_transposed, reshaped
 
 
 class Attention(NamedTuple):
@@ -53,7 +54,7 @@ class CachedAttention(NamedTuple):
 
 
 def scaled_dot_product_attention(
-    query, key, value, mask=None, dropout=None, *, training=None, none_blind=False
+    query, key, value, mask=None, dropout=None, *, training=None, no_empty_rows=False
 ):
     """Equation 1, softmax(Q K^T / sqrt(d_k)) V, for every head at once.
 
@@ -64,39 +65,17 @@ def scaled_dot_product_attention(
         mask: bool, broadcastable to `(batch, target_len, source_len)`; True is visible.
             `None` shows everything. A row with nothing visible gives zeros.
         dropout: function applied to the weights, or `None`.
-        training: scales the queries rather than the scores, which have a gradient of their own.
-        none_blind: the mask lets every query see something; spares the look.
+        training: whether there will be a gradient.
+        no_empty_rows: every query attends to at least one key, so the check is skipped.
 
     Returns:
         `Attention`; its output has shape `(batch, num_heads, target_len, value_dim)`.
     """
-    scale = 1.0 / key.shape[-1] ** 0.5
-    # Unscaled, a score can exceed the largest float16, 65,504. Otherwise TensorFlow computes product, scale
-    # and mask as one operation where there is no gradient.
-    scales_query = training or query.dtype == "float16"
-    scores = product_transposed(query * scale if scales_query else query, key)
-    # float32 whatever the policy: the softmax of a half type loses mass.
-    scores = ops.cast(scores, "float32")
-    if not scales_query:
-        scores = scores * scale
-    if mask is None:
-        weights = _softmax(scores)
-    else:
-        mask = ops.expand_dims(mask, 1)  # one mask for all heads
-        # exp(-1e9) is exactly 0 beside any score that can occur.
-        weights = _softmax(scores + (ops.cast(mask, "float32") - 1.0) * 1e9)
-        if not none_blind:
-            weights = weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
+    scores = scaled_scores(query, key, training)  # Q K^T / sqrt(d_k)
+    weights = masked_softmax(scores, mask, no_empty_rows)
     mixing = weights if dropout is None else dropout(weights)
     output = ops.einsum("bhts,bhsd->bhtd", ops.cast(mixing, value.dtype), value)
     return Attention(output, weights)
-
-
-def _softmax(scores):
-    """Softmax over source positions; Keras warns where there is one, at the first cached step."""
-    if scores.shape[-1] == 1:
-        return ops.ones_like(scores)
-    return ops.softmax(scores, axis=-1)
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -271,7 +250,7 @@ class MultiHeadAttention(keras.layers.Layer):
         else:
             start = (0, 0, first_slot, 0)
             cache = KeyValue(*(ops.slice_update(old, start, x) for old, x in zip(cache, new, strict=True)))
-        heads = scaled_dot_product_attention(query, *cache, mask, none_blind=True)
+        heads = scaled_dot_product_attention(query, *cache, mask, no_empty_rows=True)
         return CachedAttention(self.output_projection(self._join_rows(heads.output)), cache)
 
     def attend_step(self, query, key_value, mask=None, *, hypotheses=1):
@@ -326,7 +305,7 @@ class MultiHeadAttention(keras.layers.Layer):
         """(batch, length, num_heads * d) -> (batch, num_heads, length, d)."""
         batch, length, width = ops.shape(x)
         sizes = (self.num_heads, width // self.num_heads)
-        return _swapped(reshaped(x, (batch, length, *sizes)))
+        return _swapped(reshape_static(x, (batch, length, *sizes)))
 
     def _split_rows(self, x, hypotheses):
         """(batch * n, num_heads * d) -> (batch, num_heads, n, d)."""
@@ -344,7 +323,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _join_heads(self, x):
         """(batch, num_heads, length, d) -> (batch, length, num_heads * d)."""
         batch, _, length, _ = ops.shape(x)
-        return reshaped(_swapped(x), (batch, length, self.num_heads * x.shape[-1]))
+        return reshape_static(_swapped(x), (batch, length, self.num_heads * x.shape[-1]))
 
 
 def _visible(query_mask, value_mask, key_mask, attention_mask):

@@ -1,37 +1,11 @@
 """A linear map over the last axis."""
 
 import keras
-from keras import ops
 
-from keras_transformer.model.layers.tensor_ops import as_rows, unflattened
+from keras_transformer.model.kernels.dense import add_bias, product
+from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, restore_leading_axes
 
 PACKAGE = "keras_transformer"
-
-
-def add_bias(matrix, bias):
-    """Adds a vector to every row; TensorFlow sums its gradient quickest by an operation of its own.
-
-    Which sums bfloat16 in bfloat16, and so loses what is left to add to a sum of many rows.
-    """
-    if keras.backend.backend() == "tensorflow" and matrix.dtype != "bfloat16":
-        import tensorflow as tf
-
-        return tf.nn.bias_add(matrix, tf.convert_to_tensor(bias))
-    return matrix + bias
-
-
-def _product(rows, kernel):
-    """The rows times the kernel, so that the gradient of the kernel is found the quickest way.
-
-    TensorFlow leaves out a transposition of a transposition, and of x W has the gradient x^T g of W,
-    of x (W^T)^T the gradient g^T x of W^T. A CPU is up to a seventh quicker where fewer columns
-    of the result come from the wider matrix.
-    """
-    if keras.backend.backend() == "tensorflow" and kernel.shape[0] > kernel.shape[1]:
-        import tensorflow as tf
-
-        return tf.matmul(rows, tf.transpose(tf.convert_to_tensor(kernel)), transpose_b=True)
-    return ops.matmul(rows, kernel)
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -71,10 +45,10 @@ class Projection(keras.layers.Layer):
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
     def call(self, inputs):
-        outputs = _product(as_rows(inputs), self.kernel)
+        outputs = product(flatten_leading_axes(inputs), self.kernel)
         if self.bias is not None:
             outputs = add_bias(outputs, self.bias)
-        return unflattened(self._activate(outputs), inputs)
+        return restore_leading_axes(self._activate(outputs), inputs)
 
     def compute_output_shape(self, inputs_shape):
         return (*inputs_shape[:-1], self.units)

@@ -5,6 +5,7 @@ import contextlib
 import keras
 from keras import ops
 
+from keras_transformer.model.kernels.dropout import dropout
 from keras_transformer.model.layers.dense import PACKAGE
 
 
@@ -25,9 +26,8 @@ class Dropout(keras.layers.Layer):
     """Sets a share of the inputs to 0 in training, others on every replica.
 
     Args:
-        rate: that share, at least 0 and below 1; what is left is scaled by 1 / (1 - rate). On
-            TensorFlow 16 random bits decide about an element, so the share is the nearest
-            multiple of 1 / 65,536, and what is left is scaled for that.
+        rate: that share, at least 0 and below 1; what is left is scaled by 1 / (1 - rate). The
+            fast form takes the nearest multiple of 1 / 65,536.
         seed: int; `None` draws one.
     """
 
@@ -48,10 +48,7 @@ class Dropout(keras.layers.Layer):
     def call(self, inputs, training=None):
         if not training or self.rate == 0:
             return inputs
-        if keras.backend.backend() == "tensorflow":
-            seed = self.draw_seed() if self._seed is None else self._seed
-            return inputs * _kept(ops.shape(inputs), self.rate, seed, inputs.dtype)
-        return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
+        return dropout(inputs, self.rate, self.draw_seed() if self._seed is None else self._seed)
 
     def draw_seed(self):
         """Returns the seed that the next call would draw, which draws the one after it."""
@@ -59,7 +56,7 @@ class Dropout(keras.layers.Layer):
 
     @contextlib.contextmanager
     def fixed(self, seed):
-        """While this lasts, calls use a seed of `draw_seed` (TensorFlow only)."""
+        """While this lasts, calls use a seed of `draw_seed`."""
         self._seed = seed
         try:
             yield
@@ -71,23 +68,6 @@ class Dropout(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
-
-
-def _kept(shape, rate, seed, dtype):
-    """Returns 0 where an element is dropped and 1 / (1 - rate) where it is kept.
-
-    Half the random numbers that Keras draws, and the backward pass is one multiplication.
-    """
-    import tensorflow as tf
-
-    dropped = min(round(rate * 65536), 65535)
-    size = tf.reduce_prod(shape)
-    words = tf.random.stateless_uniform(
-        ((size + 1) // 2,), tf.cast(seed, tf.int32), minval=None, maxval=None, dtype=tf.uint32
-    )
-    draws = tf.reshape(tf.bitcast(words, tf.uint16), (-1,))[:size]
-    kept = tf.cast(tf.reshape(draws, shape) >= tf.constant(dropped, tf.uint16), dtype)
-    return kept * (65536 / (65536 - dropped))
 
 
 def _fold_in_replica(seed):

@@ -5,9 +5,10 @@ import contextlib
 import keras
 from keras import ops
 
+from keras_transformer.model.kernels.embedding import copies
+from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, gather, restore_leading_axes
 from keras_transformer.model.layers.dense import PACKAGE
 from keras_transformer.model.layers.ids import check_ids
-from keras_transformer.model.layers.tensor_ops import as_rows, gathered, unflattened
 
 
 def sinusoids(positions, d_model, layout="interleaved"):
@@ -118,20 +119,18 @@ class PositionalEmbedding(keras.layers.Layer):
         if keras.backend.standardize_dtype(ids.dtype) not in ("int16", "int32", "int64"):
             ids = ops.cast(ids, "int32")  # TensorFlow looks up no others
         matrix = self._copies.pop() if self._copies else self.embeddings
-        tokens = gathered(matrix, ids, axis=0)
+        tokens = gather(matrix, ids, axis=0)
         tokens = ops.cast(tokens, "float32") * self.d_model**0.5
         where = ops.arange(ops.shape(ids)[1]) + first_position
         if self.positions == "learned":
-            added = ops.cast(gathered(self.position_embeddings, where, axis=0), "float32")
+            added = ops.cast(gather(self.position_embeddings, where, axis=0), "float32")
         else:
             added = sinusoids(where, self.d_model, self.positions)
         return ops.cast(tokens + added, self.compute_dtype)
 
     @contextlib.contextmanager
     def gradient_added_once(self, lookups):
-        """Within it, the gradients of some uses of the matrix are added up in one pass (TensorFlow only).
-
-        TensorFlow by itself makes of every lookup a gradient as large as the matrix, and adds those.
+        """Within it, the gradients of some uses of the matrix are added up in one pass.
 
         Args:
             lookups: number of calls whose gradients count, the next ones.
@@ -139,24 +138,7 @@ class PositionalEmbedding(keras.layers.Layer):
         Yields:
             The matrix as a tensor, for a use whose gradient is as large as itself.
         """
-        import tensorflow as tf
-
-        @tf.custom_gradient
-        def copies(matrix):
-            def gradient(total, *others):
-                for each in others:
-                    if not isinstance(each, tf.IndexedSlices):  # of a lookup that was not made, or in a loop
-                        total += each
-                slices = [each for each in others if isinstance(each, tf.IndexedSlices)]
-                if not slices:
-                    return total
-                ids = tf.concat([tf.reshape(each.indices, (-1,)) for each in slices], axis=0)
-                rows = tf.concat([tf.reshape(each.values, (-1, self.d_model)) for each in slices], axis=0)
-                return tf.tensor_scatter_nd_add(total, ids[:, None], rows)
-
-            return [tf.identity(matrix) for _ in range(1 + lookups)], gradient
-
-        dense, *self._copies = copies(tf.convert_to_tensor(self.embeddings))
+        dense, *self._copies = copies(self.embeddings, 1 + lookups)
         try:
             yield dense
         finally:
@@ -177,7 +159,7 @@ class PositionalEmbedding(keras.layers.Layer):
             float, shape `(..., vocab_size)`, in the layer's compute type.
         """
         kernel = self.kernel() if kernel is None else kernel
-        return unflattened(ops.matmul(as_rows(hidden), kernel), hidden)
+        return restore_leading_axes(ops.matmul(flatten_leading_axes(hidden), kernel), hidden)
 
     def compute_mask(self, ids, previous_mask=None):
         return ops.not_equal(ids, 0) if self.mask_zero else None

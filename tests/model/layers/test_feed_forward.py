@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.model.layers.dense import Projection, add_bias
+from keras_transformer.model.kernels.dense import add_bias
 from keras_transformer.model.layers.feed_forward import FeedForward
 
 BATCH, LENGTH, D_MODEL, D_FF = 2, 5, 13, 29
@@ -60,27 +60,6 @@ def test_the_gradient_of_a_bias_is_summed_over_many_rows_without_loss(dtype):
         sums = add_bias(tf.zeros((2048, 31), dtype), bias)
     found = tf.cast(tape.gradient(sums, bias, upstream), "float64")
     np.testing.assert_allclose(found, tf.cast(upstream, "float64").numpy().sum(0), rtol=0.01)
-
-
-@pytest.mark.parametrize(("features", "units"), [(7, 13), (13, 7), (11, 11)])
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_the_gradients_of_a_projection_are_products_with_its_transposes(features, units, in_graph):
-    layer = Projection(units, use_bias=True)
-    layer.build((None, None, features))
-    x, upstream = (
-        np.random.default_rng(3).normal(size=(3, 5, n)).astype("float32") for n in (features, units)
-    )
-
-    def gradients(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(layer(x) * upstream)
-        return tape.gradient(loss, [x, *(weight.value for weight in layer.weights)])
-
-    found = (tf.function(gradients) if in_graph else gradients)(tf.constant(x))
-    wanted = upstream @ layer.kernel.numpy().T, np.einsum("bli,blo->io", x, upstream), upstream.sum((0, 1))
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_relu_dropout_acts_in_training_only():

@@ -1,0 +1,81 @@
+"""Reshaping and gathering, of which a step of decoding has hundreds."""
+
+from keras import ops
+
+from keras_transformer.model.kernels.switch import kernel
+
+
+@kernel
+def gather(x, indices, axis=0):
+    """`ops.take`.
+
+    Args:
+        x: tensor.
+        indices: int tensor, not negative.
+        axis: int.
+    """
+    return ops.take(x, indices, axis=axis)
+
+
+@gather.fast_form
+def _gather(x, indices, axis=0):
+    """Does not look for negative indices."""
+    import tensorflow as tf
+
+    return tf.gather(x, indices, axis=axis)
+
+
+@kernel
+def take_along(x, indices):
+    """Picks along axis 1, for each row its own.
+
+    Args:
+        x: tensor, shape `(rows, width, ...)`.
+        indices: int32, shape `(rows, n)`, not negative.
+
+    Returns:
+        Shape `(rows, n, ...)`.
+    """
+    rows, width, *rest = ops.shape(x)
+    first = ops.arange(rows, dtype="int32") * width
+    return ops.take(ops.reshape(x, (-1, *rest)), first[:, None] + indices, axis=0)
+
+
+@take_along.fast_form
+def _take_along(x, indices):
+    """By one operation."""
+    import tensorflow as tf
+
+    return tf.gather(x, indices, axis=1, batch_dims=1)
+
+
+@kernel
+def reshape_static(x, shape):
+    """`ops.reshape`.
+
+    Args:
+        x: tensor.
+        shape: tuple of ints and scalar tensors, as `ops.shape` gives them.
+    """
+    return ops.reshape(x, shape)
+
+
+@reshape_static.fast_form
+def _reshape_static(x, shape):
+    """Need not find out one size that is not known when the graph is made."""
+    unknown = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
+    if len(unknown) == 1 and 0 not in shape[: unknown[0]] + shape[unknown[0] + 1 :]:
+        shape = tuple(-1 if axis in unknown else size for axis, size in enumerate(shape))
+    return ops.reshape(x, shape)
+
+
+def flatten_leading_axes(x):
+    """Shape `(..., features)` -> `(rows, features)`, by no operation where it is that already."""
+    return x if len(x.shape) == 2 else ops.reshape(x, (-1, x.shape[-1]))
+
+
+def restore_leading_axes(rows, like):
+    """Gives rows, made from those of `flatten_leading_axes(like)`, the axes of `like` again."""
+    if len(like.shape) == 2:
+        return rows
+    return reshape_static(rows, (*ops.shape(like)[:-1], rows.shape[-1]))

@@ -1,0 +1,238 @@
+"""The fast form of every kernel against its plain formula: values and gradients, at odd sizes."""
+
+import importlib
+import pkgutil
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import ModelConfig
+from keras_transformer.model import kernels
+from keras_transformer.model.kernels.adam import adam_update
+from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
+from keras_transformer.model.kernels.dense import add_bias, product
+from keras_transformer.model.kernels.dropout import dropout
+from keras_transformer.model.kernels.embedding import copies
+from keras_transformer.model.kernels.layer_norm import layer_norm
+from keras_transformer.model.kernels.losses import projected_losses, token_losses
+from keras_transformer.model.kernels.switch import uses_fast_forms
+from keras_transformer.model.kernels.tensor_ops import gather, reshape_static, take_along
+from keras_transformer.model.transformer import Transformer
+
+BATCH, HEADS, TARGET, SOURCE, D_MODEL, D_FF, VOCAB, TOKENS = 2, 3, 5, 7, 13, 29, 23, 11
+RNG = np.random.default_rng(0)
+TOLERANCE = {"float32": 1e-5, "bfloat16": 0.02}  # of the largest element
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+def some_hidden(*shape):
+    """A mask that hides a third, with one row that shows nothing."""
+    mask = RNG.random(shape) < 0.7
+    mask[..., 0] = True
+    mask[-1, -1] = False
+    return mask
+
+
+def first_of(compute, *inputs, **others):
+    return compute(*inputs, **others)[0]
+
+
+def embed_and_project(compute, matrix):
+    """Uses of a matrix as a model has them, of which one lookup is not made."""
+    output, source, _ = compute(matrix, 3)
+    return tf.matmul(HIDDEN, output, transpose_b=True), tf.gather(source, [[4, 10, 4], [22, 0, 4]])
+
+
+class Case(NamedTuple):
+    """A call of a kernel.
+
+    Attributes:
+        inputs: float arrays, which have gradients.
+        others: dict of what else it takes.
+        half: which of `inputs` are bfloat16 under mixed precision; none where it computes in float32 always.
+        use: function of a form, the inputs and the others.
+    """
+
+    kernel: object
+    inputs: tuple
+    others: dict
+    half: tuple = ()
+    use: object = lambda compute, *inputs, **others: compute(*inputs, **others)
+
+
+HIDDEN = normal(TOKENS, D_MODEL)
+SCORES = 3 * normal(BATCH, HEADS, TARGET, SOURCE)
+LABELS = np.array([4, 10, 4, 22, 7, 9, 3, 4, 2, 2, 0], "int32")
+MATRIX = normal(VOCAB, D_MODEL)
+TARGETS = {e: {"labels": LABELS, "p_label": 1 - e, "p_other": e / (VOCAB - 1)} for e in (0.0, 0.1)}
+QUERY_KEY = normal(BATCH, HEADS, TARGET, D_MODEL), normal(BATCH, HEADS, SOURCE, D_MODEL)
+NORM = normal(D_MODEL), normal(D_MODEL)
+CAUSAL = np.tril(np.ones((1, TARGET, SOURCE), bool))
+RESHAPED = BATCH, HEADS * TARGET, SOURCE
+LOGITS = 3 * normal(TOKENS, VOCAB)
+
+
+def token_case(smoothing):
+    def use(compute, logits, *, labels, **targets):
+        return compute(labels, logits, **targets)[0]
+
+    return Case(token_losses, (LOGITS,), TARGETS[smoothing], use=use)
+
+
+def projected_case(smoothing, has_bias, transposed):
+    def use(compute, hidden, matrix, bias=None, *, labels, **targets):
+        return compute(labels, hidden, matrix, bias, **targets, transposed=transposed)[0]
+
+    inputs = HIDDEN, MATRIX.T if transposed else MATRIX, *([normal(VOCAB)] if has_bias else [])
+    return Case(projected_losses, inputs, TARGETS[smoothing], half=(0,), use=use)
+
+
+CASES = [
+    *(Case(scaled_scores, QUERY_KEY, {"training": training}, half=(0, 1)) for training in (False, True)),
+    Case(masked_softmax, (SCORES,), {}),
+    Case(masked_softmax, (SCORES[..., :1],), {}),
+    *(
+        Case(masked_softmax, (SCORES,), {"mask": some_hidden(*shape)})
+        for shape in ((BATCH, TARGET, SOURCE), (BATCH, 1, SOURCE), (1, TARGET, SOURCE), (1, 1, SOURCE))
+    ),
+    Case(masked_softmax, (SCORES,), {"mask": CAUSAL, "no_empty_rows": True}),
+    Case(product, (HIDDEN, normal(D_MODEL, D_FF)), {}, half=(0, 1)),
+    Case(product, (normal(TOKENS, D_FF), normal(D_FF, D_MODEL)), {}, half=(0, 1)),
+    Case(add_bias, (HIDDEN, normal(D_MODEL)), {}, half=(0, 1)),
+    Case(layer_norm, (3 * normal(BATCH, TARGET, D_MODEL) + 7, *NORM), {"epsilon": 1e-3}),
+    Case(layer_norm, (HIDDEN, *NORM), {"epsilon": 1e-6}),
+    Case(copies, (MATRIX,), {}, use=embed_and_project),
+    *map(token_case, TARGETS),
+    *(projected_case(e, bias, side) for e in TARGETS for bias in (False, True) for side in (False, True)),
+    Case(gather, (HIDDEN,), {"indices": np.array([[3, 0], [3, 10]])}, half=(0,)),
+    Case(gather, (HIDDEN,), {"indices": np.array([12, 0]), "axis": 1}, half=(0,)),
+    Case(take_along, (SCORES[0],), {"indices": np.array([[4, 0], [1, 1], [2, 3]], "int32")}, half=(0,)),
+    Case(reshape_static, (SCORES,), {"shape": RESHAPED}, half=(0,)),
+]
+# Cases of their own: one draws random numbers, one changes variables.
+OTHERS = {dropout, adam_update}
+
+
+def values_and_gradients(compute, case, dtype, in_graph):
+    inputs = [
+        tf.cast(each, dtype if number in case.half else "float32") for number, each in enumerate(case.inputs)
+    ]
+
+    def run(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            values = tf.nest.flatten(case.use(compute, *inputs, **case.others))
+        upstream = [
+            tf.cast(np.random.default_rng(1).normal(size=value.shape), value.dtype) for value in values
+        ]
+        return values, tape.gradient(values, inputs, upstream, unconnected_gradients="zero")
+
+    return tf.nest.flatten((tf.function(run, autograph=False) if in_graph else run)(*inputs))
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [(i, dtype) for i, case in enumerate(CASES) for dtype in TOLERANCE if case.half or dtype == "float32"],
+    ids=lambda value: f"{CASES[value].kernel.__name__}-{value}" if isinstance(value, int) else value,
+)
+def test_values_and_gradients_are_those_of_the_formula(number, dtype, in_graph):
+    case = CASES[number]
+    fast, plain = (
+        values_and_gradients(form, case, dtype, in_graph) for form in (case.kernel.fast, case.kernel.plain)
+    )
+    for one, other in zip(fast, plain, strict=True):
+        assert one.dtype == other.dtype
+        one, other = (tf.convert_to_tensor(x) for x in (one, other))
+        one, other = (tf.cast(x, "float64").numpy() for x in (one, other))
+        np.testing.assert_allclose(one, other, rtol=0, atol=TOLERANCE[dtype] * np.abs(other).max() + 1e-30)
+
+
+def test_every_kernel_is_compared():
+    modules = [
+        importlib.import_module(f"{kernels.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(kernels.__path__)
+    ]
+    known = {value for module in modules for value in vars(module).values() if hasattr(value, "fast")}
+    assert known == {case.kernel for case in CASES} | OTHERS
+
+
+@pytest.mark.parametrize("compute", [dropout.plain, dropout.fast])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_both_forms_of_dropout_drop_a_share_and_divide_by_the_rest(compute, dtype, rate):
+    # They draw other random numbers, so what must be equal is what is done with them.
+    inputs = tf.cast(RNG.normal(size=(509, 257)) + 9, dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = compute(inputs, rate, tf.constant([3, 4]))
+    gradient = tf.cast(tape.gradient(outputs, inputs), "float32").numpy()
+    kept = tf.cast(outputs, "float32").numpy() != 0
+    assert abs(kept.mean() - (1 - rate)) < 5 * (rate * (1 - rate) / kept.size) ** 0.5
+    tolerance = 1e-4 if dtype == "float32" else 0.01
+    np.testing.assert_allclose(gradient, kept / (1 - rate), rtol=tolerance)
+    wanted = gradient * tf.cast(inputs, "float32").numpy()
+    np.testing.assert_allclose(tf.cast(outputs, "float32"), wanted, rtol=tolerance)
+    np.testing.assert_array_equal(compute(inputs, rate, tf.constant([3, 4])), outputs)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 1 / 65536, 0.999999])
+def test_fast_dropout_is_scaled_for_the_share_that_16_bits_can_give(rate):
+    kept = dropout.fast(tf.ones((509, 257)), rate, tf.constant([3, 0])).numpy()
+    number = min(round(rate * 65536), 65535)
+    np.testing.assert_allclose(kept[kept > 0], 65536 / (65536 - number), rtol=1e-6)
+    assert abs(number / 65536 - rate) <= 1 / 65536
+
+
+def test_both_forms_of_adam_move_weights_and_state_alike():
+    def moved(update):
+        variables = [tf.Variable(array) for array in (MATRIX, np.zeros_like(MATRIX), np.zeros_like(MATRIX))]
+        for step in range(1, 8):
+            gradient = np.random.default_rng(step).normal(size=MATRIX.shape).astype("float32")
+            how = {"rate": tf.constant(0.01 * step), "step": tf.constant(float(step))}
+            update(*variables, tf.constant(gradient), **how, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
+        return variables
+
+    for fast, plain in zip(moved(adam_update.fast), moved(adam_update.plain), strict=True):
+        np.testing.assert_allclose(fast, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_the_variable_chooses_for_a_whole_training_step(monkeypatch):
+    def trained(form):
+        monkeypatch.setenv("KERAS_TRANSFORMER_KERNELS", form)
+        assert uses_fast_forms() == (form == "fast")
+        sizes = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB, "d_model": 12, "d_ff": 17}
+        layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 3}
+        no_dropout = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
+        model = Transformer(ModelConfig(**sizes, **layers, **no_dropout))
+        rng = np.random.default_rng(1)
+        model.set_weights([rng.normal(0, 0.3, weight.shape) for weight in model.weights])
+        model.compile(keras.optimizers.SGD(1.0))
+        source, target, labels = (rng.integers(1, VOCAB, (3, n), dtype="int32") for n in (7, 5, 5))
+        source[0, 3:], labels[1, 2:] = 0, 0
+        model.train_on_batch((source, target), labels)
+        types = {operation.type for operation in operations(model, (source, target))}
+        return model.get_weights(), types
+
+    (fast, fast_types), (plain, plain_types) = trained("fast"), trained("plain")
+    for one, other in zip(fast, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert fast_types != plain_types
+
+
+def operations(model, inputs):
+    graph = tf.function(lambda *ids: model(ids)).get_concrete_function(*map(tf.constant, inputs)).graph
+    return graph.get_operations()
+
+
+@pytest.mark.parametrize("form", ["", "slow", "Fast"])
+def test_another_word_is_refused(monkeypatch, form):
+    monkeypatch.setenv("KERAS_TRANSFORMER_KERNELS", form)
+    with pytest.raises(ValueError, match=f"KERAS_TRANSFORMER_KERNELS must be fast or plain.*'{form}'"):
+        uses_fast_forms()
