@@ -445,7 +445,7 @@ training.save(15)
 def run_python(code, *arguments, **settings):
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'training'}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'shared'}",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]

@@ -277,13 +277,13 @@ def test_tokens_and_alignments_follow_after_tabs(run, files, scorer):
     arguments = ["--source", files[0], "--target", files[1], "--per-token", "--alignment", "hard"]
     _, lines = run_program(run, *arguments, "--alignment-unit", "pieces")
     _, other = run_program(
-        run, *arguments, "--alignment-unit", "pieces", "--alignment-layer", "0", "--alignment-step", "output"
+        run, *arguments, "--alignment-unit", "pieces", "--alignment-layer", "1", "--alignment-step", "input"
     )
     for line, another, one in zip(lines, other, expected, strict=True):
         total, tokens, links = line.split("\t")
         np.testing.assert_allclose(list(map(float, tokens.split())), one.log_probs, atol=1e-5)
         assert float(total) == pytest.approx(one.log_prob, abs=2e-5)
-        for found, layer, convention in ((links, 1, "input"), (another.split("\t")[2], 0, "output")):
+        for found, layer, convention in ((links, 0, "output"), (another.split("\t")[2], 1, "input")):
             wanted = hard_alignment(
                 one.attention[layer],
                 one.source_pieces,
@@ -296,7 +296,7 @@ def test_tokens_and_alignments_follow_after_tabs(run, files, scorer):
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_json_lines_hold_all_that_is_known(run, files, scorer, kind):
-    expected = scorer.score(SOURCES, TARGETS, layers=(1,), heads=(1,))
+    expected = scorer.score(SOURCES, TARGETS, layers=(0,), heads=(1,))
     arguments = ["--source", files[0], "--target", files[1], "--format", "jsonl"]
     _, lines = run_program(run, *arguments, "--alignment", kind, "--alignment-head", "1")
     make = hard_alignment if kind == "hard" else soft_alignment
@@ -307,7 +307,7 @@ def test_json_lines_hold_all_that_is_known(run, files, scorer, kind):
         assert record["target_pieces"] == one.target_pieces
         np.testing.assert_allclose(record["log_probs"], one.log_probs, atol=1e-5)
         assert record["log_prob"] == pytest.approx(one.log_prob, abs=2e-5)
-        wanted = make(one.attention[0], one.source_pieces, one.target_pieces, convention="input")
+        wanted = make(one.attention[0], one.source_pieces, one.target_pieces, convention="output")
         assert len(record["alignment"]) == len(wanted)
         for found, expected_row in zip(record["alignment"], wanted, strict=True):
             np.testing.assert_allclose(found, expected_row, atol=1e-4)
