@@ -1,86 +1,11 @@
-"""Averages the weights of several checkpoints of a run (section 6.1).
+"""`keras-transformer average` of this clone, with or without an installation of the package."""
 
-    python pipelines/average_checkpoints.py RUN --last 20
-    python pipelines/average_checkpoints.py RUN --best 3
-
-Checkpoints that were not saved on schedule, but because of a signal or at the end, are left out.
-The average has a name, `last-20` or `best-3`, for `--weights` of translate.py and evaluate_wmt.py.
-Nothing else in the run folder changes.
-"""
-
-import shlex
+import pathlib
 import sys
 
-from command_line import Parser
-from early import open_runs
-from ending import run
-from startup import import_quietly, open_closed_streams
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-
-def parse_args(argv=None):
-    """Parses the command line."""
-    parser = Parser(__doc__, prog="average_checkpoints.py")
-    parser.add_argument("run", metavar="RUN", help="run folder of a training run")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=int, metavar="N", help="the newest N checkpoints")
-    which.add_argument("--best", type=int, metavar="K", help="those of the best K validations")
-    parser.add_argument(
-        "--off-schedule",
-        action="store_true",
-        help="with --last: also those that were not saved on schedule, but by a signal or at the end",
-    )
-    return parser.parse_args(argv)
-
-
-def notes(run, chosen, off_schedule):
-    """Yields what is to be said of the states that are averaged."""
-    from keras_transformer.checkpoints.averaging import missing_note, steps_text
-
-    warmup = run.config.training.warmup_steps
-    if chosen.early:
-        yield (
-            f"{run.path}: within the warm-up (training.warmup_steps={warmup}): {steps_text(chosen.early)}. "
-            "While weights change as fast as there, their mean may be worse than the last"
-        )
-    if chosen.forced:
-        done = "averaged all the same" if off_schedule else "left out (--off-schedule averages them, too)"
-        yield f"{run.path}: not saved on schedule: {steps_text(chosen.forced)}; {done}"
-    if note := missing_note(run.path / "checkpoints", chosen):
-        yield note
-
-
-def main(argv=None):
-    """Runs the program; returns its exit code."""
-    args = parse_args(argv)
-    open_closed_streams()
-    from keras_transformer.checkpoints.errors import TrainingError
-
-    try:
-        (run,) = open_runs([args.run])
-        run.steps_to_average(last=args.last, best=args.best, forced=True)  # refused before a wait
-        import_quietly()
-        steps = run.average(last=args.last, best=args.best, forced=args.off_schedule)
-        if args.last:
-            for note in notes(run, run.choose_states(args.last, forced=args.off_schedule), args.off_schedule):
-                print(f"average_checkpoints.py: {note}", file=sys.stderr)
-    except TrainingError as error:
-        print(f"average_checkpoints.py: {error}", file=sys.stderr)
-        return error.exit_code
-    except (ValueError, OSError) as error:
-        print(f"average_checkpoints.py: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    name = f"last-{args.last}" if args.last else f"best-{args.best}"
-    asked = args.last or args.best
-    fewer = f" (there are no more than {len(steps)})" if len(steps) < asked else ""
-    print(f"{name}: the mean of {', '.join(f'step-{step}' for step in steps)}{fewer}")
-    folder = shlex.quote(args.run)
-    print("next:")
-    print(f"  python pipelines/evaluate_wmt.py {folder} --weights {name}")
-    print(f"  echo 'your sentence' | python pipelines/translate.py {folder} --weights {name}")
-    return 0
-
+from keras_transformer.cli.main import run_door  # noqa: E402
 
 if __name__ == "__main__":
-    run(main)
+    run_door("average")

@@ -12,9 +12,8 @@ import socket
 import sys
 import time
 
-from command_line import Parser
-from ending import run
-from startup import import_quietly
+from keras_transformer.cli.command_line import Parser
+from keras_transformer.cli.process import import_quietly, run
 
 
 def parse_args(argv=None):

@@ -1,94 +1,11 @@
-"""Translates text with a model that was exported for CTranslate2: one line out for every line in.
+"""`keras-transformer translate-ctranslate2` of this clone, with or without an installation of the package."""
 
-    python pipelines/export_model.py runs/m30k exported --format ctranslate2 --quantization int8
-    python pipelines/translate_ctranslate2.py exported < text > translations
-
-The folder is enough; neither its run nor TensorFlow is needed. Blank lines stay blank.
-Invalid UTF-8 is replaced by U+FFFD.
-"""
-
-import functools
-import os
+import pathlib
 import sys
 
-from command_line import Parser
-from ending import run
-from other_words import TRANSLATING
-from search_flags import SETTINGS, add_search_flags, refuse_without_sampling
-from startup import READER_LEFT, exit_code, open_closed_streams
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-
-def parse_args(argv=None):
-    """Parses the command line."""
-    parser = Parser(__doc__, prog="translate_ctranslate2.py", words=TRANSLATING)
-    parser.add_argument("folder", metavar="FOLDER", help="what export_model.py --format ctranslate2 wrote")
-    parser.add_argument(
-        "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
-    )
-    parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
-    parser.add_argument(
-        "--inter-threads", type=int, default=1, metavar="N", help="batches at the same time (default: 1)"
-    )
-    parser.add_argument(
-        "--intra-threads", type=int, default=0, metavar="N", help="threads of each batch (default: all)"
-    )
-    parser.add_argument(
-        "--chunk-lines",
-        type=int,
-        default=1024,
-        metavar="N",
-        help="most lines that are read, sorted by length and translated together (default: 1024)",
-    )
-    add_search_flags(parser, threads=False)
-    args = parser.parse_args(argv)
-    ranges = {"inter_threads": (1, 1024), "intra_threads": (0, 1024), "chunk_lines": (1, 2**24)}
-    for name, (least, most) in ranges.items():
-        if not least <= getattr(args, name) <= most:
-            flag = name.replace("_", "-")
-            parser.error(f"--{flag} must be from {least} to {most}, not {getattr(args, name)}")
-    if args.scores and args.format != "text":
-        parser.error(f"--scores is for --format text; {args.format} has them always")
-    return args
-
-
-def main(argv=None, stdin=None, stdout=None):
-    """Runs the program; returns its exit code."""
-    args = parse_args(argv)
-    if open_closed_streams() and stdout is None:
-        return READER_LEFT
-
-    def work():
-        # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
-        source = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
-        translate(args, source, sys.stdout.buffer if stdout is None else stdout)
-
-    return exit_code("translate_ctranslate2.py", work, "standard output")
-
-
-def translate(args, stdin, output):
-    """Translates all lines, chunk by chunk."""
-    from keras_transformer.config.settings import replace
-    from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
-    from keras_transformer.translation.line_chunks import Input, LineChunks
-    from keras_transformer.translation.output_formats import json_line, moses_lines, text_lines
-
-    translator = CTranslate2Translator(
-        args.folder, inter_threads=args.inter_threads, intra_threads=args.intra_threads
-    )
-    search = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
-    config = replace(translator.search, **search)
-    refuse_without_sampling(search, config)
-    translator.n_best([], **search)  # refuse a bad value before the first line
-    formats = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
-    write = formats.get(args.format, moses_lines)
-    source = Input.of_stream(stdin, "standard input")
-    number = 0
-    for texts in LineChunks(source, args.chunk_lines, waits=source.is_regular):
-        for found in translator.n_best(texts, **search):
-            output.write(write(number, found, n_best=config.n_best).encode())
-            number += 1
-        output.flush()
-
+from keras_transformer.cli.main import run_door  # noqa: E402
 
 if __name__ == "__main__":
-    run(main)
+    run_door("translate-ctranslate2")

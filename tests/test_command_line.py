@@ -1,27 +1,25 @@
 """Command lines of all programs: what is refused takes one line, and names what was meant."""
 
-import functools
-import importlib
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
 
 import pytest
-import train_wmt
-import translate
-from command_line import Parser
-from other_words import TRAINING, TRANSLATING
 
+import keras_transformer
+from keras_transformer.cli import command_line, main, score, train, translate
+from keras_transformer.cli.command_line import Parser
+from keras_transformer.cli.main import program_module
+from keras_transformer.cli.other_words import TRAINING, TRANSLATING
 from keras_transformer.config.presets import PRESETS
+from keras_transformer.config.programs import DOORS, ExitCode, command
 from keras_transformer.config.settings import Config, override, to_json
 
-PIPELINES = pathlib.Path(__file__).parents[1] / "pipelines"
-PROGRAMS = sorted(
-    path.stem for path in PIPELINES.glob("*.py") if 'if __name__ == "__main__"' in path.read_text()
-)
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def refused(capsys, parse, *arguments):
@@ -72,24 +70,75 @@ def test_help_has_what_the_docstring_has(parser):
     assert "At length." not in text
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_every_program_refuses_in_one_line_and_shows_examples(name, capsys):
-    program = importlib.import_module(name)
-    parse = program.parse_args
-    if name == "evaluate_wmt":  # its command line is in a module of its own
-        parse = functools.partial(parse, text=program.__doc__)
-    assert f"{name}.py" in refused(capsys, parse, "--no-such-flag")
+@pytest.mark.parametrize("program", DOORS)
+@pytest.mark.parametrize("called", ["keras-transformer", "pipelines/x.py"])
+def test_every_program_refuses_in_one_line_and_shows_examples(called, program, capsys, monkeypatch):
+    """Messages name the command by which the program was called."""
+    monkeypatch.setattr(sys, "argv", [called])
+    door = called.endswith(".py")
+    name = DOORS[program] if door else f"keras-transformer {program}"
+    parse = program_module(program).parse_args
+    error = refused(capsys, parse, "--no-such-flag")
+    assert error.startswith(f"{name}: ")
+    assert error.endswith(f" See {name} --help\n")
     with pytest.raises(SystemExit) as ended:
         parse(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    assert text.startswith(f"usage: {name}.py")
-    assert f"python pipelines/{name}.py" in text
+    assert text.startswith(f"usage: {name} ")
+    assert f"python pipelines/{DOORS[program]}" if door else name in text.partition("examples:")[2]
+    assert ("keras-transformer" in text) != door
+
+
+def test_a_command_is_one_to_paste_where_the_program_was_called(tmp_path, monkeypatch):
+    (tmp_path / "a b/pipelines").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a b/pipelines")
+    for called, expected in (
+        ("train_wmt.py", "python translate.py"),
+        ("./train_wmt.py", "python translate.py"),
+        ("../pipelines/train_wmt.py", "python ../pipelines/translate.py"),
+        ("/a b/pipelines/train_wmt.py", "python '/a b/pipelines/translate.py'"),
+        ("/usr/bin/keras-transformer", "keras-transformer translate"),
+        ("/usr/bin/pytest", "keras-transformer translate"),
+        ("", "keras-transformer translate"),
+        ("-c", "keras-transformer translate"),
+    ):
+        monkeypatch.setattr(sys, "argv", [called])
+        assert command("translate") == expected
+
+
+def test_the_console_script_lists_its_programs(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main.parse_args(["--help"])
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for program in DOORS:
+        assert f" {program} {command_line.program_text(program).splitlines()[0]}" in text
+    with pytest.raises(SystemExit):
+        main.parse_args(["--version"])
+    assert capsys.readouterr().out == f"keras-transformer {keras_transformer.__version__}\n"
+    assert "Did you mean train? See keras-transformer --help" in refused(capsys, main.parse_args, "trian")
+    assert "required: PROGRAM" in refused(capsys, main.parse_args)
+
+
+def test_the_console_script_passes_on_all_arguments_and_the_exit_code(monkeypatch):
+    given = []
+    monkeypatch.setattr(score, "main", lambda argv: given.append(argv) or 5)
+    monkeypatch.setattr(main, "run", lambda program: given.append(program()))
+    main.main(["score", "run", "--help", "--version"])
+    assert given == [["run", "--help", "--version"], 5]
+
+
+def test_the_documented_exit_codes_are_those_of_the_programs():
+    rows = re.findall(r"(?m)^\s*\| (\d+) \| `(\w+)` \| (.*) \|$", ExitCode.__doc__)
+    assert [(name, int(code)) for code, name, _ in rows] == [(code.name, code.value) for code in ExitCode]
+    page = (ROOT / "docs/programs.md").read_text(encoding="utf-8")
+    assert [(code, meaning) for code, _, meaning in rows] == re.findall(r"(?m)^\| (\d+) \| (.*) \|$", page)
 
 
 WORDS = [
     (parse, word, row)
-    for parse, rows in ((train_wmt.parse_args, TRAINING), (translate.parse_args, TRANSLATING))
+    for parse, rows in ((train.parse_args, TRAINING), (translate.parse_args, TRANSLATING))
     for row in rows
     for word in row.words.split()
 ]
@@ -97,11 +146,9 @@ WORDS = [
 
 @pytest.mark.parametrize("row", TRAINING)
 def test_what_a_word_of_training_is_called_here_is_taken(row):
-    args = train_wmt.parse_args(["--dataset", "corpora/mine", *shlex.split(row.example)])
+    args = train.parse_args(["--dataset", "corpora/mine", *shlex.split(row.example)])
     override(PRESETS.get(args.preset, PRESETS["small"]), args.set)  # or `auto`
-    assert (
-        train_wmt.resolve(args) != train_wmt.resolve(train_wmt.parse_args([])) or "--run-dir" in row.example
-    )
+    assert train.resolve(args) != train.resolve(train.parse_args([])) or "--run-dir" in row.example
 
 
 @pytest.mark.parametrize("row", TRANSLATING)
@@ -114,10 +161,10 @@ def test_what_a_word_of_translating_is_called_here_is_taken(row):
 def test_every_word_of_another_system_is_answered_with_ours(capsys):
     for parse, word, row in WORDS:
         for flag in (f"--{word}", f"--{word.replace('-', '_')}", f"-{word}"):
-            error = refused(capsys, parse, "runs/mine", flag, "7")[len("train_wmt.py: ") :]
+            error = refused(capsys, parse, "runs/mine", flag, "7")
             if parse is translate.parse_args:
                 assert f"unknown argument {flag}. Here " in error, flag
-                assert f"{row.example}. See translate.py --help" in error
+                assert f"{row.example}. See keras-transformer translate --help" in error
     for word in (
         "--epochs",
         "--batch-size",
@@ -127,7 +174,7 @@ def test_every_word_of_another_system_is_answered_with_ours(capsys):
         "--model",
         "--output-dir",
     ):
-        error = refused(capsys, train_wmt.parse_args, f"{word}=7")
+        error = refused(capsys, train.parse_args, f"{word}=7")
         assert f"unknown argument {word}. Here " in error
 
 
@@ -140,7 +187,7 @@ def test_a_word_has_one_meaning():
 # Program -> command lines that it refuses, and a word of each refusal. They run in a folder with
 # `run/`, a run with one state; `used/`, a folder with something else; and `empty/`.
 REFUSED = {
-    "train_wmt": [
+    "train": [
         ("--preset bse", "Did you mean 'base'"),
         ("--set max_steps=10", "training.max_steps"),
         ("--set model.d_modle=8", "d_model"),
@@ -159,9 +206,9 @@ REFUSED = {
         ("--init-from no/such", "no/such: not a run folder"),
         ("--init-from run --set training.init_weights=best", "no 'best' weights"),
         ("--new-vocabulary", "--init-from"),
-        ("--data-service host:1", "prepare_wmt.py"),
+        ("--data-service host:1", "keras-transformer prepare"),
     ],
-    "prepare_wmt": [
+    "prepare": [
         ("no/such out --source en --target de", "no/such: no such folder"),
         ("empty out", "name the languages"),
         ("Helsinki-NLP/opus-100 out --source en --target de", "Hugging Face Hub"),
@@ -169,7 +216,7 @@ REFUSED = {
     "translate": [
         ("no/such", "no/such: not a run folder"),
         ("run", "no 'final' weights"),
-        ("run 'A man sleeps.'", "echo 'A man sleeps.' | python pipelines/translate.py run"),
+        ("run 'A man sleeps.'", "echo 'A man sleeps.' | keras-transformer translate run"),
         ("run --weights step-5 --input no/such", "no/such: no such file"),
         ("run --weights step-5 --output no/such", "its folder does not exist"),
         ("run --weights step-5 --beam-size 0", "beam_size"),
@@ -178,9 +225,9 @@ REFUSED = {
         ("--model run", "the run folder comes first"),
         ("run -b 8", "unknown argument -b"),
     ],
-    "translate_ctranslate2": [
+    "translate-ctranslate2": [
         ("no/such", "no/such"),
-        ("run", "export_model.py run OUT"),
+        ("run", "keras-transformer export run OUT"),
         ("run --beam 3", "--beam-size 4"),
     ],
     "score": [
@@ -188,7 +235,7 @@ REFUSED = {
         ("run", "no 'final' weights"),
         ("run --weights step-5 --source no/such --target used/file", "no/such: no such file"),
     ],
-    "evaluate_wmt": [
+    "evaluate": [
         ("", "give a RUN"),
         ("no/such", "no/such: not a run folder"),
         ("run", "no 'final' weights"),
@@ -197,7 +244,7 @@ REFUSED = {
         ("run --weights step-5 --test-set wmt1", "no test set 'wmt1'"),
         ("--hypothesis no/such --reference used/file", "no/such: no such file"),
     ],
-    "export_model": [
+    "export": [
         ("no/such out", "no/such: not a run folder"),
         ("run out", "no 'final' weights"),
         ("run used --weights step-5", "no version of a served model"),
@@ -207,18 +254,17 @@ REFUSED = {
         ("run out --weights step-5 --name 'a b'", "letters"),
         ("run out --weights step-5 --max-sentences 0", "max_sentences"),
     ],
-    "average_checkpoints": [
+    "average": [
         ("no/such --last 3", "no/such: not a run folder"),
         ("run --best 2", "no checkpoint to average"),
         ("run --last 0", "at least 1"),
     ],
-    "inspect_vocabulary": [("no/such", "no/such"), ("run", "run")],
-    "data_service": [("worker", "--dispatcher"), ("dispatcher --port 70000", "65535")],
+    "inspect": [("no/such", "no/such"), ("run", "run")],
 }  # fmt: skip
 RUNNER = """
-import contextlib, importlib, io, json, os, shlex, sys
-sys.path.insert(0, sys.argv[1])
-program = importlib.import_module(sys.argv[2])
+import contextlib, io, json, os, shlex, sys
+from keras_transformer.cli.main import program_module
+program = program_module(sys.argv[1])
 for line in json.load(sys.stdin):
     error = io.StringIO()
     with contextlib.redirect_stderr(error):
@@ -231,7 +277,7 @@ for line in json.load(sys.stdin):
 
 
 def test_every_program_has_refusals():
-    assert sorted(REFUSED) == PROGRAMS
+    assert REFUSED.keys() == DOORS.keys()
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -244,10 +290,10 @@ def test_what_can_be_refused_without_tensorflow_does_not_wait_for_it(name, tmp_p
     (tmp_path / "run/config.json").write_text(to_json(Config()))
     lines = [line for line, _ in REFUSED[name]]
     ended = subprocess.run(
-        [sys.executable, "-c", RUNNER, str(PIPELINES), name],
+        [sys.executable, "-c", RUNNER, name],
         input=json.dumps(lines),
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(PIPELINES.parent)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -256,17 +302,19 @@ def test_what_can_be_refused_without_tensorflow_does_not_wait_for_it(name, tmp_p
     found = [json.loads(line) for line in ended.stdout.splitlines()]
     for (line, word), (code, error, with_tensorflow) in zip(REFUSED[name], found, strict=True):
         assert (code, error.count("\n"), with_tensorflow) == (2, 1, False), (line, error)
-        assert error.startswith(f"{name}.py"), line
+        assert error.startswith(f"keras-transformer {name}: "), line
         assert word in error, (line, error)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["empty", "run", "used"]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", DOORS)
 def test_help_is_the_same_without_docstrings(program):
     outputs = [
         subprocess.run(
-            [sys.executable, *flags, PIPELINES / f"{program}.py", "--help"], capture_output=True, check=True
+            [sys.executable, *flags, ROOT / "pipelines" / DOORS[program], "--help"],
+            capture_output=True,
+            check=True,
         ).stdout
         for flags in ((), ("-OO",))
     ]
@@ -280,9 +328,7 @@ def test_settings_are_described_without_docstrings():
         "from keras_transformer.config.settings import describe_settings\nprint(describe_settings(Config()))"
     )
     outputs = [
-        subprocess.run(
-            [sys.executable, *flags, "-c", text], cwd=PIPELINES.parent, capture_output=True, check=True
-        ).stdout
+        subprocess.run([sys.executable, *flags, "-c", text], cwd=ROOT, capture_output=True, check=True).stdout
         for flags in ((), ("-OO",))
     ]
     assert b"training.warmup_steps=" in outputs[0]

@@ -15,7 +15,9 @@ import pytest
 import readme_commands as found
 
 import keras_transformer
+from keras_transformer.cli.main import program_module
 from keras_transformer.config.presets import PRESETS
+from keras_transformer.config.programs import DOORS
 from keras_transformer.config.settings import Config, ModelConfig, override
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -31,7 +33,6 @@ def load(path):
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in found.PAGES}
 CALLS = [(page, *call) for page, text in TEXTS.items() for call in found.program_calls(text)]
-PROGRAMS = {path.stem for path in (ROOT / "pipelines").glob("*.py") if "def main" in path.read_text()}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,10 @@ PROGRAMS = {path.stem for path in (ROOT / "pipelines").glob("*.py") if "def main
             [("x", ["R", "b c"]), ("y", [])],
         ),
         ("    python pipelines/x.py --a \\\n        b  # why", [("x", ["--a", "b"])]),
+        ("    keras-transformer x --a | keras-transformer y", [("x", ["--a"]), ("y", [])]),
+        ("    keras-transformer --help", []),
+        ("    python pipelines/train_wmt.py", [("train", [])]),
+        ("Say `keras-transformer x --a`.", [("x", ["--a"])]),
         ("    V='{}' python pipelines/x.py ... --a 1 && true", [("x", ["--a", "1"])]),
         ("Say `python pipelines/x.py\nA` and `pipelines/x.py`.", [("x", ["A"])]),
         ("```python\npipelines/x.py\n```\n\npipelines/x.py", []),
@@ -52,19 +57,18 @@ def test_calls_are_found(line, calls):
 
 
 def test_readme_shows_every_program():
-    shown = {program for page, program, _ in CALLS if page == "README.md"}
-    assert PROGRAMS - shown == {"data_service"}
-    assert "data_service.py" in TEXTS["README.md"]
-    assert {program for _, program, _ in CALLS} == PROGRAMS
+    assert {program for page, program, _ in CALLS if page == "README.md"} == DOORS.keys()
+    rows = re.findall(r"(?m)^\| `([\w-]+)` \| `(\w+\.py)` \|", TEXTS["docs/programs.md"])
+    assert rows == list(DOORS.items())
 
 
 @pytest.mark.parametrize(("page", "program", "arguments"), CALLS)
 def test_every_command_is_one_that_its_program_takes(page, program, arguments):
-    module = importlib.import_module(program)
+    module = importlib.import_module(program) if program == "data_service" else program_module(program)
     args = module.parse_args(arguments)
-    if program == "train_wmt" and "$" not in args.preset:
+    if program == "train" and "$" not in args.preset:
         override(PRESETS.get(args.preset, PRESETS["small"]), args.set)  # or `auto`
-    if program == "prepare_wmt":
+    if program == "prepare":
         override(Config(), args.set)
 
 
@@ -205,9 +209,9 @@ def test_the_overview_is_drawn_of_what_there_is(monkeypatch):
     figure.draw_without_rendering()
     (axes,) = figure.axes
     texts = [text for text in axes.texts if text.get_text()]
-    named = {text.get_text()[:-3] for text in texts if text.get_text().endswith(".py")}
-    assert named <= PROGRAMS
-    assert PROGRAMS - named == {"translate_ctranslate2"}
+    named = {text.get_text() for text in texts if text.get_text().endswith(".py")}
+    assert set(DOORS.values()) - named == {"translate_ctranslate2.py"}
+    assert named <= {*DOORS.values(), "data_service.py"}
     boxes = [text.get_window_extent() for text in texts]
     for number, box in enumerate(boxes):
         assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1, texts[number]

@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-PIPELINES = pathlib.Path(__file__).parents[1] / "pipelines"
+from keras_transformer.cli.main import program_module
+from keras_transformer.config.programs import DOORS
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 LARGE_OUTPUT = 100_000
 # What makes Python's own end take its time. `tensorflow` is only looked for, never used.
 LEFT_OVER = """
@@ -26,22 +29,22 @@ def call(main, before="", shell="", **environment):
     # Unbuffered, output fails where it is printed.
     environment = {**os.environ, "PYTHONUNBUFFERED": "", **environment}
     body = "\n".join(f"    {line}" for line in main.splitlines())
-    text = f"import sys\nsys.path.insert(0, {str(PIPELINES)!r})\n{before}\nfrom ending import run\n"
-    text += f"def main():\n{body}\nrun(main)\n"
+    text = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{before}\n"
+    text += f"from keras_transformer.cli.process import run\ndef main():\n{body}\nrun(main)\n"
     command = ["bash", "-c", f'exec "$@" {shell}', "bash", sys.executable, "-c", text]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
 
 def test_a_package_that_is_not_installed_is_named_with_the_remedy():
     """As with the Python of the system, before the environment is activated."""
-    program = PIPELINES / "train_wmt.py"
+    program = ROOT / "pipelines" / "train_wmt.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run(
         [sys.executable, "-S", program, "--run-dir", "x"],
         capture_output=True, text=True, timeout=60, env=environment,
     )  # fmt: skip
     assert ended.returncode == 2, ended.stderr
-    assert ended.stderr.startswith("train_wmt.py: keras_transformer is not installed in this Python (")
+    assert ended.stderr.startswith("train_wmt.py: numpy is not installed in this Python (")
     assert "pip install -e ." in ended.stderr
     assert ended.stderr.count("\n") == 1
 
@@ -67,7 +70,8 @@ def test_it_ends_with_its_code_and_waits_for_nothing(main, code):
 
 def test_what_an_error_refers_to_is_not_freed_before_the_end():
     before = (
-        f"{LEFT_OVER}\nfrom ending import keep\ndef fail():\n    model = Slow()\n    raise ValueError(model)"
+        f"{LEFT_OVER}\nfrom keras_transformer.cli.process import keep\n"
+        "def fail():\n    model = Slow()\n    raise ValueError(model)"
     )
     ended = call("try:\n    fail()\nexcept ValueError as error:\n    keep(error)\n    return 5", before)
     assert (ended.returncode, ended.stderr) == (5, "")
@@ -110,8 +114,9 @@ def test_output_that_cannot_be_written_is_told(code, before):
     assert at_once.stderr.startswith("-c: standard output: no space left on device. Make room")
 
 
-def test_every_program_ends_so():
-    texts = [path.read_text(encoding="utf-8") for path in PIPELINES.glob("*.py")]
-    programs = [text for text in texts if "\nif __name__" in text]
-    assert len(programs) >= 10
-    assert all(text.endswith('\nif __name__ == "__main__":\n    run(main)\n') for text in programs)
+@pytest.mark.parametrize(("program", "door"), DOORS.items())
+def test_a_file_in_pipelines_opens_its_program_and_no_more(program, door):
+    text = (ROOT / "pipelines" / door).read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 12
+    assert text.endswith(f'\nif __name__ == "__main__":\n    run_door("{program}")\n')
+    assert callable(program_module(program).main)

@@ -172,7 +172,7 @@ def test_export_refuses_what_keras_refuses(tmp_path):
 def test_export_says_the_way_to_text():
     text = Transformer.export.__doc__
     assert "keras_transformer.export.saved_model.export_saved_model" in text
-    assert "pipelines/export_model.py" in text
+    assert "program `export`" in text
 
 
 # Functional models, files, clones.

@@ -8,6 +8,8 @@ import re
 import pytest
 import readme_commands as found
 
+from keras_transformer.cli.command_line import SEARCH_SETTINGS
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCES = [path for name in ("keras_transformer", "pipelines", "benchmarks", "examples") for path in
            sorted((ROOT / name).rglob("*.py"))]  # fmt: skip
@@ -41,16 +43,18 @@ def extras():
 
 def flags():
     """Every flag of a program of ours, as its source spells it."""
-    programs = [*(ROOT / "pipelines").glob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    programs = [
+        *(ROOT / "keras_transformer/cli").glob("*.py"),
+        *(ROOT / "pipelines").glob("*.py"),
+        *(ROOT / "benchmarks").rglob("*.py"),
+    ]
     programs += [ROOT / "notebooks/make.py", *(ROOT / "examples").glob("*.py")]
     names = {"--help"}
     for path in programs:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
                 names |= {one.value for one in node.args if isinstance(one, ast.Constant)}
-    import search_flags
-
-    return names | {f"--{name}" for name, *_ in search_flags._FLAGS}
+    return names | {f"--{name.replace('_', '-')}" for name in SEARCH_SETTINGS}
 
 
 FLAGS = flags()

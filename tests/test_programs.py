@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import gzip
-import importlib.util
 import io
 import json
 import os
@@ -18,6 +17,8 @@ import sacrebleu
 from sacrebleu.dataset import DATASETS
 
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.cli import average, command_line, evaluate, train, translate
+from keras_transformer.cli.main import program_module
 from keras_transformer.config.presets import PRESETS
 from keras_transformer.config.settings import SearchConfig, differences
 from keras_transformer.evaluation.bleu import corpus_scores
@@ -48,23 +49,6 @@ SENTENCES = [
 ]
 
 
-def load(name):
-    """A program of `pipelines/`, which is no package, as a module."""
-    folder = ROOT / "pipelines"
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(folder))  # as Python does for a program that it runs
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(folder))
-    return module
-
-
-train_wmt, translate, evaluate_wmt = map(load, ("train_wmt", "translate", "evaluate_wmt"))
-average_checkpoints = load("average_checkpoints")
-
-
 def write_corpus(folder):
     folder.mkdir(exist_ok=True)
     for name, part in (("train", SENTENCES[6:]), ("val", SENTENCES[:6]), ("test", SENTENCES[:6])):
@@ -92,7 +76,7 @@ def trained(corpus, tmp_path_factory):
     """(exit code, what was printed, run folder) of one training."""
     run = tmp_path_factory.mktemp("runs") / "run"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = train_wmt.main(train_arguments(corpus, run))
+        code = train.main(train_arguments(corpus, run))
     return code, printed.getvalue(), run
 
 
@@ -111,20 +95,20 @@ def test_training_ends_with_what_to_do_next(trained):
     code, printed, run = trained
     assert code == 0
     assert "step       3/6 | loss " in printed
-    assert f"pipelines/translate.py {run}" in printed.split("next:")[1]
+    assert f"keras-transformer translate {run}" in printed.split("next:")[1]
 
 
 def test_a_next_command_quotes_the_folder(run, tmp_path, capsys):
     folder = tmp_path / "x [1]"
     shutil.copytree(run, folder)
-    assert average_checkpoints.main([str(folder), "--last", "1"]) == 0
-    assert f"translate.py '{folder}' --weights last-1" in capsys.readouterr().out
+    assert average.main([str(folder), "--last", "1"]) == 0
+    assert f"keras-transformer translate '{folder}' --weights last-1" in capsys.readouterr().out
     from keras_transformer.training.run import Result, report
 
     pairs, scores = Pairs(["a"], ["b"]), corpus_scores(["b"], ["b"], target_language="de")
     lines = report(Result(RunFolder(folder), "test", pairs, ["b"], scores)).split("next:")[1].splitlines()
-    assert lines[1].endswith(f"translate.py '{folder}'")
-    assert lines[3].endswith(f"export_model.py '{folder}' 'served/x [1]'")
+    assert lines[1].endswith(f"keras-transformer translate '{folder}'")
+    assert lines[3].endswith(f"keras-transformer export '{folder}' 'served/x [1]'")
     assert lines[4] == f"  tensorboard --logdir '{folder}/tensorboard'"
 
 
@@ -137,20 +121,20 @@ def test_every_set_is_in_the_configuration(run):
 
 
 def test_training_again_continues(run, corpus, capsys):
-    assert train_wmt.main(train_arguments(corpus, run)) == 0
+    assert train.main(train_arguments(corpus, run)) == 0
     assert "at step 6" in capsys.readouterr().out
 
 
 def test_a_built_in_corpus_brings_its_languages():
-    args = train_wmt.parse_args(["--dataset", "cldr/fr-pt_BR"])
-    data = train_wmt.resolve(args).data
+    args = train.parse_args(["--dataset", "cldr/fr-pt_BR"])
+    data = train.resolve(args).data
     assert (data.dataset, data.source, data.target) == ("cldr/fr-pt_BR", "fr", "pt_BR")
 
 
 def test_every_preset_can_be_asked_for():
     for name, config in PRESETS.items():
         arguments = ["--preset", name, "--dataset", "corpora/mine"]
-        resolved = train_wmt.resolve(train_wmt.parse_args(arguments))
+        resolved = train.resolve(train.parse_args(arguments))
         data = dataclasses.replace(config.data, dataset="corpora/mine")
         assert resolved == dataclasses.replace(config, data=data)
 
@@ -191,7 +175,7 @@ def test_weights_search_and_alpha_are_those_asked_for(run):
 
 def test_evaluation_writes_the_translations_and_scores_them(run, corpus, tmp_path, capsys):
     output = tmp_path / "hypotheses.de"
-    assert evaluate_wmt.main([str(run), "--beam-size", "1", "--json", "--output", str(output)]) == 0
+    assert evaluate.main([str(run), "--beam-size", "1", "--json", "--output", str(output)]) == 0
     scores = json.loads(capsys.readouterr().out)
     sources, references = map(list, zip(*SENTENCES[:6], strict=True))
     translations = Translator.load(run).translate(sources, beam_size=1)
@@ -204,7 +188,7 @@ def test_evaluation_writes_the_translations_and_scores_them(run, corpus, tmp_pat
 def test_several_corpora_and_folders_come_from_the_command_line(tmp_path):
     arguments = ["--dataset", f"{tmp_path}/", "--dataset", "wmt14_translate/de-en", "--data-dir", "prepared"]
     arguments += ["--manual-dir", "by_hand", "--set", "data.weights=1,2.5"]
-    data = train_wmt.resolve(train_wmt.parse_args(arguments)).data
+    data = train.resolve(train.parse_args(arguments)).data
     assert data.dataset == f"{tmp_path},wmt14_translate/de-en"
     assert (data.data_dir, data.manual_dir, data.weights) == ("prepared", "by_hand", "1,2.5")
 
@@ -213,7 +197,7 @@ def test_evaluation_names_the_set_that_it_found_and_counts_its_lines(run, corpus
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "train.tsv").write_text("a\tb\n", encoding="utf-8")
     datasets = ["--dataset", str(tmp_path / "empty"), "--dataset", str(corpus)]
-    assert evaluate_wmt.main([str(run), *datasets, "--split", "validation", "--beam-size", "1"]) == 0
+    assert evaluate.main([str(run), *datasets, "--split", "validation", "--beam-size", "1"]) == 0
     assert f"translating 6 lines of {corpus} val with" in capsys.readouterr().err
 
 
@@ -226,7 +210,7 @@ def test_a_run_translates_and_scores_a_standard_test_set(run, tmp_path, monkeypa
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     output = tmp_path / "hypotheses.de"
     arguments = ["--test-set", "multi30k/2016", "--weights", "last", "--beam-size", "1", "--confidence"]
-    assert evaluate_wmt.main([str(run), *arguments, "--output", str(output)]) == 0
+    assert evaluate.main([str(run), *arguments, "--output", str(output)]) == 0
     captured = capsys.readouterr()
     assert "translating 4 lines of multi30k/2016 en-de with the last weights" in captured.err
     assert captured.out.startswith("4 lines against multi30k/2016 en-de\n")
@@ -238,7 +222,7 @@ def test_a_run_translates_and_scores_a_standard_test_set(run, tmp_path, monkeypa
 
 
 def test_evaluation_prints_figures_with_their_signatures(run, capsys):
-    assert evaluate_wmt.main([str(run), "--split", "validation", "--beam-size", "1"]) == 0
+    assert evaluate.main([str(run), "--split", "validation", "--beam-size", "1"]) == 0
     captured = capsys.readouterr()
     labels = [line[:21].strip() for line in captured.out.split("\n\n")[1].splitlines()]
     assert labels == [
@@ -298,7 +282,7 @@ def check_refusal(code, captured, program, words):
     """Exit code 2, and one line on standard error that says all of `words`."""
     assert code == 2
     assert captured.err.count("\n") == 1, captured.err
-    assert captured.err.startswith(f"{program}: ")
+    assert captured.err.startswith(f"keras-transformer {program}: ")
     for word in words:
         assert word in captured.err
 
@@ -326,8 +310,8 @@ def check_refusal(code, captured, program, words):
 )
 def test_a_bad_corpus_is_refused_before_anything_is_written(tmp_path, capsys, damage, words):
     folder = bad_corpus(tmp_path, damage)
-    code = train_wmt.main(train_arguments(folder, tmp_path / "run"))
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", words)
+    code = train.main(train_arguments(folder, tmp_path / "run"))
+    check_refusal(code, capsys.readouterr(), "train", words)
     assert not (tmp_path / "run").exists()
 
 
@@ -362,47 +346,47 @@ def test_a_bad_corpus_is_refused_before_anything_is_written(tmp_path, capsys, da
 def test_a_bad_argument_of_training_is_refused(corpus, tmp_path, capsys, arguments, words):
     if "cldr/en-xx" in arguments:
         arguments = [*arguments, "--source", "en", "--target", "xx"]
-    code = train_wmt.main(train_arguments(corpus, tmp_path / "run", *arguments))
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", words)
+    code = train.main(train_arguments(corpus, tmp_path / "run", *arguments))
+    check_refusal(code, capsys.readouterr(), "train", words)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_preset_other_than_the_demo_needs_a_corpus(capsys):
-    code = train_wmt.main(["--preset", "base"])
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["preset base needs a corpus", "--dataset"])
+    code = train.main(["--preset", "base"])
+    check_refusal(code, capsys.readouterr(), "train", ["preset base needs a corpus", "--dataset"])
 
 
 def test_a_run_folder_in_use_is_refused_and_kept(corpus, tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("precious", encoding="utf-8")
-    code = train_wmt.main(train_arguments(corpus, tmp_path))
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["is not a run folder"])
+    code = train.main(train_arguments(corpus, tmp_path))
+    check_refusal(code, capsys.readouterr(), "train", ["is not a run folder"])
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_run_folder_that_cannot_be_made_is_refused(corpus, tmp_path, capsys):
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
-    code = train_wmt.main(train_arguments(corpus, tmp_path / "file" / "run"))
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["cannot write in"])
+    code = train.main(train_arguments(corpus, tmp_path / "file" / "run"))
+    check_refusal(code, capsys.readouterr(), "train", ["cannot write in"])
 
 
 def test_a_run_is_not_continued_with_other_settings(run, corpus, capsys):
     arguments = train_arguments(corpus, run, "--set", "training.warmup_steps=7")
-    code = train_wmt.main(arguments)
+    code = train.main(arguments)
     check_refusal(
-        code, capsys.readouterr(), "train_wmt.py", ["training.warmup_steps 500 -> 7", "--allow-config-change"]
+        code, capsys.readouterr(), "train", ["training.warmup_steps 500 -> 7", "--allow-config-change"]
     )
 
 
 def test_auto_fits_the_settings_to_the_corpus_and_what_is_set_wins(corpus, capsys):
     sizes = ["--dataset", str(corpus), "--source", "en", "--target", "de", "--preset", "auto"]
-    config = train_wmt.resolve(train_wmt.parse_args([*sizes, "--set", "training.max_minutes=1"]))
+    config = train.resolve(train.parse_args([*sizes, "--set", "training.max_minutes=1"]))
     number = len((corpus / "train.en").read_text(encoding="utf-8").splitlines())
     assert capsys.readouterr().out.startswith(
         f"preset auto, for {number:,} pairs: 2 + 2 layers, d_model 128, "
     )
     assert (config.training.warmup_steps, config.training.max_minutes) == (50, 1.0)
     own = ["--set", "training.warmup_steps=7", "--set", "model.d_ff=96"]
-    config = train_wmt.resolve(train_wmt.parse_args([*sizes, *own]))
+    config = train.resolve(train.parse_args([*sizes, *own]))
     assert (config.training.warmup_steps, config.model.d_ff, config.model.d_model) == (7, 96, 128)
 
 
@@ -410,31 +394,31 @@ def test_a_run_that_auto_began_goes_on_with_what_it_chose(run, corpus, tmp_path,
     """The run folder says, whatever has become of the corpus."""
     arguments = ["--dataset", str(corpus), "--source", "en", "--target", "de", "--preset", "auto"]
     arguments += ["--run-dir", str(run), "--set", "training.max_minutes=3"]
-    config = train_wmt.resolve(train_wmt.parse_args(arguments))
+    config = train.resolve(train.parse_args(arguments))
     before = RunFolder(run).config
     assert [path for path, _, _ in differences(before, config)] in ([], ["training.max_minutes"])
     assert capsys.readouterr().out == ""
 
 
 def test_auto_needs_a_corpus(capsys):
-    code = train_wmt.main(["--preset", "auto"])
-    check_refusal(code, capsys.readouterr(), "train_wmt.py", ["preset auto needs a corpus: --dataset DIR"])
+    code = train.main(["--preset", "auto"])
+    check_refusal(code, capsys.readouterr(), "train", ["preset auto needs a corpus: --dataset DIR"])
 
 
 def test_an_average_has_a_name_and_the_next_command(run, capsys):
-    assert average_checkpoints.main([str(run), "--last", "1"]) == 0
+    assert average.main([str(run), "--last", "1"]) == 0
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [
-        f"average_checkpoints.py: {run}: within the warm-up (training.warmup_steps=500): 6. While weights "
+        f"keras-transformer average: {run}: within the warm-up (training.warmup_steps=500): 6. While weights "
         "change as fast as there, their mean may be worse than the last",
     ]
     lines = printed.out.splitlines()
     assert lines[0] == "last-1: the mean of step-6"
-    assert f"  python pipelines/evaluate_wmt.py {run} --weights last-1" in lines
+    assert f"  keras-transformer evaluate {run} --weights last-1" in lines
     data = b"the man sees 3 dogs\n"
     of_average = translate_bytes(run, data, "--weights", "last-1")
     assert of_average == translate_bytes(run, data, "--weights", "step-6")
-    assert average_checkpoints.main([str(run), "--best", "7"]) == 0
+    assert average.main([str(run), "--best", "7"]) == 0
     assert "best-7: the mean of step-6 (there are no more than 1)" in capsys.readouterr().out
     assert translate_bytes(run, data, "--weights", "best-7") == of_average
 
@@ -447,19 +431,19 @@ def test_an_average_has_a_name_and_the_next_command(run, capsys):
     ],
 )
 def test_an_average_that_cannot_be_is_refused(run, capsys, arguments, words):
-    code = average_checkpoints.main([argument.format(run=run) for argument in arguments])
-    check_refusal(code, capsys.readouterr(), "average_checkpoints.py", words)
+    code = average.main([argument.format(run=run) for argument in arguments])
+    check_refusal(code, capsys.readouterr(), "average", words)
 
 
-@pytest.mark.parametrize("program", ["translate", "evaluate_wmt"])
+@pytest.mark.parametrize("program", ["translate", "evaluate"])
 def test_unknown_weights_are_refused_with_those_there_are(run, capsys, program):
     code, out = call(program, [str(run), "--weights", "lats"])
     err = capsys.readouterr()
-    check_refusal(code, err, f"{program}.py", ["no 'lats' weights", "`final`", "`last`", "`step-6`"])
+    check_refusal(code, err, program, ["no 'lats' weights", "`final`", "`last`", "`step-6`"])
     assert out == b""
 
 
-@pytest.mark.parametrize("program", ["translate", "evaluate_wmt"])
+@pytest.mark.parametrize("program", ["translate", "evaluate"])
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -470,22 +454,22 @@ def test_unknown_weights_are_refused_with_those_there_are(run, capsys, program):
 )
 def test_a_bad_setting_of_search_is_refused(run, capsys, program, arguments, words):
     code, out = call(program, [str(run), *arguments])
-    check_refusal(code, capsys.readouterr(), f"{program}.py", words)
+    check_refusal(code, capsys.readouterr(), program, words)
     assert out == b""
 
 
 def call(program, arguments):
-    if program == "evaluate_wmt":
-        return evaluate_wmt.main(arguments), b""
+    if program == "evaluate":
+        return evaluate.main(arguments), b""
     out = io.BytesIO()
     return translate.main(arguments, stdin=io.BytesIO(b"the man\n"), stdout=out), out.getvalue()
 
 
-@pytest.mark.parametrize("program", ["translate", "evaluate_wmt"])
+@pytest.mark.parametrize("program", ["translate", "evaluate"])
 def test_a_missing_run_folder_is_refused(tmp_path, capsys, program):
     code, out = call(program, [str(tmp_path / "nowhere")])
     words = ["nowhere: not a run folder", "--run-dir"]
-    check_refusal(code, capsys.readouterr(), f"{program}.py", words)
+    check_refusal(code, capsys.readouterr(), program, words)
     assert out == b""
 
 
@@ -498,13 +482,13 @@ def test_a_missing_run_folder_is_refused(tmp_path, capsys, program):
     ],
 )
 def test_a_bad_argument_of_evaluation_is_refused(run, capsys, arguments, words):
-    code = evaluate_wmt.main([str(run), *arguments])
+    code = evaluate.main([str(run), *arguments])
     err = capsys.readouterr().err
     progress = "translating ", " sentences/s"
     said = [line for line in err.splitlines() if not any(part in line for part in progress)]
     assert code == 2
     assert len(said) == 1
-    assert said[0].startswith("evaluate_wmt.py: ")
+    assert said[0].startswith("keras-transformer evaluate: ")
     assert all(word in said[0] for word in words)
 
 
@@ -556,8 +540,7 @@ def test_a_refusal_is_one_line_in_a_shell(tmp_path):
 
 
 def test_every_setting_of_search_has_a_flag():
-    flags = load("search_flags")
-    assert set(flags.SETTINGS) == set(SearchConfig.__dataclass_fields__)
+    assert set(command_line.SEARCH_SETTINGS) == set(SearchConfig.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(
@@ -571,7 +554,7 @@ def test_every_setting_of_search_has_a_flag():
     ],
 )
 def test_what_is_said_of_a_search(settings, words):
-    assert load("search_flags").describe(SearchConfig(**settings)) == words
+    assert command_line.describe_search(SearchConfig(**settings)) == words
 
 
 @pytest.mark.parametrize(
@@ -587,17 +570,17 @@ def test_what_is_said_of_a_search(settings, words):
             ["{run}", "--source", "{file}", "--target", "{file}", "--output", "{file}"],
             "is also read",
         ),
-        ("evaluate_wmt", ["{run}", "--n-best", "2"], "only the best translation is scored"),
-        ("evaluate_wmt", ["{run}", "--output", "{folder}"], "is a folder. Name a file in it"),
+        ("evaluate", ["{run}", "--n-best", "2"], "only the best translation is scored"),
+        ("evaluate", ["{run}", "--output", "{folder}"], "is a folder. Name a file in it"),
     ],
 )
 def test_what_would_be_ignored_or_lost_is_refused(run, tmp_path, capsys, program, arguments, message):
     file = tmp_path / "text"
     file.write_text("the dog\n")
     names = {"run": run, "folder": tmp_path, "file": file}
-    assert load(program).main([argument.format(**names) for argument in arguments]) == 2
+    assert program_module(program).main([argument.format(**names) for argument in arguments]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"{program}.py: ")
+    assert error.startswith(f"keras-transformer {program}: ")
     assert message in error
     assert error.count("\n") == 1
     assert file.read_text() == "the dog\n"
@@ -620,7 +603,7 @@ def test_a_full_disk_is_named_and_ends_with_3(run, tmp_path, program):
 def test_sigterm_is_not_lost_where_python_drops_exceptions(where):
     program = f"""
 import gc, os, signal, time
-import startup
+from keras_transformer.cli.process import end_on_sigterm
 
 def hit(*_):
     if not sent:
@@ -633,7 +616,7 @@ class One:
         hit()
 
 sent = []
-startup.end_on_sigterm()
+end_on_sigterm()
 {where}
 assert sent
 time.sleep(60)

@@ -35,9 +35,9 @@ SMALL = [
 def small(line):
     """The command of README with the settings of a small model."""
     program, _ = readme_commands.program_calls(f"    {line}")[0]
-    if program == "prepare_wmt" and "--source" in line:
+    if program == "prepare" and "--source" in line:
         return line + " --set data.vocab_size=400 --set data.max_length=60"
-    if program != "train_wmt":
+    if program != "train":
         return line
     # What is prepared has its vocabulary, which is not to be set again.
     settings = [one for one in SMALL if "data/corpus" not in line or "vocab_size" not in one]

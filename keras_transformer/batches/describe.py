@@ -5,6 +5,7 @@ import shlex
 import numpy as np
 
 from keras_transformer.batches.planning import EpochPlanner
+from keras_transformer.config import programs
 from keras_transformer.text.cleaning_report import CleaningReport
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
 
@@ -54,8 +55,8 @@ def describe(prepared, data, *, examples=0):
     lines += [
         "",
         "next:",
-        f"  python pipelines/prepare_wmt.py {path} --show 5 --plot lengths.png",
-        f"  python pipelines/train_wmt.py --dataset {path} --source {source} --target {target} "
+        f"  {programs.command('prepare')} {path} --show 5 --plot lengths.png",
+        f"  {programs.command('train')} --dataset {path} --source {source} --target {target} "
         "--preset base --run-dir RUN",
     ]
     return "\n".join(lines)

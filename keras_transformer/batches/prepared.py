@@ -20,6 +20,7 @@ import pathlib
 import numpy as np
 
 from keras_transformer.batches.ids import IdPairs, Sequences
+from keras_transformer.config import programs
 from keras_transformer.files import unsealed, write_atomically
 from keras_transformer.text.lines import DataError, Pairs, decode_lines
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, load_tokenizers
@@ -56,7 +57,7 @@ def refuse_prepared(dataset):
         if is_prepared(name):
             raise DataError(
                 f"{name}: is prepared and stands alone. Prepare the corpora together, as "
-                "prepare_wmt.py A,B OUT, and train on OUT"
+                f"{programs.command('prepare')} A,B OUT, and train on OUT"
             )
         if (pathlib.Path(name) / PROGRESS / "settings.json").is_file():
             raise DataError(f"{name}: the preparation was interrupted. Run it again, it continues")

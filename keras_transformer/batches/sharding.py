@@ -17,6 +17,7 @@ import numpy as np
 
 from keras_transformer.batches.ids import encode_flat
 from keras_transformer.batches.prepared import array_bytes, write_file
+from keras_transformer.config.programs import ExitCode
 from keras_transformer.text.cleaning import CODES
 from keras_transformer.text.cleaning_report import CleaningReport
 from keras_transformer.text.parallel import decode_block
@@ -24,6 +25,8 @@ from keras_transformer.text.parallel import decode_block
 
 class UnfinishedError(OSError):
     """Disk or memory does not suffice; the message says how to continue."""
+
+    exit_code = ExitCode.STORAGE
 
 
 class Job(NamedTuple):

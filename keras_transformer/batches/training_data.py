@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_transformer.batches.ids import IdPairs, drop_long, encode_pairs
 from keras_transformer.batches.prepared import MANIFEST, PreparedCorpus, is_prepared, refuse_prepared
+from keras_transformer.config import programs
 from keras_transformer.config.settings import CleaningConfig, DataConfig, replace
 from keras_transformer.text.cleaning import CODES, Cleaner, Seen, pair_hashes
 from keras_transformer.text.cleaning_report import CleaningReport
@@ -155,7 +156,7 @@ def _refuse_raw(data):
     if data.service:
         raise DataError(
             f"{data.dataset}: a data service needs a prepared corpus, whose files its workers can read. "
-            "Prepare it with prepare_wmt.py and name that folder as --dataset"
+            f"Prepare it with {programs.command('prepare')} and name that folder as --dataset"
         )
 
 

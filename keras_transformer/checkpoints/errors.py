@@ -1,37 +1,39 @@
 """Why a training run ended before its end, each with the exit code of its program.
 
-Refused input is a `ValueError` and has exit code 2.
+Refused input is a `ValueError`.
 """
+
+from keras_transformer.config.programs import ExitCode
 
 
 class TrainingError(Exception):
     """A run that ended early; the message says what to do. The state saved last is whole."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAULT
 
 
 class StorageError(TrainingError):
     """The disk is full or cannot be written."""
 
-    exit_code = 3
+    exit_code = ExitCode.STORAGE
 
 
 class NotFiniteError(TrainingError):
     """Loss, gradient or weights are not finite."""
 
-    exit_code = 4
+    exit_code = ExitCode.NOT_FINITE
 
 
 class OutOfMemoryError(TrainingError):
     """A batch does not fit into the memory of a device."""
 
-    exit_code = 5
+    exit_code = ExitCode.OUT_OF_MEMORY
 
 
 class WorkerLostError(TrainingError):
     """Another worker of the cluster ended or cannot be reached."""
 
-    exit_code = 6
+    exit_code = ExitCode.WORKER_LOST
 
 
 class StoppedError(TrainingError):
@@ -39,7 +41,7 @@ class StoppedError(TrainingError):
 
     Args:
         message: what happened and how to go on.
-        exit_code: 130 for SIGINT, 143 for SIGTERM and SIGUSR1.
+        exit_code: `ExitCode`, `INTERRUPTED` or `TERMINATED`.
     """
 
     def __init__(self, message, exit_code):

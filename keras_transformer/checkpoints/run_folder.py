@@ -31,6 +31,7 @@ import sys
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import BestWeights, choose_states, ranked_steps
 from keras_transformer.checkpoints.final import FINAL
+from keras_transformer.config import programs
 from keras_transformer.config import settings as configs
 from keras_transformer.files import (
     only_process,
@@ -55,8 +56,8 @@ _HISTORY = "history.jsonl"
 _LOCK = "lock"
 _CONFIG = "config.json"
 _CONFIG_REMEDY = (
-    "Put it back from a copy. Settings are not changed by hand but with --set NAME=VALUE of train_wmt.py, "
-    "and --allow-config-change NAME where it asks for that"
+    "Put it back from a copy. Settings are not changed by hand but with --set NAME=VALUE of the training "
+    "command, and --allow-config-change NAME where it asks for that"
 )
 # What is there before the configuration is.
 _VOCABULARY = ("tokenizer.model", "tokenizer.*.model", "tokenizer.sha256", "corpus.sha256")
@@ -524,7 +525,7 @@ class RunFolder:
         others = [name for name in names if self._find(name)[0] != prefix]
         named = f"name others: --weights {' or '.join(others)}" if others else "put it back from a copy"
         if folder == "final":
-            return f"The train_wmt.py command of this run, given again, makes it anew; or {named}"
+            return f"The {programs.name('train')} command of this run, given again, makes it anew; or {named}"
         return f"{named[0].upper()}{named[1:]}"
 
     def _how_to_get(self, name):
@@ -629,7 +630,7 @@ def _put_back():
 
 
 def _average_command(path, kind, number):
-    return f"python pipelines/average_checkpoints.py {shlex.quote(str(path))} --{kind} {number}"
+    return f"{programs.command('average')} {shlex.quote(str(path))} --{kind} {number}"
 
 
 def _assign_weights(model, prefix, part):

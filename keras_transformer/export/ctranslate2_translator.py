@@ -5,6 +5,7 @@ import logging
 import pathlib
 import shlex
 
+from keras_transformer.config import programs
 from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.export.model_card import read_facts
 from keras_transformer.export.versions import check_manifest
@@ -85,7 +86,7 @@ def search_notes(search):
         return [
             "stop=first of the run does not carry over: without a length penalty CTranslate2 searches as "
             "stop=exact does",
-            "equal to translate.py RUN --stop exact",
+            "equal to the program translate with --stop exact",
         ]
     notes = []
     if search.length_penalty == "gnmt":
@@ -99,8 +100,8 @@ def search_notes(search):
         )
     if notes:
         notes.append(
-            "equal to translate.py RUN --length-penalty average --stop first if this folder is translated "
-            "with the same two"
+            "equal to the program translate with --length-penalty average --stop first if this folder is "
+            "translated with the same two"
         )
     return notes
 
@@ -128,8 +129,8 @@ class CTranslate2Translator:
         folder = pathlib.Path(folder)
         if (folder / "checkpoints").is_dir():
             raise ValueError(
-                f"{folder}: a run. Export it first: export_model.py {shlex.quote(str(folder))} OUT "
-                "--format ctranslate2"
+                f"{folder}: a run. Export it first: {programs.command('export')} "
+                f"{shlex.quote(str(folder))} OUT --format ctranslate2"
             )
         check_manifest(folder)
         facts = read_facts(folder, (KIND,))

@@ -9,6 +9,7 @@ import json
 import pathlib
 
 from keras_transformer import __version__
+from keras_transformer.config import programs
 from keras_transformer.config.settings import replace
 
 FACTS = "keras_transformer.json"
@@ -195,7 +196,8 @@ def read_facts(folder, kinds):
         kind = facts["format"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{path}: not an exported model, or damaged ({error}). Export it with export_model.py"
+            f"{path}: not an exported model, or damaged ({error}). "
+            f"Export it with {programs.command('export')}"
         ) from error
     if kind not in kinds:
         raise ValueError(f"{path}: the model's format must be {' or '.join(kinds)}. Received: {kind!r}")

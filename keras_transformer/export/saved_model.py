@@ -49,7 +49,7 @@ def export_saved_model(
     signature is wanted; therefore ids have one of their own.
 
     Args:
-        run_dir: folder that `train_wmt.py` wrote.
+        run_dir: folder of a training run.
         folder: where versions are, made if it is missing.
         weights: name of weights, as `RunFolder.load_weights` takes it.
         settings: `ServingSettings`; `None` for the run's own search.

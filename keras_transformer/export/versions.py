@@ -12,6 +12,7 @@ import pathlib
 import shutil
 from typing import NamedTuple
 
+from keras_transformer.config import programs
 from keras_transformer.export.model_card import CARD
 from keras_transformer.files import only_process, without_wildcards, write_text
 from keras_transformer.tokenizers.base import import_tensorflow_text
@@ -165,7 +166,7 @@ def check_manifest(folder):
     except FileNotFoundError as error:
         raise ValueError(
             f"{folder}: not an exported model (it has no {MANIFEST}). "
-            "Name a folder that export_model.py wrote"
+            f"Name a folder that {programs.name('export')} wrote"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not an exported model, or damaged ({error}). Export it again") from error
@@ -226,7 +227,9 @@ def load_exported(path):
         path = path / str(numbers[-1])
     check_manifest(path)
     if not (path / CARD).is_file():
-        raise ValueError(f"{path}: not a SavedModel of export_model.py. Export it with --format savedmodel")
+        raise ValueError(
+            f"{path}: not a SavedModel of this package. Export one: {programs.command('export')} RUN OUT"
+        )
     card = json.loads((path / CARD).read_text(encoding="utf-8"))
     if card["signatures"] != ["translate_ids"]:
         import_tensorflow_text()  # it registers the operations of the tokenizers

@@ -416,7 +416,7 @@ class Transformer(TokenWeightedStep, keras.Model):
         `tf.saved_model.load(filepath).serve((source_ids, target_ids))`, without this package.
 
         It does not translate: that takes a search and the vocabularies. For text in, text out, there are
-        `keras_transformer.export.saved_model.export_saved_model` and `pipelines/export_model.py`.
+        `keras_transformer.export.saved_model.export_saved_model` and the program `export`.
 
         Args:
             filepath: where to write.

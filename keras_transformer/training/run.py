@@ -9,6 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config import programs
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
 from keras_transformer.text.lines import Pairs
 from keras_transformer.training.devices import is_lost_worker, lost_worker, place
@@ -101,9 +102,9 @@ def report(result, *, examples=10):
             str(result.scores),
             "",
             "next:",
-            f"  echo 'your sentence' | python pipelines/translate.py {run}",
-            f"  python pipelines/evaluate_wmt.py {run} --dataset {dataset} --split {result.split}",
-            f"  python pipelines/export_model.py {run} {served}",
+            f"  echo 'your sentence' | {programs.command('translate')} {run}",
+            f"  {programs.command('evaluate')} {run} --dataset {dataset} --split {result.split}",
+            f"  {programs.command('export')} {run} {served}",
             f"  tensorboard --logdir {board}",
         ]
     )

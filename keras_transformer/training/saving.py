@@ -5,6 +5,7 @@ import sys
 import keras
 
 from keras_transformer.checkpoints.errors import NotFiniteError, StoppedError
+from keras_transformer.config.programs import ExitCode
 from keras_transformer.training.signals import EXIT_CODES
 
 SAVE, STOP, SIGNAL = range(3)
@@ -184,5 +185,5 @@ class Stopping(keras.callbacks.Callback):
         return StoppedError(
             f"stopped by {name} after step {step:,}, which is saved; the same command with --run-dir "
             f"{run_dir} goes on from there",
-            EXIT_CODES.get(received, 143),
+            EXIT_CODES.get(received, ExitCode.TERMINATED),
         )

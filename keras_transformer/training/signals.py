@@ -8,8 +8,13 @@ import threading
 import time
 
 from keras_transformer.checkpoints.errors import StoppedError
+from keras_transformer.config.programs import ExitCode
 
-EXIT_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 143}
+EXIT_CODES = {
+    signal.SIGTERM: ExitCode.TERMINATED,
+    signal.SIGINT: ExitCode.INTERRUPTED,
+    signal.SIGUSR1: ExitCode.TERMINATED,
+}
 AGAIN_SECONDS = 1.0
 # `timeout` and others send a signal to the process and to its group: that is one, not a second one.
 SAME_SECONDS = 0.2

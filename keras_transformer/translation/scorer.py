@@ -83,7 +83,7 @@ class Scorer:
         """Loads the model of a run folder.
 
         Args:
-            run_dir: folder that `train_wmt.py` wrote.
+            run_dir: folder of a training run.
             weights: name of weights, as `RunFolder.load_weights` takes it.
             **limits: `max_length` and `batch_tokens`, if others than the run's search has.
 

@@ -67,7 +67,7 @@ class Translator:
         """Loads the model of a run folder, or those of several.
 
         Args:
-            run_dirs: folder that `train_wmt.py` wrote, or a list of such; their search
+            run_dirs: folder of a training run, or a list of such; their search
                 settings are those of the first.
             weights: name of weights, as `RunFolder.load_weights` takes it.
             threads: as of `Translator`.

@@ -97,8 +97,8 @@ def prepared(corpus, tmp_path_factory):
 def test_the_next_commands_quote_the_folder(prepared, tmp_path):
     folder = shutil.copytree(prepared.path, tmp_path / "x [1]")
     told = describe(PreparedCorpus(folder), Config().data).split("next:")[1]
-    assert f"prepare_wmt.py '{folder}' --show" in told
-    assert f"train_wmt.py --dataset '{folder}' --source en" in told
+    assert f"keras-transformer prepare '{folder}' --show" in told
+    assert f"keras-transformer train --dataset '{folder}' --source en" in told
 
 
 def test_every_pair_comes_back_in_order(prepared):

@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-import train_wmt
 
 from keras_transformer.batches.feeding import training_batches
 from keras_transformer.batches.ids import encode_pairs
 from keras_transformer.batches.sampled import SampledBatches
 from keras_transformer.batches.token_batches import TokenBatches
 from keras_transformer.batches.training_data import TrainingData
+from keras_transformer.cli import train as train_wmt
 from keras_transformer.config.settings import DataConfig, SpecialIds
 from keras_transformer.text.lines import Pairs
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, train_tokenizer

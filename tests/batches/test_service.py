@@ -17,7 +17,6 @@ import data_service
 import numpy as np
 import pytest
 import tensorflow as tf
-import train_wmt
 
 from keras_transformer.batches import service
 from keras_transformer.batches.ids import IdPairs, Sequences, drop_long
@@ -26,6 +25,7 @@ from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.service import ServiceBatches
 from keras_transformer.batches.token_batches import TokenBatches
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.cli import train as train_wmt
 from keras_transformer.config import settings as configs
 from keras_transformer.config.settings import Config, SpecialIds
 from keras_transformer.training.run import train

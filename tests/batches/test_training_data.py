@@ -5,15 +5,15 @@ import itertools
 import json
 import shutil
 
-import evaluate_wmt
 import numpy as np
 import pytest
-import train_wmt
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.batches.feeding import training_batches, validation_batches
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.training_data import load_training_data
+from keras_transformer.cli import evaluate as evaluate_wmt
+from keras_transformer.cli import train as train_wmt
 from keras_transformer.config import settings as configs
 from keras_transformer.config.settings import Config
 from keras_transformer.text.lines import DataError
@@ -360,7 +360,7 @@ def test_separate_vocabularies_train_and_translate(corpora, tmp_path, capsys):
     settings = {"data__separate_vocabularies": "true", "data__vocab_size": 305}
     assert train_wmt.main(arguments_of(corpora[0], run, **settings)) == 2
     err = capsys.readouterr().err
-    assert err.splitlines()[-1].startswith("train_wmt.py: ")
+    assert err.splitlines()[-1].startswith("keras-transformer train: ")
     assert "sharing" in err
     assert not run.exists()
     assert train_wmt.main(arguments_of(corpora[0], run, **settings, model__sharing="target_output")) == 0
@@ -401,7 +401,9 @@ def test_a_run_on_a_prepared_corpus_keeps_to_its_vocabulary(prepared, corpora, t
     capsys.readouterr()
     assert train_wmt.main(arguments_of(tmp_path / "other", run)) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"train_wmt.py: {tmp_path / 'other'}: was prepared with another vocabulary")
+    assert err.startswith(
+        f"keras-transformer train: {tmp_path / 'other'}: was prepared with another vocabulary"
+    )
     assert err.count("\n") == 1
     assert (run / "history.jsonl").read_bytes() == before
 
@@ -415,7 +417,7 @@ def test_a_flipped_bit_of_a_shard_is_refused_by_name(prepared, tmp_path, capsys)
     shard.write_bytes(content)
     assert train_wmt.main(arguments_of(folder, tmp_path / "run")) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"train_wmt.py: {shard}: ")
+    assert err.startswith(f"keras-transformer train: {shard}: ")
     assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

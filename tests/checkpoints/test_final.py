@@ -217,12 +217,12 @@ def test_damaged_best_weights_give_way_to_the_next(new_run, capsys):
         (
             "final",
             "final/weights",
-            "The train_wmt.py command of this run, .* makes it anew; or .*--weights av",
+            "The keras-transformer train command of this run, .* makes it anew; or .*--weights av",
         ),
         (
             "last-2",
             "averaged/last-2",
-            r"python pipelines/average_checkpoints\.py '.*' --last 2 makes it anew",
+            r"keras-transformer average '.*' --last 2 makes it anew",
         ),
         ("last", "checkpoints/step-12", r"Name others: --weights averaged or best or last-2 or step-4 or"),
     ],

@@ -4,8 +4,8 @@ import dataclasses
 import re
 
 import pytest
-import train_wmt
 
+from keras_transformer.cli import train
 from keras_transformer.config.fields import require, section, setting
 from keras_transformer.config.presets import preset
 from keras_transformer.config.settings import Config, describe_settings, override
@@ -81,5 +81,5 @@ def test_meanings_are_listed():
 
 
 def test_the_program_lists_what_it_would_take(capsys):
-    assert train_wmt.main(["--settings", "--set", "training.max_steps=77"]) == 0
+    assert train.main(["--settings", "--set", "training.max_steps=77"]) == 0
     assert "  training.max_steps=77\n" in capsys.readouterr().out

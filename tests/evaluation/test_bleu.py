@@ -5,11 +5,11 @@ import json
 import math
 import pathlib
 
-import evaluate_wmt
 import pytest
 import sacrebleu
 import sacremoses
 
+from keras_transformer.cli import evaluate as evaluate_wmt
 from keras_transformer.evaluation import bleu as evaluation
 from keras_transformer.evaluation.bleu import corpus_scores, multi_bleu
 

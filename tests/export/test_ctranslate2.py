@@ -11,13 +11,13 @@ import subprocess
 import sys
 import types
 
-import export_model
 import keras
 import numpy as np
 import pytest
-import translate_ctranslate2
 
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.cli import export as export_model
+from keras_transformer.cli import translate_ctranslate2
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, SpecialIds
 from keras_transformer.export.ctranslate2 import (
     check_expressible,
@@ -496,7 +496,9 @@ def test_a_folder_in_use_is_refused(run, folder):
 
 
 def test_a_run_is_told_from_an_export(run):
-    with pytest.raises(ValueError, match="a run. Export it first: export_model.py .* --format ctranslate2"):
+    with pytest.raises(
+        ValueError, match="a run. Export it first: keras-transformer export .* --format ctranslate2"
+    ):
         CTranslate2Translator(run.path)
 
 
@@ -582,7 +584,7 @@ def test_the_program_refuses_in_one_line(folder, tmp_path, capsys):
 
 def test_the_program_needs_neither_tensorflow_nor_keras_nor_the_run(folder):
     code = (
-        "import sys, io; sys.path.insert(0, 'pipelines'); import translate_ctranslate2 as program\n"
+        "import sys, io; from keras_transformer.cli import translate_ctranslate2 as program\n"
         f"assert program.main([{str(folder)!r}], io.BytesIO(b'The dog.\\n'), io.BytesIO()) == 0\n"
         "print(sorted({'tensorflow', 'keras', 'torch', 'jax'} & set(sys.modules)))"
     )

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-import export_model
 import pytest
 
+from keras_transformer.cli import export as export_model
 from keras_transformer.export.saved_model import uninterrupted
 from keras_transformer.export.serving import curl_command, docker_command
 from keras_transformer.export.versions import load_exported
@@ -62,7 +62,7 @@ def test_what_is_refused_is_one_line(run, tmp_path, capsys, arguments, message):
     out = tmp_path / "served"
     assert export_model.main([str(run), str(out), "--no-warmup", "--weights", "last", *arguments]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("export_model.py: ")
+    assert error.startswith("keras-transformer export: ")
     assert message in error
     assert len(error.splitlines()) == 1
     assert not list(out.glob("[0-9]*"))
@@ -86,7 +86,7 @@ def test_a_folder_of_something_else_is_left_as_it_is(run, tmp_path, capsys):
         assert export_model.main([str(run), str(folder), "--no-warmup", "--weights", "last"]) == 2
         assert "which is no version of a served model. Name another folder" in capsys.readouterr().err
     assert sorted(out.iterdir()) == before
-    with pytest.raises(ValueError, match="not a SavedModel of export_model.py"):
+    with pytest.raises(ValueError, match="not a SavedModel of this package"):
         load_exported(out)
 
 

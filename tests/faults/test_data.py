@@ -29,6 +29,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.batches.prepared import PreparedCorpus
 from keras_transformer.config.presets import with_vocab_size
+from keras_transformer.config.programs import DOORS
 from keras_transformer.text import tfds
 from keras_transformer.text.cleaning_report import REASONS
 from keras_transformer.tokenizers.tokenizer_pair import train_tokenizer
@@ -51,11 +52,11 @@ EN, DE, ALL = "corpus/train.en", "corpus/train.de", "corpus/*"
 VOCABULARY, RUN_VOCABULARY = "prepared/tokenizer.model", "run/tokenizer.model"
 CONTROLS = ("<s> <pad> the </s> ⁇ [UNK] <unk>", "</s> <s> ⁇ <pad> der <unk> [PAD]")
 LANGUAGES = "--source en --target de"
-PREPARE = f"prepare_wmt.py {{corpus}} {{out}} {LANGUAGES} --tokenizer {{prepared}} --workers 1"
-LEARN = f"prepare_wmt.py {{corpus}} {{out}} {LANGUAGES} --vocab-size 330 --workers 1"
+PREPARE = f"prepare {{corpus}} {{out}} {LANGUAGES} --tokenizer {{prepared}} --workers 1"
+LEARN = f"prepare {{corpus}} {{out}} {LANGUAGES} --vocab-size 330 --workers 1"
 LEARN_PIECES = f"{LEARN} --model-type wordpiece --vocab-size 74"
-DOWNLOAD = f"prepare_wmt.py wmt14_translate/de-en {{out}} {LANGUAGES} --data-dir {{sets}}"
-TRAIN = f"train_wmt.py --dataset {{corpus}} {LANGUAGES} --run-dir {{run}} " + " ".join(
+DOWNLOAD = f"prepare wmt14_translate/de-en {{out}} {LANGUAGES} --data-dir {{sets}}"
+TRAIN = f"train --dataset {{corpus}} {LANGUAGES} --run-dir {{run}} " + " ".join(
     f"--set {setting}" for setting in SETTINGS.split()
 )
 TRAIN_PREPARED = TRAIN.replace("{corpus}", "{prepared}")
@@ -99,7 +100,7 @@ def place(sound, tmp_path, monkeypatch, request):
 def call(command):
     """Runs a program in this process; returns (exit code, standard output, standard error)."""
     name, *arguments = command.split()
-    program = importlib.import_module(name.removesuffix(".py"))
+    program = importlib.import_module(f"keras_transformer.cli.{name}")
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         code = program.main(arguments)
     return code, out.getvalue(), err.getvalue()
@@ -109,7 +110,8 @@ def start(command, **more):
     """Runs a program in a process of its own, without what programs have set in this one."""
     environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
     environment["PYTHONPATH"] = str(ROOT)
-    program = [sys.executable, *f"pipelines/{command}".split()]
+    name, *arguments = command.split()
+    program = [sys.executable, f"pipelines/{DOORS[name]}", *arguments]
     return subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, check=False, **more)
 
 
@@ -226,7 +228,7 @@ def begin_run(place):
     """Makes a run folder with another vocabulary of the same size, as a run just begun."""
     from keras_transformer.checkpoints.run_folder import RunFolder
 
-    train_wmt = importlib.import_module("train_wmt")
+    train_wmt = importlib.import_module("keras_transformer.cli.train")
     config = train_wmt.resolve(train_wmt.parse_args(TRAIN_PREPARED.format(**vars(place)).split()[1:]))
     RunFolder.create(place.run, with_vocab_size(config, 330, 330), learn("bpe", 330, split_digits=True))
     (place.run / "history.jsonl").touch()  # one that never trained is begun anew
@@ -380,7 +382,7 @@ REFUSED = [
     Row("F20", "bit", change("prepared/*.en.npy", flip), ("train-00000.en.npy: its",), TRAIN_PREPARED),
     Row("F20", "cut", change("prepared/*.de.npy", cut), ("train-00000.de.npy: ",), TRAIN_PREPARED),
     Row("F20", "text cut", change("prepared/valid.de", cut), ("prepared/valid.de: ",), TRAIN_PREPARED),
-    Row("F20", "looked at", change("prepared/*.en.npy", flip), ("en.npy",), "prepare_wmt.py {prepared}"),
+    Row("F20", "looked at", change("prepared/*.en.npy", flip), ("en.npy",), "prepare {prepared}"),
     Row("F21", "404", answer(404, b""), ("statmt.org", THRICE, "{sets}"), DOWNLOAD),
     Row("F21", "503", answer(503, b""), ("statmt.org", THRICE, "by any means"), DOWNLOAD),
     Row("F21", "other content", answer(200, b"?" * 1000), (THRICE, "checksum"), DOWNLOAD),
@@ -428,10 +430,12 @@ def test_refused(row, place):
     code, _, err = row.call(row.command.format(**vars(place)))
     assert code == row.code, err
     *progress, last = err.splitlines()
-    assert last.startswith(f"{row.command.split()[0]}: ")
+    program = row.command.split()[0]
+    names = (f"{DOORS[program]}: ", f"keras-transformer {program}: ")
+    assert last.startswith(names)
     for word in row.words:
         assert word.format(**vars(place)) in f"{last}\n"
-    assert not any(line.startswith(("Traceback", f"{row.command.split()[0]}")) for line in progress)
+    assert not any(line.startswith(("Traceback", *names)) for line in progress)
     if row.then:
         row.then(place)
     else:
@@ -500,7 +504,7 @@ def test_training_on_text_survives_the_same(place):
     assert "(98.9 %) have the same text on both sides" in printed
     assert "the target side seems to be in en, not de" in printed
     # Fault 4 when it translates: a line over the limit is split, which is said, and stays one line.
-    found = start(f"translate.py {sound_run}", input=b"the man\n" + b"dog " * 5000 + b"\nthe fox\n")
+    found = start(f"translate {sound_run}", input=b"the man\n" + b"dog " * 5000 + b"\nthe fox\n")
     assert found.returncode == 0
     assert found.stdout.count(b"\n") == 3
     assert b"lines longer than the model takes, translated in parts: 1 of 3\n" in found.stderr

@@ -10,10 +10,10 @@ import pathlib
 import subprocess
 import sys
 
-import evaluate_wmt
 import pytest
 from sacrebleu.dataset import DATASETS
 
+from keras_transformer.cli import evaluate as evaluate_wmt
 from keras_transformer.evaluation import test_sets as standard_sets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -124,7 +124,7 @@ def test_refused(folder, capsys, caplog, case):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1, captured.err
-    assert captured.err.startswith("evaluate_wmt.py: ")
+    assert captured.err.startswith("keras-transformer evaluate: ")
     for word in words:
         assert word in captured.err
     assert caplog.records == []
@@ -196,9 +196,9 @@ def test_files_are_scored_without_tensorflow_and_a_failed_download_is_one_line(f
     env = {**os.environ, "PYTHONPATH": str(ROOT), "SACREBLEU": str(folder / "sets")}
     env |= {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
     code = (
-        "import sys; sys.path.insert(0, 'pipelines'); import evaluate_wmt; "
+        "import sys; from keras_transformer.cli import evaluate; "
         "sys.modules['tensorflow'] = sys.modules['keras'] = None; "
-        "codes = [evaluate_wmt.main(line.split()) for line in sys.argv[1:]]; print(codes)"
+        "codes = [int(evaluate.main(line.split())) for line in sys.argv[1:]]; print(codes)"
     )
     lines = [f"{H} {R} --confidence", f"{H} {SET} wmt14/full"]
     done = subprocess.run(
@@ -208,5 +208,7 @@ def test_files_are_scored_without_tensorflow_and_a_failed_download_is_one_line(f
     assert done.stdout.splitlines()[-1] == "[0, 2]"
     assert done.stderr.count("\n") == 1, done.stderr
     place = folder / "sets" / "wmt14/full/raw/wmt14_full.test-full.tgz"
-    assert done.stderr.startswith("evaluate_wmt.py: test set wmt14/full en-de cannot be downloaded (")
+    assert done.stderr.startswith(
+        "keras-transformer evaluate: test set wmt14/full en-de cannot be downloaded ("
+    )
     assert f"Put https://statmt.org/wmt14/test-full.tgz as {place}, and run again" in done.stderr

@@ -6,7 +6,6 @@ has random weights: what is asked is where lines come out, how many, and that no
 
 import contextlib
 import gzip
-import importlib.util
 import io
 import json
 import os
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.cli import translate as program
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
@@ -35,17 +35,6 @@ TEXTS = [
     "Hund und Text",
 ]
 SEARCH = SearchConfig(beam_size=2, extra_length=4, length_factor=0.5)
-
-
-def load(name):
-    """A program of `pipelines/`, which is no package, as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "pipelines" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-program = load("translate")
 
 
 def make_run(folder, *, seed=2, texts=TEXTS, eos_bias=13.5):
@@ -250,7 +239,7 @@ def test_f59_a_bad_setting_is_refused_before_anything_is_loaded(run, monkeypatch
     code, out = call(run, joined(TEXTS), *arguments)
     err = capsys.readouterr().err
     assert (code, out) == (2, b"")
-    assert err.startswith("translate.py: ")
+    assert err.startswith("keras-transformer translate: ")
     assert err.count("\n") == 1
     assert all(word in err for word in words), err
 
@@ -269,7 +258,7 @@ def test_f59_what_is_no_setting_is_refused(run, arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         call(run, joined(TEXTS), *arguments)
     error = capsys.readouterr().err
-    assert error.startswith("translate.py: ")
+    assert error.startswith("keras-transformer translate: ")
     assert error.count("\n") == 1
 
 

@@ -156,10 +156,9 @@ def read_keras(path):
 
 def make(folder):
     """Trains, prepares and exports; returns {name: (folder, function that reads it)}."""
-    import train_wmt
-
     from keras_transformer.batches.preparing import prepare
     from keras_transformer.checkpoints.run_folder import RunFolder
+    from keras_transformer.cli import train as train_wmt
     from keras_transformer.config.settings import CleaningConfig, Config, DataConfig
     from keras_transformer.export.keras_files import export_keras
     from keras_transformer.export.saved_model import export_saved_model
@@ -266,8 +265,8 @@ def main():
     parser.add_argument("flips", type=int)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    sys.path[:0] = [str(processes.ROOT), str(processes.ROOT / "pipelines")]
-    from startup import import_quietly
+    sys.path.insert(0, str(processes.ROOT))
+    from keras_transformer.cli.process import import_quietly
 
     import_quietly("keras_transformer.training.run")
     with tempfile.TemporaryDirectory() as name:

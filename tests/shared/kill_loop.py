@@ -106,7 +106,7 @@ def start(run, corpus, last=0, delay=0.0):
             log = os.open(run.with_name(f"{run.name}.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            import train_wmt
+            from keras_transformer.cli import train as train_wmt
 
             operations = Operations(run, last, delay)
             operations.watch()
@@ -210,8 +210,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=pathlib.Path, help="a new folder, which is kept")
     args = parser.parse_args()
-    sys.path[:0] = [str(processes.ROOT), str(processes.ROOT / "pipelines")]
-    from startup import import_quietly
+    sys.path.insert(0, str(processes.ROOT))
+    from keras_transformer.cli.process import import_quietly
 
     import_quietly("keras_transformer.training.run")
     if args.folder:

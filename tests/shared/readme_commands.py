@@ -4,7 +4,10 @@ import pathlib
 import re
 import shlex
 
+from keras_transformer.config.programs import DOORS
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = {door.removesuffix(".py"): program for program, door in DOORS.items()}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
 
@@ -29,19 +32,27 @@ def shell_lines(text):
 
 
 def program_calls(text):
-    """Returns (program, arguments) of every call of a program of `pipelines/`, in blocks and in prose."""
+    """Returns (program, arguments) of every call of a program, in blocks and in prose.
+
+    The program is a sub-command of `keras-transformer`, or the name of a file in `pipelines/` that has none.
+    """
     calls = []
-    inline = re.findall(r"`(python pipelines/[^`]+)`", " ".join(prose(text).split("\n")))
+    inline = re.findall(
+        r"`((?:python pipelines/|keras-transformer [a-z])[^`]+)`", " ".join(prose(text).split("\n"))
+    )
     for line in [*shell_lines(text), *inline]:
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words = list(lexer)
         for number, word in enumerate(words):
-            if not re.fullmatch(r"pipelines/\w+\.py", word):
+            if door := re.fullmatch(r"pipelines/(\w+)\.py", word):
+                program, arguments = PROGRAMS.get(door[1], door[1]), words[number + 1 :]
+            elif word == "keras-transformer" and not words[number + 1].startswith("-"):
+                program, arguments = words[number + 1], words[number + 2 :]
+            else:
                 continue
-            arguments = words[number + 1 :]
             end = next((at for at, one in enumerate(arguments) if one in _ENDS), len(arguments))
-            calls.append((pathlib.Path(word).stem, [one for one in arguments[:end] if one != "..."]))
+            calls.append((program, [one for one in arguments[:end] if one != "..."]))
     return calls
 
 

@@ -305,12 +305,14 @@ def test_a_download_that_fails_thrice_is_refused_with_the_way_round(server, tmp_
 
 def test_a_download_that_fails_ends_the_program_with_one_line(server, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "pipelines"))
-    train_wmt = importlib.import_module("train_wmt")
+    train_wmt = importlib.import_module("keras_transformer.cli.train")
     server.answers = [404]
     arguments = ["--dataset", "tiny_translate/de-en", "--data-dir", str(tmp_path / "data")]
     assert train_wmt.main([*arguments, "--run-dir", str(tmp_path / "run")]) == 2
     captured = capsys.readouterr()
-    assert captured.err.splitlines()[-1].startswith("train_wmt.py: tiny_translate/de-en: download of http://")
+    assert captured.err.splitlines()[-1].startswith(
+        "keras-transformer train: tiny_translate/de-en: download of http://"
+    )
     assert captured.out == ""
     assert not (tmp_path / "run").exists()
 

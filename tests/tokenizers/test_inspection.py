@@ -3,9 +3,9 @@
 import io
 import json
 
-import inspect_vocabulary as program
 import pytest
 
+from keras_transformer.cli import inspect as program
 from keras_transformer.tokenizers.inspection import Fragmented, inspect_vocabulary
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, save_tokenizers
@@ -123,7 +123,7 @@ def test_the_program_refuses_bad_input_in_one_line(vocabulary, tmp_path, capsys,
     assert run([one.replace("FOLDER", str(tmp_path)) for one in arguments], text) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("inspect_vocabulary.py: ")
+    assert captured.err.startswith("keras-transformer inspect: ")
     assert message in captured.err
     assert captured.err.count("\n") == 1
 

@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import os
-import pathlib
 import shutil
 import signal
 
@@ -461,10 +460,8 @@ def test_the_report_shows_ten_translations_the_signature_and_what_to_do_next(who
         assert lines[place + 2] == f"  reference   {whole.pairs.target[i]}"
     assert "nrefs:1|case:mixed" in text
     assert sacrebleu.__version__ in text
-    for program in ("translate.py", "evaluate_wmt.py"):
-        root = pathlib.Path(__file__).resolve().parents[2]
-        assert (root / "pipelines" / program).exists()
-        assert f"pipelines/{program} {whole.run.path}" in text
+    for program in ("translate", "evaluate"):
+        assert f"keras-transformer {program} {whole.run.path}" in text
 
 
 def test_a_second_model_of_a_process_loads_the_weights_of_the_first(whole):

@@ -221,9 +221,8 @@ def test_workers_whose_time_is_up_end_together(start):
 WATCHED = """
 import os, sys
 import numpy as np
-sys.path[:0] = [{pipelines!r}]
-import train_wmt
-from startup import import_quietly
+from keras_transformer.cli import train as train_wmt
+from keras_transformer.cli.process import import_quietly
 import_quietly()
 from keras_transformer.training import saving as steering
 end = steering.Saving.on_train_end
@@ -249,7 +248,7 @@ def test_two_workers_compute_what_one_process_does(start, corpus, tmp_path, devi
     }
     folder = tmp_path / "weights"
     folder.mkdir()
-    watched = WATCHED.format(pipelines=str(processes.ROOT / "pipelines"), folder=str(folder))
+    watched = WATCHED.format(folder=str(folder))
     workers = start("two", settings, program=("-c", watched))
     assert ended(workers) == [0, 0], workers[0].err + workers[1].err
     one, other = (dict(np.load(path)) for path in folder.iterdir())

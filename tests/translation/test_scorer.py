@@ -9,11 +9,11 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-import score
 
 from keras_transformer.batches.ids import encode_pairs
 from keras_transformer.batches.token_batches import TokenBatches
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.cli import score
 from keras_transformer.config.settings import Config, ModelConfig, SearchConfig
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity
@@ -377,7 +377,7 @@ def test_bad_arguments_are_refused_in_one_line_before_any_score(
     code, lines = run_program(run, "--source", files[0], "--target", files[1], *arguments)
     captured = capsys.readouterr().err
     assert (code, lines) == (2, [])
-    assert captured.startswith("score.py: ")
+    assert captured.startswith("keras-transformer score: ")
     assert captured.count("\n") == 1
     assert all(word in captured for word in words)
 
@@ -390,7 +390,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
 def test_a_line_without_a_tab_is_refused_with_its_number(run, capsys):
     code, _ = run_program(run, "--chunk-lines", "2", data=b"a\tb\n\nc\td\nno tab\n")
     assert code == 2
-    assert "score.py: standard input: line 4: no tab" in capsys.readouterr().err
+    assert "keras-transformer score: standard input: line 4: no tab" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ TRAINING = (
     ),
     Row(
         "workers num-workers n-cpu threads",
-        "a large corpus is prepared on all cores by prepare_wmt.py",
+        "a large corpus is prepared once, on all cores",
         "--dataset data/prepared",
     ),
 )

@@ -1,0 +1,6 @@
+"""The programs: `keras-transformer train`, `prepare`, `translate`, `evaluate`, `average`, `export`, ...
+
+`main` is the console script. `train`, `prepare` and the others have `parse_args` and `main`, which returns an
+exit code; `config.programs.ExitCode` lists all codes. Every program refuses bad input in one line before it
+loads TensorFlow. `pipelines/*.py` of a clone open the same programs.
+"""

@@ -1,0 +1,241 @@
+"""How all programs read their command lines: refusals in one line, examples under `--help`, shared flags."""
+
+import argparse
+import ast
+import difflib
+import os
+import pathlib
+import re
+import sys
+
+from keras_transformer.cli.other_words import row_of
+from keras_transformer.cli.process import import_quietly
+from keras_transformer.config import programs
+
+# What a vocabulary that is given has decided already.
+VOCABULARY_SETTINGS = (
+    "data.vocab_size",
+    "data.model_type",
+    "data.separate_vocabularies",
+    "data.normalization",
+    "data.split_digits",
+)
+
+_SEARCH_FLAGS = (
+    ("beam-size", int, "hypotheses kept; 1 is greedy (4)"),
+    ("alpha", float, "exponent of the length penalty (0.6)"),
+    ("length-penalty", str, "gnmt, ((5 + n) / 6)^alpha; average, n^alpha; or none (gnmt)"),
+    ("stop", str, "exact: when nothing better can follow; first: at beam-size ended ones (exact)"),
+    ("extra-length", int, "tokens that a translation may have more than its source, ... (50)"),
+    ("length-factor", float, "... times this ... (1)"),
+    ("max-length", int, "... and never more than these (1024)"),
+    ("min-length", int, "fewest tokens of a translation (0)"),
+    ("no-repeat-ngram", int, "no so many tokens in a row occur twice; 0 for no such rule (0)"),
+    ("n-best", int, "translations of each line (1)"),
+    ("temperature", float, "of --sampling (1)"),
+    ("top-k", int, "--sampling draws from so many tokens; 0 for all (0)"),
+    ("top-p", float, "--sampling draws from tokens that together have this probability (1)"),
+    ("seed", int, "of --sampling (1)"),
+    ("max-source-length", int, "longest source in tokens, end included (256)"),
+    ("long-lines", str, "longer ones: split at ends of sentences, or cut (split)"),
+    ("batch-tokens", int, "source tokens of a batch, padding included (2048)"),
+)
+_SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "seed")
+# Names of the fields of `SearchConfig`.
+SEARCH_SETTINGS = (*(name.replace("-", "_") for name, _, _ in _SEARCH_FLAGS), "sampling")
+
+_UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
+_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses in one line, with the nearest name, and exit code 2.
+
+    Flags are not abbreviated: what is short for one flag today may be short for two tomorrow.
+
+    Args:
+        text: docstring of the program. Its first line says what the program does, its indented
+            lines are examples.
+        words: rows of `other_words`, what other systems call the flags; those count whose example
+            has flags of this program alone.
+        stray: sentence for an argument that is no flag and has no place, with `{}` for it.
+        **options: of `argparse.ArgumentParser`, such as `prog`.
+    """
+
+    def __init__(self, text="", *, words=(), stray="", **options):
+        lines = text.splitlines()
+        examples = [line for line in lines if line.startswith("    ")]
+        if lines:
+            options.setdefault("description", lines[0])
+        if examples:
+            options.setdefault("epilog", "\n".join(["examples:", *(line[2:] for line in examples)]))
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+        self._words = words
+        self._stray = stray
+        self._given = []
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Remembers the arguments for `error`."""
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message):
+        """Ends the program."""
+        self.exit(2, f"{self.prog}: {self._with_nearest(message)} See {self.prog} --help\n")
+
+    def _with_nearest(self, message):
+        if found := _UNKNOWN.fullmatch(message):
+            unknown = found[1].split()[0].partition("=")[0]
+            return f"unknown argument {unknown}." + self._hint(unknown)
+        if message.startswith("the following arguments are required"):
+            # Perhaps they were given, as another system wants them.
+            for word in (word.partition("=")[0] for word in self._given):
+                if word.startswith("-") and word not in self._option_string_actions and self._row(word):
+                    return f"unknown argument {word}." + self._hint(word)
+        if found := _CHOICE.search(message):
+            return f"{message}." + _nearest(found[1], re.findall(r"[\w.-]+", found[2]))
+        return f"{message}."
+
+    def _hint(self, unknown):
+        if not unknown.startswith("-"):
+            return f" {self._stray.format(unknown)}." if self._stray else ""
+        if row := self._row(unknown):
+            return f" Here {f'{row.said}: ' if row.said else 'it is '}{row.example}."
+        return _nearest(unknown, self._option_string_actions)
+
+    def _row(self, flag):
+        def is_of_this_program(row):
+            flags = re.findall(r"(?<!\S)--?[a-z][\w-]*", row.example)
+            return all(flag in self._option_string_actions for flag in flags)
+
+        return row_of(flag, filter(is_of_this_program, self._words))
+
+
+def program_parser(program, **options):
+    """Returns the `Parser` of a program.
+
+    Args:
+        program: its sub-command, such as `"train"`.
+        **options: of `Parser`.
+    """
+    return Parser(program_text(program), prog=programs.name(program), **options)
+
+
+def program_text(program):
+    """Returns the docstring of a program, also under `python -OO`, with commands as the caller types them."""
+    path = pathlib.Path(__file__).with_name(f"{program.replace('-', '_')}.py")
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    return re.sub(rf"{programs.CONSOLE_SCRIPT} ([a-z0-9-]+)", lambda found: programs.command(found[1]), text)
+
+
+def _nearest(name, known):
+    # Without hyphens, which make short names alike.
+    bare = {one.lstrip("-"): one for one in known}
+    near = difflib.get_close_matches(name.lstrip("-"), bare, n=1)
+    return f" Did you mean {bare[near[0]]}?" if near else ""
+
+
+def add_weights_flag(parser, default="final"):
+    """Adds `--weights` to an `argparse.ArgumentParser` or a group of one."""
+    parser.add_argument(
+        "--weights",
+        default=default,
+        metavar="NAME",
+        help="final (what training delivered), averaged, last, best, ema, last-N or best-K (see "
+        f"{programs.name('average')}), or step-N (default: final)",
+    )
+
+
+def add_search_flags(parser, *, threads=True):
+    """Adds a flag for every setting of search to an `argparse.ArgumentParser`.
+
+    A flag that is not given leaves the setting as the run has it.
+
+    Args:
+        parser: the parser.
+        threads: also adds `--threads`, for programs that search.
+    """
+    group = parser.add_argument_group("search", "what is not given is as the run has it")
+    for name, kind, text in _SEARCH_FLAGS:
+        group.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
+    if threads:
+        group.add_argument(
+            "--threads",
+            type=int,
+            metavar="INT",
+            help="batches that are searched at the same time, a CPU core for each (all cores; with a GPU, 1)",
+        )
+    group.add_argument(
+        "--sampling", action="store_true", default=None, help="draws tokens at random in place of a search"
+    )
+
+
+def search_settings(args, run):
+    """Returns the fields of `SearchConfig` that a command line changes.
+
+    They are checked against the settings of the run without TensorFlow, so that a bad one
+    is refused at once.
+
+    Args:
+        args: what a parser with `add_search_flags` parsed.
+        run: the run folder whose settings are changed.
+
+    Returns:
+        dict, name -> value.
+
+    Raises:
+        ValueError: a value is refused; the message has the range.
+    """
+    from keras_transformer.config.settings import from_dict, replace
+    from keras_transformer.files import unsealed
+
+    settings = {name: getattr(args, name) for name in SEARCH_SETTINGS if getattr(args, name) is not None}
+    try:
+        search = from_dict(unsealed((pathlib.Path(run) / "config.json").read_bytes())).search
+    except (OSError, ValueError):
+        return settings  # no run: whoever opens it says so
+    refuse_without_sampling(settings, replace(search, **settings))
+    return settings
+
+
+def refuse_without_sampling(settings, changed):
+    """Refuses settings of sampling where there is none.
+
+    Args:
+        settings: dict, name -> value, what was asked for.
+        changed: `SearchConfig` with it.
+
+    Raises:
+        ValueError: the message names the flag.
+    """
+    drawn = [name for name in _SAMPLING_SETTINGS if name in settings and not changed.sampling]
+    if drawn:
+        raise ValueError(f"--{drawn[0].replace('_', '-')} is for --sampling. Add that, or leave it out")
+
+
+def number_of_threads(args):
+    """Returns how many batches are searched at the same time; imports TensorFlow.
+
+    Raises:
+        ValueError: `--threads` is below 1.
+    """
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"`--threads` must be at least 1. Received: {args.threads}")
+    import_quietly("keras_transformer.translation.translator", batches_at_once=args.threads != 1)
+    import tensorflow as tf
+
+    if args.threads is None:
+        return 1 if tf.config.list_physical_devices("GPU") else len(os.sched_getaffinity(0))
+    return args.threads
+
+
+def describe_search(search):
+    """Returns a few words on a `SearchConfig`, such as `"beam 4, gnmt length penalty, alpha 0.6"`."""
+    if search.sampling:
+        return f"sampling, temperature {search.temperature:g}"
+    if search.beam_size == 1:
+        return "greedy"
+    if search.length_penalty == "none" or search.alpha == 0:
+        return f"beam {search.beam_size}, no length penalty"
+    return f"beam {search.beam_size}, {search.length_penalty} length penalty, alpha {search.alpha:g}"

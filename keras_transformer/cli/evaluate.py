@@ -1,0 +1,256 @@
+"""Scores translations: of a split or a standard test set by a trained model, or of files.
+
+    keras-transformer evaluate RUN
+    keras-transformer evaluate RUN --dataset DIR --split test --output hypotheses.de
+    keras-transformer evaluate RUN --test-set wmt14/full
+    keras-transformer evaluate --hypothesis A.de --hypothesis B.de --reference test.de
+
+Prints sacreBLEU with its signature, chrF, TER, and BLEU on tokens as multi-bleu.perl
+computes it, the paper's own with split compounds among them, cased and lower-cased. The
+figures are not comparable with each other. Only what a search has written is scored, never
+what a model predicts while it is shown the reference.
+"""
+
+import json
+import re
+import sys
+import time
+
+from keras_transformer.cli.command_line import (
+    SEARCH_SETTINGS,
+    add_search_flags,
+    add_weights_flag,
+    describe_search,
+    number_of_threads,
+    program_parser,
+    search_settings,
+)
+from keras_transformer.cli.early import is_local, open_runs
+from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.process import exit_code
+from keras_transformer.config import programs
+
+FEWEST_DRAWS = 40  # of which 2.5 % is one
+ONLY_FILES = ("reference", "source", "target")
+ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "output", "threads", *SEARCH_SETTINGS)
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = program_parser("evaluate", words=TRANSLATING)
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="*", help="run folder, which translates; several are an ensemble"
+    )
+    parser.add_argument(
+        "--hypothesis",
+        action="append",
+        metavar="FILE",
+        help="translations to score, in place of RUN; further ones are tested against the first",
+    )
+    parser.add_argument(
+        "--reference", action="append", metavar="FILE", help="what they should be; several count together"
+    )
+    parser.add_argument(
+        "--test-set",
+        metavar="NAME",
+        help="a standard test set by sacreBLEU's name (wmt14 and wmt14/full are two), in place of "
+        "--reference, or of the split that RUN translates",
+    )
+    parser.add_argument("--source", metavar="LANGUAGE", help="of --test-set, without RUN")
+    parser.add_argument(
+        "--target",
+        metavar="LANGUAGE",
+        help="of the translations, without RUN (default: what the names of the references end with)",
+    )
+    text = parser.add_argument_group("how the text is taken")
+    text.add_argument(
+        "--tokens",
+        choices=("moses", "given"),
+        help="what tokenised BLEU counts: Moses' tokens of raw text, or what spaces separate "
+        "(default: moses, unless all files look tokenised)",
+    )
+    text.add_argument(
+        "--detokenize",
+        choices=("hypothesis", "reference", "both"),
+        help="joins tokens and unescapes (&apos;) before scoring",
+    )
+    figures = parser.add_argument_group("what is computed")
+    figures.add_argument("--no-ter", action="store_true", help="leaves out TER, the slowest by far")
+    figures.add_argument("--confidence", action="store_true", help="also 95 %% intervals, by bootstrap")
+    figures.add_argument(
+        "--significance",
+        choices=("bootstrap", "randomization"),
+        default="bootstrap",
+        help="paired test between several hypotheses (default: bootstrap)",
+    )
+    figures.add_argument("--draws", type=int, metavar="N", help="for both (default: sacreBLEU's own number)")
+    figures.add_argument("--json", action="store_true", help="prints everything as JSON")
+    run = parser.add_argument_group("with RUN")
+    run.add_argument(
+        "--dataset",
+        action="append",
+        help="corpus, folder, archive or name of TensorFlow Datasets (default: that of the run); "
+        "of several, the first that has the split",
+    )
+    run.add_argument("--data-dir", help="prepared sets of TensorFlow Datasets, and unpacked archives")
+    run.add_argument("--manual-dir", help="files downloaded by hand, for TensorFlow Datasets")
+    run.add_argument("--split", help="test, validation, or a file's name before its ending (default: test)")
+    add_weights_flag(run, default=None)
+    run.add_argument("--output", metavar="FILE", help="also writes the translations")
+    add_search_flags(parser)
+    return parser.parse_args(argv)
+
+
+def check(args):
+    """Refuses arguments that do not go together.
+
+    Raises:
+        ValueError: the message names them.
+    """
+    if bool(args.runs) == bool(args.hypothesis):
+        raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both and not neither")
+    if args.hypothesis and bool(args.reference) == bool(args.test_set):
+        raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
+    if args.draws is not None and not args.confidence and len(args.hypothesis or ()) < 2:
+        raise ValueError("--draws needs --confidence, or a second --hypothesis to test")
+    if args.draws is not None and args.draws < FEWEST_DRAWS:
+        raise ValueError(f"--draws must be at least {FEWEST_DRAWS}. Received: {args.draws}")
+    if args.n_best is not None:
+        raise ValueError("--n-best: only the best translation is scored. Leave it out")
+    useless = ONLY_FILES if args.runs else ONLY_RUN
+    if args.runs and args.test_set:
+        useless += ("dataset", "split")
+    # 0 is a value too.
+    wrong = [f"--{name.replace('_', '-')}" for name in useless if getattr(args, name) is not None]
+    if wrong:
+        mode = "a RUN" if args.runs else "--hypothesis"
+        also = " and --test-set" if args.test_set else ""
+        raise ValueError(f"{', '.join(wrong)}: of no use with {mode}{also}. Leave it out")
+
+
+def translated(args):
+    """Translates with a run; returns systems, references, standard set and language."""
+    from keras_transformer.config.settings import replace
+    from keras_transformer.evaluation.report import NamedLines
+    from keras_transformer.files import check_output, write_text
+    from keras_transformer.text.datasets import check_dataset, dataset_names
+
+    if args.output:
+        check_output(args.output)
+    weights = args.weights or "final"
+    data = open_runs(args.runs, weights)[0].config.data
+    search = search_settings(args, args.runs[0])
+    names = dataset_names(",".join(args.dataset or [data.dataset]))
+    for name in names:
+        check_dataset(name, args.data_dir or data.data_dir)
+    if args.test_set or all(map(is_local, names)):
+        name, source, targets, standard = text_of(args, data)
+        threads = number_of_threads(args)
+    else:
+        threads = number_of_threads(args)  # quietly: TensorFlow Datasets imports TensorFlow, too
+        name, source, targets, standard = text_of(args, data)
+    from keras_transformer.translation.translator import Translator
+
+    translator = Translator.load(args.runs, weights=weights, threads=threads)
+    used = replace(translator.search, **search)
+    runs = " and ".join(args.runs)
+    print(
+        f"translating {len(source):,} lines of {name} with the "
+        f"{weights} weights of {runs} ({describe_search(used)})",
+        file=sys.stderr,
+    )
+    begin = time.monotonic()
+    translations = translator.translate(source, **search)
+    print(f"{len(source) / (time.monotonic() - begin):.1f} sentences/s", file=sys.stderr)
+    if args.output:
+        write_text(args.output, "".join(f"{text}\n" for text in translations))
+    references = [NamedLines(name, lines) for lines in targets]
+    return [NamedLines(runs, translations)], references, standard, data.target
+
+
+def text_of(args, data):
+    """Returns name, source, list of references and standard set, or `None`, of what a run translates."""
+    from keras_transformer.evaluation.test_sets import load_standard_set
+    from keras_transformer.text.datasets import open_split
+
+    if args.test_set:
+        standard = load_standard_set(args.test_set, data.source, data.target)
+        return str(standard), standard.source, standard.references, standard
+    found = open_split(
+        ",".join(args.dataset or [data.dataset]),
+        args.split or "test",
+        data.source,
+        data.target,
+        data_dir=args.data_dir or data.data_dir,
+        manual_dir=args.manual_dir or data.manual_dir,
+    )
+    source, target = found.load(on_bad_utf8=data.on_bad_utf8)
+    return f"{found.dataset.name} {found.name}", source, [target], None
+
+
+def read(args):
+    """Reads files; returns systems, references, standard set and language."""
+    from keras_transformer.evaluation.report import NamedLines
+    from keras_transformer.evaluation.test_sets import load_standard_set
+    from keras_transformer.text.lines import read_lines
+
+    systems = [NamedLines(path, read_lines(path)) for path in args.hypothesis]
+    if args.test_set:
+        if not (args.source and args.target):
+            raise ValueError("--test-set needs --source and --target, such as --source en --target de")
+        standard = load_standard_set(args.test_set, args.source, args.target)
+        return systems, [NamedLines(str(standard), x) for x in standard.references], standard, args.target
+    references = [NamedLines(path, read_lines(path)) for path in args.reference]
+    return systems, references, None, args.target or language_of(args.reference)
+
+
+def language_of(paths):
+    """The language that all names end with, as corpora are named (`test.de`, `test.de.gz`), or `None`."""
+    from babel import localedata
+
+    endings = {re.sub(r"\.(gz|xz|bz2)$", "", path).rpartition(".")[2] for path in paths}
+    ending = endings.pop() if len(endings) == 1 else ""
+    return ending if re.fullmatch("[a-z]{2}", ending) and localedata.exists(ending) else None
+
+
+def detokenized(which, systems, references, language):
+    """Returns systems and references with the tokens of one side or both joined."""
+    from keras_transformer.evaluation.moses import detokenize
+
+    if not language:
+        raise ValueError("--detokenize needs --target, such as --target de: Moses' rules are a language's")
+
+    def join(texts):
+        return [text._replace(lines=detokenize(text.lines, language)) for text in texts]
+
+    return (
+        systems if which == "reference" else join(systems),
+        references if which == "hypothesis" else join(references),
+    )
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+
+    def work():
+        check(args)
+        from keras_transformer.evaluation.report import compare
+
+        systems, references, standard, language = (translated if args.runs else read)(args)
+        if args.detokenize:
+            systems, references = detokenized(args.detokenize, systems, references, language)
+        found = compare(
+            systems,
+            references,
+            target_language=language,
+            tokens=args.tokens,
+            ter=not args.no_ter,
+            confidence=args.confidence,
+            significance=args.significance,
+            draws=args.draws,
+            standard_set=standard,
+        )
+        print(json.dumps(found.to_dict(), indent=2) if args.json else found)
+
+    return exit_code(programs.name("evaluate"), work, args.output or "standard output")

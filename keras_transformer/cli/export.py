@@ -1,0 +1,202 @@
+"""Exports the model of a run for other programs.
+
+    keras-transformer export RUN OUT --format savedmodel
+    keras-transformer export runs/m30k served/m30k --beam-size 2 --max-sentences 64
+    keras-transformer export RUN OUT --format ctranslate2 --quantization int8
+    keras-transformer export RUN OUT --format keras
+
+A SavedModel is written to OUT/VERSION, complete or not at all, for TensorFlow Serving; and one
+that takes and gives ids, and needs no TensorFlow Text, to OUT/ids/VERSION. The last lines
+are the commands that serve it. The other formats are written to OUT itself, complete or not at
+all: a model of CTranslate2's, a `.keras` file, or the weights alone (`--format weights`).
+"""
+
+import pathlib
+import shlex
+
+from keras_transformer.cli.command_line import (
+    add_search_flags,
+    add_weights_flag,
+    program_parser,
+    search_settings,
+)
+from keras_transformer.cli.early import open_runs
+from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.process import (
+    drop_output,
+    end_on_sigterm,
+    exit_code,
+    import_quietly,
+    open_closed_streams,
+)
+from keras_transformer.config import programs
+
+
+def saved_model(args):
+    """Writes a SavedModel; returns what is printed."""
+    if args.long_lines == "split":
+        raise ValueError("--long-lines split is not for a SavedModel: it cuts long lines. Leave it out")
+    from keras_transformer.config.settings import replace
+    from keras_transformer.export.serving import curl_command, docker_command
+    from keras_transformer.export.settings import ServingSettings, checked_name
+    from keras_transformer.export.versions import IDS, free_version
+
+    (run,) = open_runs([args.run], args.weights)
+    settings = ServingSettings(
+        search=replace(run.config.search, **search_settings(args, args.run)),
+        max_sentences=args.max_sentences,
+        max_characters=args.max_characters,
+        inputs=tuple(dict.fromkeys(args.input)),
+        frozen=args.frozen,
+    )
+    checked_name(run, args.name)
+    folders = [args.out] if args.no_ids else [args.out, f"{args.out}/{IDS}"]
+    free_version([pathlib.Path(folder) for folder in folders], args.version)
+    import_quietly("keras_transformer.export.saved_model")
+    from keras_transformer.export.saved_model import export_saved_model
+
+    exported = export_saved_model(
+        args.run,
+        args.out,
+        weights=args.weights,
+        settings=settings,
+        version=args.version,
+        name=args.name,
+        licences={"model": args.model_licence, "data": args.data_licence},
+        warmup=not args.no_warmup,
+        with_ids=not args.no_ids,
+    )
+    docker = docker_command(
+        args.out,
+        exported.name,
+        version=exported.version,
+        batching=not settings.inputs,
+    )
+    written = " and ".join(str(path) for path in (exported.path, exported.ids_path) if path)
+    return f"wrote {written}\nnext:\n  {docker}\n  {curl_command(exported.name, settings.inputs)}"
+
+
+def ctranslate2(args):
+    """Writes a model of CTranslate2's; returns what is printed."""
+    from keras_transformer.config.settings import replace
+    from keras_transformer.export.ctranslate2 import check_expressible, conversion_on_load, export_ctranslate2
+    from keras_transformer.export.ctranslate2_translator import import_ctranslate2, search_notes
+    from keras_transformer.files import check_new_folder
+
+    import_ctranslate2()
+    (run,) = open_runs([args.run], args.weights)
+    options = {
+        "weights": args.weights,
+        "search": search_settings(args, args.run),
+        "quantization": args.quantization,
+    }
+    check_expressible(run.config.model)
+    check_new_folder(args.out)
+    import_quietly()
+    path = export_ctranslate2(run, args.out, **options)
+    conversion = conversion_on_load(args.quantization)
+    notes = [
+        *([conversion] if conversion else ()),
+        *search_notes(replace(run.config.search, **options["search"])),
+    ]
+    lines = [f"wrote {path}", *(f"note: {note}" for note in notes), "next:"]
+    lines += [f"  {programs.command('translate-ctranslate2')} {shlex.quote(str(path))} < TEXT"]
+    return "\n".join(lines)
+
+
+def keras_format(args):
+    """Writes a `.keras` file or weights alone; returns what is printed."""
+    from keras_transformer.files import check_new_folder
+
+    (run,) = open_runs([args.run], args.weights)
+    search = search_settings(args, args.run)
+    check_new_folder(args.out)
+    import_quietly("keras_transformer.export.keras_files")
+    from keras_transformer.export.keras_files import export_keras
+
+    options = {"weights": args.weights, "search": search, "weights_only": args.format == "weights"}
+    path = export_keras(run, args.out, **options)
+    return (
+        f"wrote {path}\nnext, in Python:\n  from keras_transformer.export.keras_files import load_keras\n"
+        f"  model = load_keras({str(path)!r})"
+    )
+
+
+# A format's name -> what writes it. Each imports what it needs when it is called.
+FORMATS = {
+    "savedmodel": saved_model,
+    "ctranslate2": ctranslate2,
+    "keras": keras_format,
+    "weights": keras_format,
+}
+# Flags of one format alone.
+OWN_FLAGS = {
+    "savedmodel": (
+        "version", "name", "frozen", "input", "max_sentences", "max_characters", "no_ids", "no_warmup",
+        "model_licence", "data_licence",
+    ),
+    "ctranslate2": ("quantization",),
+}  # fmt: skip
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = program_parser("export", words=TRANSLATING)
+    parser.add_argument("run", metavar="RUN", help="run folder of a training run")
+    parser.add_argument("out", metavar="OUT", help="folder, of the versions or of the model itself")
+    parser.add_argument("--format", choices=sorted(FORMATS), default="savedmodel", help="default: savedmodel")
+    add_weights_flag(parser)
+    saved = parser.add_argument_group("savedmodel")
+    saved.add_argument("--version", type=int, metavar="N", help="default: the next free number")
+    saved.add_argument("--name", help="of the model on the server (default: that of RUN)")
+    saved.add_argument(
+        "--frozen", action="store_true", help="weights as constants of the graph, not as variables beside it"
+    )
+    saved.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="alpha or extra_length: each call gives it; may be repeated. Turns batching off",
+    )
+    saved.add_argument(
+        "--max-sentences", type=int, default=256, metavar="N", help="more in one call are refused (256)"
+    )
+    saved.add_argument(
+        "--max-characters", type=int, default=10_000, metavar="N", help="longer texts are cut (10,000)"
+    )
+    saved.add_argument("--no-ids", action="store_true", help="writes no model for ids alone")
+    saved.add_argument("--no-warmup", action="store_true", help="writes no warm-up requests")
+    saved.add_argument("--model-licence", metavar="TEXT", help="for the model card")
+    saved.add_argument("--data-licence", metavar="TEXT", help="for the model card")
+    fast = parser.add_argument_group("ctranslate2")
+    fast.add_argument(
+        "--quantization",
+        choices=("float32", "int16", "int8"),
+        default="float32",
+        help="how matrices are stored, and multiplied where the CPU can; int16 only Intel's "
+        "(default: float32)",
+    )
+    add_search_flags(parser, threads=False)
+    args = parser.parse_args(argv)
+    for kind, names in OWN_FLAGS.items():
+        for name in names:
+            if kind != args.format and getattr(args, name) != parser.get_default(name):
+                parser.error(f"--{name.replace('_', '-')} is for --format {kind}, not {args.format}")
+    return args
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    open_closed_streams()
+    end_on_sigterm()
+
+    def work():
+        told = FORMATS[args.format](args)
+        try:
+            print(told, flush=True)
+        except OSError:  # the export is complete, whether or not somebody reads on
+            drop_output()
+
+    return exit_code(programs.name("export"), work, args.out)

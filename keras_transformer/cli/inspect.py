@@ -1,0 +1,62 @@
+"""Reports how finely a vocabulary splits a text, what it lacks and what it uses.
+
+    keras-transformer inspect VOCABULARY FILE ...
+    keras-transformer inspect RUN --side target --json < text
+
+VOCABULARY is the file of one; of a run folder, it is that of the source or the target.
+"""
+
+import itertools
+import json
+import os
+import sys
+
+from keras_transformer.cli.command_line import program_parser
+from keras_transformer.cli.process import exit_code, open_closed_streams
+from keras_transformer.config import programs
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = program_parser("inspect")
+    parser.add_argument("vocabulary", metavar="VOCABULARY", help="its file, or a run folder")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="UTF-8 text (default: standard input)")
+    parser.add_argument(
+        "--side",
+        choices=("source", "target"),
+        default="source",
+        help="which vocabulary of a run folder (default: source)",
+    )
+    parser.add_argument(
+        "--top", type=int, default=10, metavar="N", help="pieces and words to list (default: 10)"
+    )
+    parser.add_argument("--json", action="store_true", help="prints the figures as JSON")
+    args = parser.parse_args(argv)
+    if args.top < 0:
+        parser.error(f"--top must be at least 0, not {args.top}")
+    return args
+
+
+def main(argv=None, stdin=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    stdin = sys.stdin.buffer if stdin is None else stdin
+    open_closed_streams()
+
+    def work():
+        from keras_transformer.text.lines import iterate_lines, read_lines
+        from keras_transformer.tokenizers.inspection import inspect_vocabulary
+        from keras_transformer.tokenizers.tokenizer_pair import load_tokenizer, load_tokenizers
+
+        if os.path.isdir(args.vocabulary):
+            tokenizer = getattr(load_tokenizers(args.vocabulary), args.side)
+        else:
+            tokenizer = load_tokenizer(args.vocabulary)
+        if args.files:
+            lines = itertools.chain.from_iterable(map(read_lines, args.files))
+        else:
+            lines = iterate_lines(stdin, "standard input")
+        found = inspect_vocabulary(tokenizer, lines, top=args.top)
+        print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if args.json else found)
+
+    return exit_code(programs.name("inspect"), work)

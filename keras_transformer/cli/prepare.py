@@ -1,0 +1,141 @@
+r"""Cleans, encodes and shards a parallel corpus: training on it starts at once.
+
+    keras-transformer prepare wmt14_translate/de-en data/wmt14 --source en --target de
+    keras-transformer prepare DIR OUT --source en --target de --vocab-size 8000 \
+        --set cleaning.drop_duplicates=true --set cleaning.max_length_ratio=2
+    keras-transformer prepare OUT --show 5
+    keras-transformer train --dataset OUT --preset base --run-dir runs/wmt14
+
+Interrupted and started again, it continues.
+"""
+
+import os
+import pathlib
+
+from keras_transformer.cli.command_line import VOCABULARY_SETTINGS, program_parser
+from keras_transformer.cli.process import exit_code
+from keras_transformer.config import programs
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = program_parser("prepare")
+    parser.add_argument(
+        "dataset",
+        help="a folder or archive of parallel files, cldr/SOURCE-TARGET, or a name of TensorFlow Datasets "
+        "such as wmt14_translate/de-en; several with commas between; or a prepared folder to look at",
+    )
+    parser.add_argument("out", nargs="?", help="folder to write; without it, DATASET is looked at")
+    parser.add_argument("--source", help="source language, as in the names of the files")
+    parser.add_argument("--target", help="target language")
+    parser.add_argument("--vocab-size", type=int, help="tokens of the vocabulary (37,000)")
+    parser.add_argument("--model-type", help="bpe, unigram or wordpiece (bpe)")
+    parser.add_argument(
+        "--tokenizer", metavar="PATH", help="encode with this vocabulary, or that of a run or prepared folder"
+    )
+    parser.add_argument("--data-dir", help="folder of prepared sets of TensorFlow Datasets")
+    parser.add_argument("--manual-dir", help="folder of files downloaded by hand, for TensorFlow Datasets")
+    parser.add_argument("--workers", type=int, help="processes (one a core)")
+    parser.add_argument("--shard-pairs", type=int, default=100_000, help="raw pairs a shard (100,000)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.FIELD=VALUE",
+        help="changes a setting of data or cleaning, e.g. cleaning.drop_identical=true; may be repeated",
+    )
+    parser.add_argument(
+        "--show", type=int, default=0, metavar="N", help="prints N pairs as text, pieces, ids"
+    )
+    parser.add_argument(
+        "--plot", metavar="PNG", help="draws the lengths, and the padding of batches of data.batch_tokens"
+    )
+    return parser.parse_args(argv)
+
+
+def resolve(args):
+    """Returns the `Config` that the command line asks for."""
+    from keras_transformer.config.settings import Config, override, replace
+    from keras_transformer.text.datasets import languages_of
+
+    changes = {
+        "dataset": args.dataset,
+        "source": args.source,
+        "target": args.target,
+        "vocab_size": args.vocab_size,
+        "model_type": args.model_type,
+        "data_dir": args.data_dir,
+        "manual_dir": args.manual_dir,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if named := languages_of(args.dataset):
+        changes = {"source": named[0], "target": named[1]} | changes
+    elif not (args.source and args.target) and args.out:
+        raise ValueError("name the languages: --source LANGUAGE --target LANGUAGE")
+    # Nothing here concerns the model, so two vocabularies may stand beside its default.
+    config = replace(Config(), model=replace(Config().model, sharing="none"))
+    config = override(replace(config, data=replace(config.data, **changes)), args.set)
+    for text in args.set:
+        section, name = (text.partition("=")[0].strip().split(".") + [""])[:2]
+        if section in ("model", "training", "search") or name in ("dataset", "weights", "temperature"):
+            raise ValueError(f"--set {text}: belongs to training, not to preparation")
+    fixed = [text for text in args.set if text.startswith(VOCABULARY_SETTINGS)]
+    if args.tokenizer and (args.vocab_size or args.model_type or fixed):
+        raise ValueError("--tokenizer gives the vocabulary: leave its size, type and normalization out")
+    if args.show < 0:
+        raise ValueError(f"--show must be at least 0. Received: {args.show}")
+    if args.plot and (
+        pathlib.Path(args.plot).suffix != ".png" or not pathlib.Path(args.plot).parent.is_dir()
+    ):
+        raise ValueError(f"--plot must be a .png file in a folder that exists. Received: {args.plot}")
+    for name, given in (("workers", args.workers), ("shard-pairs", args.shard_pairs)):
+        if given is not None and given < 1:
+            raise ValueError(f"--{name} must be at least 1. Received: {given}")
+    return config
+
+
+def draw_lengths(prepared, data, path):
+    """Draws the lengths of the pairs, and how much padding batches have at each length, into a file."""
+    from keras_transformer.analysis.plots.corpus import length_histogram  # Matplotlib takes most of a second
+    from keras_transformer.batches.describe import batch_sizes
+
+    pairs = prepared.load_pairs()
+    figure = length_histogram(
+        pairs.source.lengths,
+        pairs.target.lengths,
+        batch_sizes(pairs, data),
+        names=prepared.languages,
+        title=f"{prepared.path}, {data.batch_tokens:,} tokens a side",
+    )
+    figure.savefig(path, dpi=130)
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where a dataset needs TensorFlow
+
+    def work():
+        from keras_transformer.batches.describe import describe
+        from keras_transformer.batches.prepared import PreparedCorpus
+        from keras_transformer.batches.preparing import prepare
+        from keras_transformer.tokenizers.tokenizer_pair import read_tokenizers
+
+        config = resolve(args)
+        if args.out:
+            tokenizers = read_tokenizers(args.tokenizer) if args.tokenizer else None
+            prepared = prepare(
+                config,
+                args.out,
+                tokenizers=tokenizers,
+                num_workers=args.workers,
+                shard_pairs=args.shard_pairs,
+            )
+        else:
+            prepared = PreparedCorpus(args.dataset, args.source, args.target)
+        print(describe(prepared, config.data, examples=args.show))
+        if args.plot:
+            draw_lengths(prepared, config.data, args.plot)
+            print(f"drawn: {args.plot}")
+
+    return exit_code(programs.name("prepare"), work, stopped="stopped; the same command continues")

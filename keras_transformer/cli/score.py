@@ -1,0 +1,132 @@
+"""Scores given translations with a trained model: one line out for every pair in.
+
+    keras-transformer score RUN --source FILE --target FILE > log_probabilities
+    paste test.en test.de | keras-transformer score RUN --format jsonl --alignment hard
+
+Without files, pairs are read from standard input: source, tab, target. A line of text is
+the log-probability of the whole target, its end included, in nats and without any length
+penalty; with --per-token a tab and those of its pieces; with --alignment a tab and the
+alignment. The last line on standard error has the perplexity per sub-word token.
+"""
+
+import contextlib
+import math
+import sys
+import time
+
+from keras_transformer.cli.command_line import add_weights_flag, program_parser
+from keras_transformer.cli.early import open_runs, refuse_missing
+from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.process import end_on_sigterm, exit_code, import_quietly
+from keras_transformer.config import programs
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = program_parser("score", words=TRANSLATING)
+    parser.add_argument("run", metavar="RUN", help="run folder of a training run")
+    parser.add_argument("--source", metavar="FILE", help="one sentence a line, plain or compressed")
+    parser.add_argument("--target", metavar="FILE", help="their translations, line for line")
+    add_weights_flag(parser)
+    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="default: text")
+    parser.add_argument("--output", metavar="FILE", help="writes there, in place of standard output")
+    parser.add_argument("--per-token", action="store_true", help="in text, also each piece's log-probability")
+    parser.add_argument("--alignment", choices=("hard", "soft"), help="also aligns the two sides")
+    parser.add_argument("--alignment-unit", choices=("words", "pieces"), default="words")
+    parser.add_argument(
+        "--alignment-layer", type=int, metavar="N", help="decoder layer, from 0 (default: the last but one)"
+    )
+    parser.add_argument("--alignment-head", type=int, metavar="N", help="head, from 0 (default: mean of all)")
+    parser.add_argument(
+        "--alignment-step",
+        choices=("output", "input"),
+        help="the attention at the step that produces a piece, or that reads it (run: the better one)",
+    )
+    parser.add_argument("--max-length", type=int, metavar="N", help="longest sentence, in tokens (run: 1024)")
+    parser.add_argument("--batch-tokens", type=int, metavar="N", help="padded tokens a batch (run: 2048)")
+    parser.add_argument(
+        "--chunk-lines", type=int, default=1024, metavar="N", help="pairs scored together (default: 1024)"
+    )
+    args = parser.parse_args(argv)
+    if args.chunk_lines < 1:
+        parser.error(f"--chunk-lines must be at least 1, not {args.chunk_lines}")
+    for name in ("layer", "head", "step"):
+        if getattr(args, f"alignment_{name}") is not None and not args.alignment:
+            parser.error(f"--alignment-{name} is for --alignment")
+    if (args.source is None) != (args.target is None):
+        parser.error("--source and --target go together; without them, pairs come from standard input")
+    return args
+
+
+def main(argv=None, stdin=None, stdout=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    stdin = sys.stdin.buffer if stdin is None else stdin
+    stdout = sys.stdout.buffer if stdout is None else stdout
+
+    def work():
+        from keras_transformer.files import check_output, written_atomically
+        from keras_transformer.text.parallel import stream_columns, stream_files
+
+        open_runs([args.run], args.weights)
+        files = [name for name in (args.source, args.target) if name]
+        refuse_missing(*files)
+        if args.output:
+            check_output(args.output, *files)
+        import_quietly()
+        from keras_transformer.translation.scorer import Scorer
+
+        end_on_sigterm()
+        limits = {"max_length": args.max_length, "batch_tokens": args.batch_tokens}
+        limits = {name: value for name, value in limits.items() if value is not None}
+        scorer = Scorer.load(args.run, weights=args.weights, **limits)
+        if args.source:
+            names = {"sources": args.source, "targets": args.target}
+            chunks = stream_files(args.source, args.target, args.chunk_lines)
+        else:
+            names = dict.fromkeys(("sources", "targets"), "standard input")
+            chunks = stream_columns(stdin, "standard input", 1 if stdin.isatty() else args.chunk_lines)
+        with written_atomically(args.output) if args.output else contextlib.nullcontext(stdout) as file:
+            print(_score(scorer, chunks, names, args, file), file=sys.stderr)
+
+    return exit_code(programs.name("score"), work, args.output or "standard output")
+
+
+def _score(scorer, chunks, names, args, file):
+    """Writes a line for every pair; returns the summary."""
+    from keras_transformer.translation.output_formats import score_json, score_text
+    from keras_transformer.translation.scorer import TooLongError
+
+    layer = scorer.choice.layer if args.alignment_layer is None else args.alignment_layer
+    attention = {
+        "layers": (layer,) if args.alignment else (),
+        "heads": () if args.alignment_head is None else (args.alignment_head,),
+    }
+    how = {"alignment": args.alignment, "unit": args.alignment_unit}
+    how["convention"] = args.alignment_step or scorer.choice.convention
+    scorer.score([], [], **attention)  # refuse a bad layer before the first line
+    begin, num_pairs, num_tokens, total = time.monotonic(), 0, 0, 0.0
+    for pairs in chunks:
+        try:
+            scored = scorer.score(*pairs, **attention)
+        except TooLongError as error:
+            where = f"{names[error.side]}: line {num_pairs + error.number + 1}"
+            raise ValueError(f"{where}: {error.reason}. Raise --max-length, or cut the line") from error
+        for source, target, each in zip(*pairs, scored, strict=True):
+            if args.format == "jsonl":
+                line = score_json(source, target, each, **how)
+            else:
+                line = score_text(each, per_token=args.per_token, **how)
+            file.write(line.encode() + b"\n")
+        file.flush()
+        num_pairs += len(scored)
+        num_tokens += sum(len(each.log_probs) for each in scored)
+        total += math.fsum(each.log_prob for each in scored)
+    rate = num_pairs / (time.monotonic() - begin)
+    summary = f"{num_pairs:,} sentences, {num_tokens:,} target tokens"
+    if num_pairs:
+        summary += (
+            f", log-probability {total:.2f}, perplexity {math.exp(-total / num_tokens):.4f}"
+            f" per sub-word token, {rate:.1f} sentences/s"
+        )
+    return summary

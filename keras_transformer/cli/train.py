@@ -1,0 +1,247 @@
+r"""Trains a Transformer on parallel text.
+
+    keras-transformer train
+    keras-transformer train --dataset DIR --source en --target de \
+        --preset multi30k_tiny --run-dir runs/m30k --set training.max_steps=8000
+    keras-transformer train --dataset DIR --source en --target de \
+        --preset auto --set training.max_minutes=60
+    keras-transformer train --dataset wmt14_translate/de-en --source en --target de \
+        --preset base
+
+Without arguments it trains a small model on the built-in corpus, in at most ten minutes
+on two CPU cores. Started again on the same run folder, it continues. SIGTERM and Ctrl-C end it
+after the step, saved. `config.programs.ExitCode` lists the exit codes.
+"""
+
+import dataclasses
+import datetime
+import itertools
+import os
+
+from keras_transformer.cli.command_line import VOCABULARY_SETTINGS, program_parser
+from keras_transformer.cli.early import refuse_run
+from keras_transformer.cli.other_words import TRAINING
+from keras_transformer.cli.process import exit_code, import_quietly, open_closed_streams
+from keras_transformer.config import programs
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    stray = "A corpus has a flag: --dataset {} --source LANGUAGE --target LANGUAGE"
+    parser = program_parser("train", words=TRAINING, stray=stray)
+    parser.add_argument(
+        "--dataset",
+        action="append",
+        metavar="DATASET",
+        help="cldr/SOURCE-TARGET (built in; default cldr/en-de); a folder or archive with train.*, "
+        f"valid.* and test.*, one sentence a line; what {programs.name('prepare')} made; or NAME/CONFIG "
+        "of TensorFlow Datasets. May be repeated",
+    )
+    parser.add_argument("--source", metavar="LANGUAGE", help="source language, the ending of its files (en)")
+    parser.add_argument("--target", metavar="LANGUAGE", help="target language, the ending of its files (de)")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="prepared sets of TensorFlow Datasets, and unpacked archives"
+    )
+    parser.add_argument(
+        "--manual-dir", metavar="DIR", help="files downloaded by hand, for TensorFlow Datasets"
+    )
+    parser.add_argument(
+        "--data-service",
+        metavar="HOST:PORT",
+        help="dispatcher of data_service.py, whose workers make the batches of a prepared corpus",
+    )
+    parser.add_argument(
+        "--preset",
+        default="demo",
+        metavar="NAME",
+        help="model and recipe: auto (fitted to your corpus and training.max_minutes), demo, small, "
+        "multi30k_tiny, base, big, a row of the paper's Table 3, ...; a wrong name lists all (default: demo)",
+    )
+    parser.add_argument(
+        "--settings",
+        action="store_true",
+        help="prints all settings, as preset and flags have them, with what they mean; does not train",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.FIELD=VALUE",
+        help="changes one setting, e.g. training.warmup_steps=8000; may be repeated (--settings lists them)",
+    )
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="run folder (default: runs/PRESET-TIME); an earlier one continues"
+    )
+    parser.add_argument(
+        "--allow-config-change",
+        default="",
+        metavar="NAME,...",
+        help="settings that a run which continues may change, e.g. training.warmup_steps",
+    )
+    parser.add_argument(
+        "--resume-from", type=int, metavar="STEP", help="continue from this checkpoint; drops later ones"
+    )
+    parser.add_argument("--init-from", metavar="RUN", help="start a new run from the weights of another")
+    parser.add_argument(
+        "--new-vocabulary",
+        action="store_true",
+        help="with --init-from: learn a vocabulary; pieces that both have keep their embeddings",
+    )
+    devices = parser.add_argument_group("devices")
+    devices.add_argument(
+        "--strategy",
+        metavar="NAME",
+        help="auto, none (one device), mirrored (the GPUs of one machine) or multiworker (TF_CONFIG) "
+        "(default: auto)",
+    )
+    devices.add_argument("--replicas", type=int, metavar="N", help="number of GPUs (default: all)")
+    devices.add_argument(
+        "--cross-device-ops",
+        metavar="NAME",
+        help="how gradients are added up: auto, nccl, hierarchical, reduction or ring (default: auto)",
+    )
+    devices.add_argument(
+        "--allow-cpu", action="store_true", help="use the CPU where GPUs are asked for and there are none"
+    )
+    return parser.parse_args(argv)
+
+
+def resolve(args):
+    """Returns the `Config` that the command line asks for.
+
+    Raises:
+        ValueError: unknown preset or field, or a refused value.
+    """
+    from keras_transformer.batches.prepared import is_prepared, settings_of
+    from keras_transformer.config.presets import preset
+
+    for name in ("source_vocab_size", "target_vocab_size"):
+        if any(text.startswith(f"model.{name}") for text in args.set):
+            raise ValueError(f"model.{name} follows from the tokenizer: set data.vocab_size")
+    config = preset("small" if args.preset == "auto" else args.preset)
+    named = args.dataset or any(text.startswith("data.dataset=") for text in args.set)
+    if args.preset != "demo" and not named:
+        raise ValueError(
+            f"preset {args.preset} needs a corpus: --dataset DIR --source LANGUAGE --target LANGUAGE"
+        )
+    config = _configured(config, args)
+    if args.preset == "auto":
+        config = _configured(_fitted(config, args.run_dir), args)
+    if is_prepared(config.data.dataset):
+        settings = settings_of(config.data.dataset)
+        for text in args.set:
+            path = text.partition("=")[0].strip()
+            name = path.removeprefix("data.")
+            if path in VOCABULARY_SETTINGS and getattr(config.data, name) != settings[name]:
+                raise ValueError(
+                    f"--set {text}: {config.data.dataset} is prepared with {name}={settings[name]!r}. "
+                    "Leave it out, or prepare the text anew"
+                )
+    return config
+
+
+def _fitted(config, run_dir):
+    """What `--preset auto` chooses for the corpus of a configuration; the choice of a run stays."""
+    import_quietly()
+    import tensorflow as tf
+
+    from keras_transformer.batches.training_data import corpus_size
+    from keras_transformer.checkpoints.run_folder import RunFolder
+    from keras_transformer.config.presets import auto
+
+    if run_dir and os.path.exists(os.path.join(run_dir, "config.json")):
+        run = RunFolder(run_dir)
+        if run.has_trained:
+            return run.config
+    size = corpus_size(config.data)
+    chosen = auto(
+        size.num_pairs,
+        num_characters=size.num_characters,
+        max_minutes=config.training.max_minutes,
+        gpu=bool(tf.config.list_physical_devices("GPU")),
+    )
+    model, training = chosen.model, chosen.training
+    print(
+        f"preset auto, for {size.num_pairs:,} pairs: {model.num_encoder_layers} + "
+        f"{model.num_decoder_layers} layers, d_model {model.d_model}, dropout {model.residual_dropout:g}, "
+        f"{chosen.data.vocab_size:,} pieces, batches of {chosen.data.batch_tokens:,} tokens, warm-up of "
+        f"{training.warmup_steps:,} steps, at most {training.max_steps:,} steps, a checkpoint every "
+        f"{training.checkpoint_every_steps:,}",
+        flush=True,
+    )
+    return chosen
+
+
+def _configured(config, args):
+    """Returns a configuration with what the command line says."""
+    from keras_transformer.config.settings import override
+    from keras_transformer.text.datasets import dataset_names, languages_of
+
+    data = {}
+    if args.dataset:
+        names = [name for text in args.dataset for name in dataset_names(text)]
+        data["dataset"] = ",".join(os.path.normpath(n) if os.path.exists(n) else n for n in names)
+        if named := languages_of(names[0]):
+            data["source"], data["target"] = named
+    for name in ("source", "target", "data_dir", "manual_dir"):
+        if getattr(args, name):
+            data[name] = getattr(args, name)
+    if args.data_service is not None:
+        data["service"] = args.data_service
+    training = {}
+    if args.init_from:
+        training = {"init_from": args.init_from, "init_vocabulary": not args.new_vocabulary}
+    elif args.new_vocabulary:
+        raise ValueError("--new-vocabulary belongs to --init-from RUN: any other run learns its own")
+    config = dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, **data),
+        training=dataclasses.replace(config.training, **training),
+        devices=dataclasses.replace(config.devices, **_devices(args)),
+    )
+    return override(config, args.set)
+
+
+def _devices(args):
+    names = ("strategy", "replicas", "cross_device_ops", "allow_cpu")
+    return {name: getattr(args, name) for name in names if getattr(args, name)}
+
+
+def _run_dir(args):
+    if args.run_dir:
+        return args.run_dir
+    if os.environ.get("TF_CONFIG"):
+        raise ValueError("several workers share one run folder: name it with --run-dir")
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"runs/{args.preset}-{stamp}"
+    # Another run of the same second, or of before the clock was set back.
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.exists(name))
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    open_closed_streams()
+
+    def work():
+        config = resolve(args)
+        if args.settings:
+            from keras_transformer.config.settings import describe_settings
+
+            print(describe_settings(config))
+            return
+        run_dir = _run_dir(args)
+        options = {
+            "allowed": [name.strip() for name in args.allow_config_change.split(",") if name.strip()],
+            "resume_from": args.resume_from,
+        }
+        refuse_run(config, run_dir, **options)
+        import_quietly("keras_transformer.training.run")
+        from keras_transformer.training.run import report, train
+
+        result = train(config, run_dir, **options)
+        print(report(result) if result else "trained; worker 0 has translated and scored")
+
+    stopped = "stopped; the same --run-dir continues from its newest checkpoint"
+    return exit_code(programs.name("train"), work, stopped=stopped)

@@ -1,0 +1,145 @@
+"""Translates text with a trained model: one line out for every line in.
+
+    keras-transformer translate RUN < text > translations
+    echo 'A man is riding a horse.' | keras-transformer translate runs/m30k
+    tail -f log | keras-transformer translate runs/m30k --beam-size 1
+    keras-transformer translate runs/a runs/b --input test.en.gz --output test.de
+    keras-transformer translate runs/m30k --n-best 4 --format moses < text > n_best
+
+Several runs translate together, by the mean of their log-probabilities. Blank lines stay
+blank. Invalid UTF-8 is replaced by U+FFFD.
+"""
+
+import contextlib
+import functools
+import os
+import shlex
+import sys
+
+from keras_transformer.cli.command_line import (
+    add_search_flags,
+    add_weights_flag,
+    number_of_threads,
+    program_parser,
+    search_settings,
+)
+from keras_transformer.cli.early import open_runs
+from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.process import end_on_sigterm, exit_code, open_closed_streams
+from keras_transformer.config import programs
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = program_parser("translate", words=TRANSLATING)
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folder; several are an ensemble")
+    add_weights_flag(parser)
+    parser.add_argument("--input", metavar="FILE", help="in place of standard input; also .gz, .xz, .bz2")
+    parser.add_argument("--output", metavar="FILE", help="in place of standard output; complete or absent")
+    parser.add_argument(
+        "--prefix-file", metavar="FILE", help="line i is what the translation of line i begins with"
+    )
+    parser.add_argument(
+        "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
+    )
+    parser.add_argument(
+        "--alignment", action="store_true", help="moses: links of pieces as well; jsonl has them always"
+    )
+    parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
+    parser.add_argument(
+        "--chunk-lines",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="most lines that are read, sorted by length and translated together (default: 1024)",
+    )
+    add_search_flags(parser)
+    args = parser.parse_args(argv)
+    if args.chunk_lines < 1:
+        parser.error(f"--chunk-lines must be at least 1, not {args.chunk_lines}")
+    if args.scores and args.format != "text":
+        parser.error(f"--scores is for --format text; {args.format} has them always")
+    if args.alignment and args.format == "text":
+        parser.error("--alignment is for --format moses and jsonl")
+    return args
+
+
+def main(argv=None, stdin=None, stdout=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    if open_closed_streams() and stdout is None and not args.output:
+        return programs.ExitCode.READER_LEFT
+
+    def work():
+        for name in args.runs[1:]:
+            if not os.path.exists(name):
+                raise ValueError(
+                    f"{name}: no run folder. Text is read from a file or a pipe: "
+                    f"echo {shlex.quote(name)} | {programs.command('translate')} {shlex.quote(args.runs[0])}"
+                )
+        open_runs(args.runs, args.weights)
+        search = search_settings(args, args.runs[0])
+        with contextlib.ExitStack() as stack:
+            source, prefixes = open_inputs(args, stdin, stack)
+            threads = number_of_threads(args)
+            end_on_sigterm()
+            # After the imports, during which a signal ends the program on the spot.
+            output = open_output(args, stdout, stack)
+            translate(args, search, threads, source, prefixes, output)
+
+    return exit_code(programs.name("translate"), work, args.output or "standard output")
+
+
+def open_inputs(args, stdin, stack):
+    """Returns the input and its lines of prefixes or `None`, opened or refused."""
+    from keras_transformer.files import check_output
+    from keras_transformer.text.lines import LineReader
+    from keras_transformer.translation.line_chunks import Input
+
+    if args.output:
+        check_output(args.output, *(name for name in (args.input, args.prefix_file) if name))
+    prefixes = None
+    if args.prefix_file:
+        prefixes = Input.of_reader(stack.enter_context(LineReader(args.prefix_file)))
+    if args.input:
+        return Input.of_reader(stack.enter_context(LineReader(args.input))), prefixes
+    # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
+    stream = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
+    return Input.of_stream(stream, "standard input"), prefixes
+
+
+def open_output(args, stdout, stack):
+    """Returns the binary file that translations are written to."""
+    from keras_transformer.files import written_atomically
+
+    if args.output:
+        return stack.enter_context(written_atomically(args.output))
+    return sys.stdout.buffer if stdout is None else stdout
+
+
+def translate(args, search, threads, source, prefixes, output):
+    """Translates all lines, chunk by chunk."""
+    from keras_transformer.translation.line_chunks import LineChunks, is_regular_file
+    from keras_transformer.translation.output_formats import json_line, moses_lines, text_lines
+    from keras_transformer.translation.progress import TranslationProgress
+    from keras_transformer.translation.translator import Translator
+
+    translator = Translator.load(args.runs, weights=args.weights, threads=threads)
+    write = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
+    write = functools.partial(
+        write.get(args.format, moses_lines), n_best=search.get("n_best", translator.search.n_best)
+    )
+    progress = TranslationProgress(
+        source.num_bytes, shows=bool(args.output or args.input) or is_regular_file(output)
+    )
+    details = args.alignment or args.format == "jsonl"
+    for texts in LineChunks(source, args.chunk_lines, waits=source.is_regular):
+        begun = None if prefixes is None else prefixes.take(len(texts))
+        found = translator.n_best(texts, begun, first_number=progress.lines, details=details, **search)
+        for number, one in enumerate(found, start=progress.lines):
+            output.write(write(number, one).encode())
+        output.flush()
+        progress.add(texts, found)
+    if prefixes is not None:
+        prefixes.expect_end()
+    progress.finish()

@@ -1,0 +1,94 @@
+"""Translates text with a model that was exported for CTranslate2: one line out for every line in.
+
+    keras-transformer export runs/m30k exported --format ctranslate2 --quantization int8
+    keras-transformer translate-ctranslate2 exported < text > translations
+
+The folder is enough; neither its run nor TensorFlow is needed. Blank lines stay blank.
+Invalid UTF-8 is replaced by U+FFFD.
+"""
+
+import functools
+import os
+import sys
+
+from keras_transformer.cli.command_line import (
+    SEARCH_SETTINGS,
+    add_search_flags,
+    program_parser,
+    refuse_without_sampling,
+)
+from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.process import exit_code, open_closed_streams
+from keras_transformer.config import programs
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = program_parser("translate-ctranslate2", words=TRANSLATING)
+    parser.add_argument("folder", metavar="FOLDER", help="folder that an export wrote")
+    parser.add_argument(
+        "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
+    )
+    parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
+    parser.add_argument(
+        "--inter-threads", type=int, default=1, metavar="N", help="batches at the same time (default: 1)"
+    )
+    parser.add_argument(
+        "--intra-threads", type=int, default=0, metavar="N", help="threads of each batch (default: all)"
+    )
+    parser.add_argument(
+        "--chunk-lines",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="most lines that are read, sorted by length and translated together (default: 1024)",
+    )
+    add_search_flags(parser, threads=False)
+    args = parser.parse_args(argv)
+    ranges = {"inter_threads": (1, 1024), "intra_threads": (0, 1024), "chunk_lines": (1, 2**24)}
+    for name, (least, most) in ranges.items():
+        if not least <= getattr(args, name) <= most:
+            flag = name.replace("_", "-")
+            parser.error(f"--{flag} must be from {least} to {most}, not {getattr(args, name)}")
+    if args.scores and args.format != "text":
+        parser.error(f"--scores is for --format text; {args.format} has them always")
+    return args
+
+
+def main(argv=None, stdin=None, stdout=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    if open_closed_streams() and stdout is None:
+        return programs.ExitCode.READER_LEFT
+
+    def work():
+        # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
+        source = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
+        translate(args, source, sys.stdout.buffer if stdout is None else stdout)
+
+    return exit_code(programs.name("translate-ctranslate2"), work, "standard output")
+
+
+def translate(args, stdin, output):
+    """Translates all lines, chunk by chunk."""
+    from keras_transformer.config.settings import replace
+    from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
+    from keras_transformer.translation.line_chunks import Input, LineChunks
+    from keras_transformer.translation.output_formats import json_line, moses_lines, text_lines
+
+    translator = CTranslate2Translator(
+        args.folder, inter_threads=args.inter_threads, intra_threads=args.intra_threads
+    )
+    search = {name: getattr(args, name) for name in SEARCH_SETTINGS if getattr(args, name) is not None}
+    config = replace(translator.search, **search)
+    refuse_without_sampling(search, config)
+    translator.n_best([], **search)  # refuse a bad value before the first line
+    formats = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
+    write = formats.get(args.format, moses_lines)
+    source = Input.of_stream(stdin, "standard input")
+    number = 0
+    for texts in LineChunks(source, args.chunk_lines, waits=source.is_regular):
+        for found in translator.n_best(texts, **search):
+            output.write(write(number, found, n_best=config.n_best).encode())
+            number += 1
+        output.flush()

@@ -1,0 +1,75 @@
+"""The programs as the shell knows them: their commands, and the codes with which they end."""
+
+import enum
+import pathlib
+import shlex
+import sys
+
+CONSOLE_SCRIPT = "keras-transformer"
+# Sub-command of the console script -> file in `pipelines/` of a clone that runs the same program.
+DOORS = {
+    "train": "train_wmt.py",
+    "prepare": "prepare_wmt.py",
+    "translate": "translate.py",
+    "evaluate": "evaluate_wmt.py",
+    "average": "average_checkpoints.py",
+    "export": "export_model.py",
+    "score": "score.py",
+    "inspect": "inspect_vocabulary.py",
+    "translate-ctranslate2": "translate_ctranslate2.py",
+}
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of all programs.
+
+    | code | name | meaning |
+    |---|---|---|
+    | 0 | `DONE` | done |
+    | 1 | `FAULT` | a fault of the program: a traceback was printed |
+    | 2 | `REFUSED` | bad arguments, input or settings: one line names the fix |
+    | 3 | `STORAGE` | the disk is full or cannot be written; the same command continues or repeats the work |
+    | 4 | `NOT_FINITE` | training: loss, gradient or weights are not finite |
+    | 5 | `OUT_OF_MEMORY` | training: a batch does not fit into the memory of a device |
+    | 6 | `WORKER_LOST` | training: another worker of the cluster ended or cannot be reached |
+    | 130 | `INTERRUPTED` | Ctrl-C (SIGINT); training has saved its state |
+    | 141 | `READER_LEFT` | the reader of the output closed it (`| head -1`): 128 + SIGPIPE |
+    | 143 | `TERMINATED` | SIGTERM, for training also SIGUSR1; training has saved its state |
+    """
+
+    DONE = 0
+    FAULT = 1
+    REFUSED = 2
+    STORAGE = 3
+    NOT_FINITE = 4
+    OUT_OF_MEMORY = 5
+    WORKER_LOST = 6
+    INTERRUPTED = 130
+    READER_LEFT = 141
+    TERMINATED = 143
+
+
+def command(program):
+    """Returns the shell command of a program, in the form in which the running one was called.
+
+    Args:
+        program: a sub-command, such as `"train"`.
+
+    Returns:
+        `"python pipelines/train_wmt.py"` where the running program was called by a file in `pipelines/`,
+        else `"keras-transformer train"`.
+    """
+    door = _door(program)
+    return f"python {shlex.quote(str(door))}" if door else f"{CONSOLE_SCRIPT} {program}"
+
+
+def name(program):
+    """Returns the name with which a program begins its messages: `command` without Python and folder."""
+    door = _door(program)
+    return door.name if door else f"{CONSOLE_SCRIPT} {program}"
+
+
+def _door(program):
+    called = pathlib.Path(sys.argv[0])
+    is_door = called.suffix == ".py" and called.absolute().parent.name == "pipelines"
+    return called.with_name(DOORS[program]) if is_door else None
