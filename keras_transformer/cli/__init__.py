@@ -4,3 +4,7 @@
 exit code; `config.programs.ExitCode` lists all codes. Every program refuses bad input in one line before it
 loads TensorFlow. `pipelines/*.py` of a clone open the same programs.
 """
+
+from keras_transformer import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, {"main": ("program_module",)})

@@ -101,10 +101,10 @@ def _no_stderr():
 def end_on_sigterm():
     """Lets SIGTERM end the program as Ctrl-C does, unfinished files removed, with code 143."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGTERM, _on_sigterm)
 
 
-def _end(number, frame):
+def _on_sigterm(number, frame):
     # Python drops what is raised in a callback of the garbage collector (JAX has one) or a
     # `__del__`; the signal is sent once more, then.
     callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
