@@ -1,28 +1,29 @@
 """Filters of parallel text: each is an option of `CleaningConfig`, each drop has a reason.
 
-The filters see blocks of pairs, so that work can be shared among processes, and look at
-whole blocks at once; only lines that look damaged are read one by one. Every filter but
-`duplicate` (`Seen`) judges a pair by that pair alone.
+The filters see blocks of pairs, so that work can be shared among processes. Every filter but `duplicate`
+(`Seen`) judges a pair by that pair alone.
 """
 
 import functools
 import operator
+import re
 from hashlib import blake2b
 
 import numpy as np
+import regex
+from ftfy.badness import is_bad
 
 from keras_transformer.text.cleaning_report import REASONS
-from keras_transformer.text.encoding_damage import CONTINUATIONS, LEADS, is_damaged
-from keras_transformer.text.scripts import EXPECTED, FOREIGN, expected_scripts, letter_kinds
+from keras_transformer.text.languages import expected_scripts
 
 CODES = {reason: code for code, reason in enumerate(REASONS, start=1)}
 # A longer side of so many tokens, end of sentence included, may have any ratio to the shorter:
 # "Go." and "Geh jetzt bitte los." differ by more than long sentences that translate each other.
 RATIO_FREE_LENGTH = 10
 
-_CHUNK = 4096  # lines whose characters fit the processor's cache
-# Further kinds of characters, as bits beside those of `letter_kinds`.
-_LEAD, _CONTINUATION, _REPLACED = 4, 8, 16
+# What Windows-1252 and Latin-1 make of the bytes that begin and continue a character of UTF-8.
+_CONTINUATIONS = bytes(range(0x80, 0xC0)).decode("cp1252", "ignore")
+_SUSPECT = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{_CONTINUATIONS}]")
 
 
 class Cleaner:
@@ -112,55 +113,47 @@ class Cleaner:
     def _marks(self, lines, scripts):
         """Returns whether each line has too many foreign letters, and whether it is damaged."""
         foreign, damaged = np.zeros(len(lines), bool), np.zeros(len(lines), bool)
-        rows = np.arange(len(lines))
-        if "Latn" in scripts or self.config.max_foreign_letters == 1:
-            # ASCII is never damaged, and its letters are Latin.
-            rows = np.flatnonzero(~np.fromiter(map(str.isascii, lines), bool, len(lines)))
-        for begin in range(0, len(rows), _CHUNK):
-            chunk = rows[begin : begin + _CHUNK]
-            texts = [lines[row] for row in chunk.tolist()]
-            kinds = _kinds(scripts)[_code_points(texts)]
-            starts = _starts(texts)
-            if self.config.max_foreign_letters < 1:
-                foreign[chunk] = _foreign_shares(kinds, starts) > self.config.max_foreign_letters
-            if self.config.drop_damaged:
-                suspects = _suspects(kinds, starts).tolist()
-                damaged[chunk[[i for i in suspects if is_damaged(texts[i], scripts)]]] = True
+        limit = self.config.max_foreign_letters
+        # ASCII is never damaged, and its letters are Latin.
+        skips_ascii = "Latn" in scripts or limit == 1
+        for row, text in enumerate(lines):
+            if skips_ascii and text.isascii():
+                continue
+            foreign[row] = limit < 1 and foreign_share(text, scripts) > limit
+            damaged[row] = self.config.drop_damaged and is_damaged(text)
         return foreign, damaged
 
 
+def is_damaged(text):
+    """Tells whether a text holds U+FFFD, or UTF-8 that was read as another encoding and encoded again.
+
+    `ä` becomes `Ã¤` and `’` becomes `â€™` where UTF-8 was taken for Windows-1252 or Latin-1. Sound text has
+    such neighbours, too (`CAFÉ…`, `Spaß“`): `ftfy.badness` knows which are unlikely.
+    """
+    return "\ufffd" in text or (_SUSPECT.search(text) is not None and is_bad(text))
+
+
+def foreign_share(text, scripts):
+    """Returns the share of letters of other scripts among the letters of a text; 0 without letters.
+
+    Letters of no single script (Common and Inherited, such as `ー` and `µ`) do not count; a letter that
+    Unicode counts to several scripts is of each of them.
+
+    Args:
+        text: str.
+        scripts: frozenset of Unicode's names of scripts, as of `expected_scripts`.
+    """
+    letters, foreign = _letters(scripts)
+    number = sum(map(len, letters.findall(text)))
+    return sum(map(len, foreign.findall(text))) / max(number, 1)
+
+
 @functools.lru_cache(maxsize=8)
-def _kinds(scripts):
-    kinds = letter_kinds(scripts).copy() if scripts else np.zeros(0x110000, np.uint8)
-    kinds[list(map(ord, LEADS))] |= _LEAD
-    kinds[list(map(ord, CONTINUATIONS))] |= _CONTINUATION
-    kinds[0xFFFD] |= _REPLACED
-    return kinds
-
-
-def _code_points(texts):
-    """Returns the characters of all texts, each text with a newline after it."""
-    joined = "\n".join([*texts, ""])
-    return np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), "<u4")
-
-
-def _starts(texts):
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
-    return np.cumsum(lengths) - lengths
-
-
-def _foreign_shares(kinds, starts):
-    """Returns the share of foreign letters among the letters of each text; 0 without letters."""
-    foreign = np.add.reduceat(kinds & FOREIGN != 0, starts, dtype=np.int64)
-    expected = np.add.reduceat(kinds & EXPECTED != 0, starts, dtype=np.int64)
-    return foreign / np.maximum(foreign + expected, 1)
-
-
-def _suspects(kinds, starts):
-    """Returns the numbers of the texts that may be damaged."""
-    begins = (kinds[:-1] & _LEAD != 0) & (kinds[1:] & _CONTINUATION != 0)
-    places = np.concatenate([np.flatnonzero(begins), np.flatnonzero(kinds & _REPLACED)])
-    return np.unique(np.searchsorted(starts, places, side="right") - 1)
+def _letters(scripts):
+    """Patterns of runs of letters that count, and of those among them that are foreign."""
+    counting = r"[\p{L}--[\p{sc=Common}\p{sc=Inherited}]]"
+    expected = "".join(rf"\p{{scx={script}}}" for script in sorted(scripts))
+    return regex.compile(f"{counting}+", regex.V1), regex.compile(f"[{counting}--[{expected}]]+", regex.V1)
 
 
 def pair_hashes(source, target):

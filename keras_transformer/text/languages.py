@@ -1,58 +1,75 @@
-"""Finds a corpus whose sides are swapped, or in one language, from a sample of its pairs.
+"""Languages: the scripts each is written in, by CLDR; and corpora whose sides are swapped or in one language.
 
 The language of a text is what py3langid says (a naive Bayes model over n-grams of bytes,
 139 languages), asked to choose between the two languages of the corpus.
 """
 
 import functools
+import re
 from typing import NamedTuple
 
-from keras_transformer.text.scripts import primary_language
+import babel.core
 
 SAMPLE_SIZE = 1000
 # A text counts for a language from this probability on: names and numbers alone tell nothing.
 MIN_CONFIDENCE = 0.8
 
 _NAMES = {"nb": "no", "fil": "tl"}  # where the model's name is not CLDR's
+# What CLDR writes with one code and Unicode with those of its parts.
+_PARTS = {
+    "Jpan": ("Hani", "Hira", "Kana"),
+    "Kore": ("Hang", "Hani"),
+    "Hans": ("Hani",),
+    "Hant": ("Hani",),
+}
+# Languages in daily use in a second script beside the likely one (each has locales of both in CLDR).
+_SECOND = {
+    "az": "Cyrl",
+    "bs": "Cyrl",
+    "kk": "Arab",
+    "ks": "Deva",
+    "mn": "Mong",
+    "pa": "Arab",
+    "sd": "Deva",
+    "sr": "Latn",
+    "uz": "Cyrl",
+}
 
 
-class SpreadSample:
-    """An evenly spread sample of a corpus whose length is not known before its end.
+def primary_language(language):
+    """Returns the language of a code without script and region, such as `"pt"` of `"pt-BR"`.
 
-    Holds every k-th pair from the first on, where k doubles whenever the sample is full: of
-    `size` pairs and more, from `size` / 2 to `size` stay. A pure function of the pairs in order.
+    Codes that ISO or CLDR replaced become their successors: `"eng"` is `"en"`, `"iw"` is `"he"`.
+
+    Raises:
+        ValueError: CLDR knows no such language.
+    """
+    return _subtags(language)[0]
+
+
+def expected_scripts(language):
+    """Returns the scripts in which a language is written.
+
+    A script in the code decides (`"sr-Latn"`); else the likely script of language and region,
+    and the second one of a language that has two (`"sr"` is Cyrillic and Latin).
 
     Args:
-        size: int, at most so many pairs are held.
+        language: str, such as `"de"`, `"pt-BR"`, `"zh_TW"` or `"sr-Latn"`.
 
-    Attributes:
-        source: list of str.
-        target: list of str, as many.
+    Returns:
+        frozenset of Unicode's names, such as `{"Hira", "Kana", "Hani"}` for `"ja"`.
+
+    Raises:
+        ValueError: CLDR knows no such language.
     """
-
-    def __init__(self, size=SAMPLE_SIZE):
-        if size < 2:
-            raise ValueError(f"`size` must be at least 2. Received: {size}")
-        self.source = []
-        self.target = []
-        self._size = size
-        self._step = 1
-        self._count = 0
-
-    def add(self, source, target):
-        """Takes the next block of pairs: two lists of str, as many in each."""
-        first = -self._count % self._step
-        self._count += len(source)
-        while True:
-            new_source, new_target = source[first :: self._step], target[first :: self._step]
-            if len(self.source) + len(new_source) <= self._size:
-                break
-            # Thin out what is held; what comes next is thinned by the larger step.
-            self.source, self.target = self.source[::2], self.target[::2]
-            self._step *= 2
-            first = -(self._count - len(source)) % self._step
-        self.source += new_source
-        self.target += new_target
+    name, script, region = _subtags(language)
+    also = ()
+    if not script:
+        likely = babel.core.get_global("likely_subtags")
+        tag = likely.get(f"{name}_{region}") or likely[name]
+        script = tag.split("_")[1]
+        also = (_SECOND[name],) if name in _SECOND else ()
+    return frozenset((*_PARTS.get(script, (script,)), *also))
 
 
 class LanguageCheck(NamedTuple):
@@ -104,7 +121,7 @@ def check_languages(source, target, source_language, target_language):
     """Identifies the language of each side of some pairs.
 
     Args:
-        source: list of str, such as the `source` of a `SpreadSample`.
+        source: list of str.
         target: list of str, as many.
         source_language: str, such as `"en"` or `"pt-BR"`.
         target_language: str.
@@ -150,3 +167,18 @@ def _model():
         langid.MODEL_FILE, norm_probs=True, min_confidence=MIN_CONFIDENCE
     )
     return identifier, frozenset(identifier.labels)
+
+
+def _subtags(language):
+    """Returns (language, script, region) of a code; the last two may be empty."""
+    name, *rest = re.split("[-_]", language)
+    name, *implied = babel.core.get_global("language_aliases").get(name.lower(), name.lower()).split("_")
+    rest += implied  # behind: a script in the code itself comes first
+    if name == "und" or name not in babel.core.get_global("likely_subtags"):
+        raise ValueError(
+            "The language must be a code that CLDR knows, such as 'de', 'pt-BR' or 'zh-Hant'. "
+            f"Received: {language!r}"
+        )
+    script = next((part.title() for part in rest if re.fullmatch("[A-Za-z]{4}", part)), "")
+    region = next((part.upper() for part in rest if re.fullmatch("[A-Za-z]{2}|[0-9]{3}", part)), "")
+    return name, script, region

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import regex
 
-from keras_transformer.text.scripts import expected_scripts
+from keras_transformer.text.languages import expected_scripts
 
 # Ends of sentences and clauses of scripts that put no space after them.
 _NO_SPACE_AFTER = frozenset("。！？｡．、，；：､")

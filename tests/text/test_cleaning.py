@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from keras_transformer.config.settings import CleaningConfig
-from keras_transformer.text.cleaning import CODES, RATIO_FREE_LENGTH, Cleaner
+from keras_transformer.text.cleaning import CODES, RATIO_FREE_LENGTH, Cleaner, is_damaged
 from keras_transformer.text.cleaning_report import REASONS
-from keras_transformer.text.encoding_damage import is_damaged
-from keras_transformer.text.scripts import expected_scripts
+from keras_transformer.text.languages import expected_scripts
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "../shared/data"
 EVERYTHING = CleaningConfig(drop_damaged=True, drop_identical=True, max_foreign_letters=0.3)
@@ -253,7 +252,7 @@ def slow_reason(config, source, target, languages):
     sides = list(zip((source, target), map(expected_scripts, languages), strict=True))
     if any(not text.strip() for text, _ in sides):
         return "empty"
-    if any(is_damaged(text, scripts) for text, scripts in sides):
+    if any(is_damaged(text) for text, _ in sides):
         return "damaged"
     for text, scripts in sides:
         letters = [c for c in text if unicodedata.category(c)[0] == "L"]
@@ -274,7 +273,7 @@ def test_a_block_is_its_lines_one_by_one(languages):
         return "".join(rng.choices(near, k=rng.choice([0, 1, 2, 5, 9])))
 
     source, target = [], []
-    for _ in range(9000):  # more than two chunks
+    for _ in range(9000):
         source.append(text())
         target.append(source[-1] if rng.random() < 0.1 else text())
     cleaner = Cleaner(EVERYTHING, *languages, max_length=20)

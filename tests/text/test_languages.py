@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from keras_transformer.text import languages
-from keras_transformer.text.languages import LanguageCheck, SpreadSample, check_languages
+from keras_transformer.text.languages import LanguageCheck, check_languages
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "../shared/data"
 
@@ -22,33 +22,6 @@ GERMAN = [
     "Sie war noch nie in London, aber sie möchte dorthin.",
     "Was machst du mit meinen Büchern?",
 ]
-
-
-def spread(numbers, size, block):
-    """The numbers that a sample of `size` holds when they come in blocks."""
-    sample = SpreadSample(size)
-    for begin in range(0, len(numbers), block):
-        part = [str(number) for number in numbers[begin : begin + block]]
-        sample.add(part, [f"t{text}" for text in part])
-    assert sample.target == [f"t{text}" for text in sample.source]
-    return list(map(int, sample.source))
-
-
-# Samples.
-
-
-@pytest.mark.parametrize("block", [1, 3, 64, 1000])
-@pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 20, 21, 500, 997])
-def test_a_sample_is_evenly_spread_whatever_the_blocks(length, block):
-    step = 1
-    while -(-length // step) > 10:
-        step *= 2
-    assert spread(range(length), 10, block) == list(range(0, length, step))
-
-
-def test_a_sample_refuses_a_size_without_room():
-    with pytest.raises(ValueError, match="`size` must be at least 2. Received: 1"):
-        SpreadSample(1)
 
 
 # Warnings, from counts.
@@ -144,18 +117,17 @@ def test_says_why_there_is_no_check():
     ],
 )
 def test_real_corpora(stem, language):
-    sample = SpreadSample()
     sides = []
     for name in ("en", language):
         path = DATA / f"{stem}{name}"
         if not path.exists():
             pytest.skip(f"needs {path}")
         sides.append(path.read_text(encoding="utf-8").split("\n")[:-1])
-    sample.add(*sides)
-    right = check_languages(sample.source, sample.target, "en", language)
+    source, target = (side[:: -(-len(side) // 1000)] for side in sides)
+    right = check_languages(source, target, "en", language)
     assert 500 <= right.num_pairs <= 1000
     assert max(right.num_source_in_target, right.num_target_in_source) <= 0.01 * right.num_pairs
-    swapped = check_languages(sample.target, sample.source, "en", language)
+    swapped = check_languages(target, source, "en", language)
     assert swapped.num_swapped >= 0.95 * swapped.num_pairs
 
 

@@ -5,14 +5,8 @@ import unicodedata
 import babel.localedata
 import pytest
 
-from keras_transformer.text.scripts import (
-    _SECOND,
-    EXPECTED,
-    FOREIGN,
-    expected_scripts,
-    letter_kinds,
-    primary_language,
-)
+from keras_transformer.text.cleaning import foreign_share
+from keras_transformer.text.languages import _SECOND, expected_scripts, primary_language
 
 
 @pytest.mark.parametrize(
@@ -81,33 +75,24 @@ def test_refuses_what_is_no_language(language):
         ({"Grek"}, "GREEK SMALL LETTER", ("COPTIC SMALL LETTER", "LATIN ")),
     ],
 )
-def test_kinds_agree_with_the_names_of_all_letters(scripts, expected, foreign):
-    kinds = letter_kinds(frozenset(scripts))
-    counts = [0, 0]
+def test_shares_agree_with_the_names_of_all_letters(scripts, expected, foreign):
+    scripts, counts = frozenset(scripts), [0, 0]
     for point in range(0x110000):
         character = chr(point)
         if unicodedata.category(character)[0] != "L":
             continue
         name = unicodedata.name(character, "")
         if name.startswith(expected):
-            assert kinds[point] == EXPECTED, name
+            assert foreign_share(character, scripts) == 0, name
             counts[0] += 1
         elif name.startswith(foreign):
-            assert kinds[point] == FOREIGN, name
+            assert foreign_share(character, scripts) == 1, name
             counts[1] += 1
     assert min(counts) > 50
 
 
-def test_what_is_no_letter_of_one_script_is_of_no_kind():
-    kinds = letter_kinds(frozenset({"Latn"}))
+def test_what_is_no_letter_of_one_script_does_not_count():
     # U+30FC and U+00B5 are letters of no single script; U+0301 and U+093F are marks.
-    assert {
-        character for character in "09 .,!?«»“”\n😀₂%ーµ\u0301\u093f\u200d" if kinds[ord(character)]
-    } == set()
-    assert len(kinds) == 0x110000
-    assert not kinds.flags.writeable
-
-
-def test_refuses_a_script_that_unicode_does_not_know():
-    with pytest.raises(ValueError, match="names of Unicode scripts. Received: .'Jpan'."):
-        letter_kinds(frozenset({"Jpan"}))
+    text = "09 .,!?«»“”\n😀₂%ーµ\u0301\u093f\u200d"
+    assert foreign_share(text, frozenset({"Latn"})) == 0
+    assert foreign_share(f"{text}a{text}bЖ{text}", frozenset({"Latn"})) == 1 / 3
