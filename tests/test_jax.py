@@ -107,7 +107,8 @@ for smoothing, formula in ((0.0, "t2t"), (0.1, "t2t"), (0.1, "uniform")):
 @pytest.mark.slow
 def test_search_takes_the_steps_of_full_forward_passes():
     run("""
-from keras_transformer.translation.search import Rules, Step
+from keras_transformer.translation.rules import Rules
+from keras_transformer.translation.search import Step
 
 model = make_model(residual_dropout=0.0, embedding_dropout=0.0)
 for weight in model.trainable_weights:

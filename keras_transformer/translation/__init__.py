@@ -14,11 +14,11 @@ __all__, __getattr__, __dir__ = lazy_names(
             "soft_alignment",
         ),
         "search": (
-            "Rules",
             "beam_search",
             "greedy_search",
             "sample",
         ),
+        "rules": ("Rules",),
         "results": (
             "NBest",
             "Translation",

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from keras_transformer.translation.search import Rules, Step, beam_search, greedy_search, sample
+from keras_transformer.translation.rules import Rules
+from keras_transformer.translation.search import Step, beam_search, greedy_search, sample
 
 
 class Models:

@@ -4,6 +4,8 @@ Axes: `rows, vocab_size, max_length, prefix_length`.
 """
 
 import math
+import numbers
+from typing import NamedTuple
 
 from keras import ops
 
@@ -11,6 +13,81 @@ from keras_transformer.config.sections import LENGTH_PENALTIES
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 
 NEVER = -math.inf  # the log-probability of what cannot happen: an empty place
+
+
+class Rules(NamedTuple):
+    """What is the same for all sentences and every kind of search.
+
+    Attributes:
+        eos_id: int, ends a hypothesis.
+        pad_id: int, fills the places after the end.
+        forbidden_ids: ints, tokens that are never produced, unless a prefix has them. Their
+            probability is not shared out among the others: scores stay those of the model.
+        min_length: int, eos does not come before so many tokens.
+        no_repeat_ngram: int, no so many tokens in a row occur twice; 0 for no such rule.
+        alpha: float or scalar tensor, see `length_penalty`. A tensor's value is not checked.
+        penalty: `"gnmt"`, `"average"` or `"none"`, see `length_penalty`.
+
+    Raises:
+        ValueError: from a search, for values out of range.
+    """
+
+    eos_id: int
+    pad_id: int
+    forbidden_ids: tuple = ()
+    min_length: int = 0
+    no_repeat_ngram: int = 0
+    alpha: float = 0.6
+    penalty: str = "gnmt"
+
+    def check(self):
+        """Raises ValueError for values out of range."""
+        if not ops.is_tensor(self.alpha) and not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={self.alpha}")
+        for name in ("min_length", "no_repeat_ngram"):
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Integral) or value < 0:
+                raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={value}")
+        if self.eos_id in self.forbidden_ids:
+            raise ValueError(
+                "`forbidden_ids` must not contain `eos_id`, or nothing would end. "
+                f"Received: forbidden_ids={self.forbidden_ids}, eos_id={self.eos_id}"
+            )
+        length_penalty(1, self.alpha, self.penalty)  # refuses an unknown name
+
+    def score(self, log_probs, lengths):
+        """Returns log-probability over penalty, float32; `NEVER` stays."""
+        # The penalty may overflow at an extreme alpha, and -inf / inf is NaN.
+        score = log_probs / length_penalty(lengths, self.alpha, self.penalty)
+        return ops.where(log_probs > NEVER, score, NEVER)
+
+    def continuations(self, step, ids, position, forced_ids, number):
+        """Allowed next tokens, as `best_continuations` returns them.
+
+        Args:
+            step: `Step`.
+            ids: int32, shape `(rows, max_length)`, tokens so far.
+            position: int32 scalar, how many they are.
+            forced_ids: int32, shape `(rows,)`, the next token of a prefix, or `pad_id`; or `None`.
+            number: int, how many are wanted at least.
+        """
+        logits, normalized = ops.cast(step.logits, "float32"), step.normalized
+        if self.no_repeat_ngram:
+            logits = logits if normalized else ops.log_softmax(logits, axis=-1)
+            free = without_repeated_ngrams(logits, ids, position, self.no_repeat_ngram)
+            if forced_ids is not None:
+                free = ops.where((forced_ids == self.pad_id)[:, None], free, logits)
+            logits, normalized = free, True
+        return best_continuations(
+            logits,
+            number,
+            normalized=normalized,
+            blocked_ids=self.forbidden_ids,
+            eos_too_early=position < self.min_length if self.min_length else None,
+            eos_id=self.eos_id,
+            forced_ids=forced_ids,
+            pad_id=self.pad_id,
+        )
 
 
 def length_penalty(length, alpha, formula="gnmt"):

@@ -17,11 +17,6 @@ to hypothesis i of that sentence. Two more functions say what happens to the sta
 
 Without them every tensor of `state` must have `rows` rows, which are gathered.
 
-A sentence is frozen as soon as it is done, so its result depends neither on its
-neighbours in the batch nor on how long the loop runs for them. Where the size of the batch
-is not part of the graph, as in a TensorFlow function for any batch, sentences that are done
-leave it: the rest goes on in a smaller one.
-
 Axes: `batch, beam_size, n_best, max_length, vocab_size, rows`.
 """
 
@@ -32,16 +27,9 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.model.kernels.tensor_ops import gather, reshape_static, take_along
-from keras_transformer.translation.rules import (
-    NEVER,
-    best_continuations,
-    length_penalty,
-    without_repeated_ngrams,
-)
-
-# A smaller batch is worth its copies from this share of sentences on that are done.
-DONE_BEFORE_SHRINKING = 0.25
+from keras_transformer.model.kernels.tensor_ops import gather, take_along
+from keras_transformer.translation.decoding_loop import Sentences, decode, gather_rows, keep_where_done
+from keras_transformer.translation.rules import NEVER
 
 
 class Step(NamedTuple):
@@ -65,89 +53,6 @@ class Hypotheses(NamedTuple):
     log_probs: object  # float32, (batch, n_best): of all tokens, eos included
     lengths: object  # int32, (batch, n_best): tokens, eos included
     finished: object  # bool, (batch, n_best): ended with eos, not at the limit
-
-
-class Rules(NamedTuple):
-    """What is the same for all sentences and every kind of search.
-
-    Attributes:
-        eos_id: int, ends a hypothesis.
-        pad_id: int, fills the places after the end.
-        forbidden_ids: ints, tokens that are never produced, unless a prefix has them. Their
-            probability is not shared out among the others: scores stay those of the model.
-        min_length: int, eos does not come before so many tokens.
-        no_repeat_ngram: int, no so many tokens in a row occur twice; 0 for no such rule.
-        alpha: float or scalar tensor, see `length_penalty`. A tensor's value is not checked.
-        penalty: `"gnmt"`, `"average"` or `"none"`, see `length_penalty`.
-
-    Raises:
-        ValueError: from a search, for values out of range.
-    """
-
-    eos_id: int
-    pad_id: int
-    forbidden_ids: tuple = ()
-    min_length: int = 0
-    no_repeat_ngram: int = 0
-    alpha: float = 0.6
-    penalty: str = "gnmt"
-
-    def check(self):
-        """Raises ValueError for values out of range."""
-        if not ops.is_tensor(self.alpha) and not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={self.alpha}")
-        for name in ("min_length", "no_repeat_ngram"):
-            value = getattr(self, name)
-            if not isinstance(value, numbers.Integral) or value < 0:
-                raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={value}")
-        if self.eos_id in self.forbidden_ids:
-            raise ValueError(
-                "`forbidden_ids` must not contain `eos_id`, or nothing would end. "
-                f"Received: forbidden_ids={self.forbidden_ids}, eos_id={self.eos_id}"
-            )
-        length_penalty(1, self.alpha, self.penalty)  # refuses an unknown name
-
-    def score(self, log_probs, lengths):
-        """Returns log-probability over penalty, float32; `NEVER` stays."""
-        # The penalty may overflow at an extreme alpha, and -inf / inf is NaN.
-        score = log_probs / length_penalty(lengths, self.alpha, self.penalty)
-        return ops.where(log_probs > NEVER, score, NEVER)
-
-    def continuations(self, step, ids, position, forced_ids, number):
-        """Allowed next tokens, as `best_continuations` returns them.
-
-        Args:
-            step: `Step`.
-            ids: int32, shape `(rows, max_length)`, tokens so far.
-            position: int32 scalar, how many they are.
-            forced_ids: int32, shape `(rows,)`, the next token of a prefix, or `pad_id`; or `None`.
-            number: int, how many are wanted at least.
-        """
-        logits, normalized = ops.cast(step.logits, "float32"), step.normalized
-        if self.no_repeat_ngram:
-            logits = logits if normalized else ops.log_softmax(logits, axis=-1)
-            free = without_repeated_ngrams(logits, ids, position, self.no_repeat_ngram)
-            if forced_ids is not None:
-                free = ops.where((forced_ids == self.pad_id)[:, None], free, logits)
-            logits, normalized = free, True
-        return best_continuations(
-            logits,
-            number,
-            normalized=normalized,
-            blocked_ids=self.forbidden_ids,
-            eos_too_early=position < self.min_length if self.min_length else None,
-            eos_id=self.eos_id,
-            forced_ids=forced_ids,
-            pad_id=self.pad_id,
-        )
-
-
-class Sentences(NamedTuple):
-    """What differs between the sentences of a batch; see `sentences`."""
-
-    limits: object  # int32, (batch,)
-    prefix_ids: object  # int32, (batch, prefix_length + 1): the last column is padding
-    uniforms: object  # float32, (batch, n_best, max_length); (batch, 0, 0) where not needed
 
 
 def greedy_search(
@@ -181,7 +86,7 @@ def greedy_search(
         best = ops.argmax(log_probs, axis=-1)  # blocked tokens may stand before it
         return tuple(take_along(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
-    return _walk(step, state, first_ids, rules, sentences, max_length, choose, 1, 1, keep)
+    return _decode_independently(step, state, first_ids, rules, sentences, max_length, choose, 1, 1, keep)
 
 
 def sample(
@@ -236,7 +141,9 @@ def sample(
         return tuple(take_along(x, index[:, None])[:, 0] for x in (log_probs, ids))
 
     number = top_k or 10**9
-    return _walk(step, state, first_ids, rules, sentences, max_length, choose, number, n_best, keep)
+    return _decode_independently(
+        step, state, first_ids, rules, sentences, max_length, choose, number, n_best, keep
+    )
 
 
 def beam_search(
@@ -283,7 +190,7 @@ def beam_search(
     if stop not in ("exact", "first"):
         raise ValueError(f"`stop` must be 'exact' or 'first'. Received: {stop!r}")
     sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules)
-    reorder = _gather_rows if reorder is None else reorder
+    reorder = gather_rows if reorder is None else reorder
     looked_at = 2 * beam_size if beam_size > 1 else 1
 
     def advance(position, sentences, beams, state):
@@ -338,7 +245,7 @@ def beam_search(
         log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, nothing),
         finished=_Finished(pads, nothing, nothing, ops.zeros((batch, beam_size), dtype="int32")),
     )
-    beams = _run(advance, beams, sentences, state, beam_size, keep)
+    beams = decode(advance, beams, sentences, state, beam_size, keep)
     return _n_best(beams, sentences.limits, n_best, rules)
 
 
@@ -368,25 +275,7 @@ class _Beams(NamedTuple):
     finished: _Finished
 
 
-class _Walk(NamedTuple):
-    """How far the sentences have come that are left in the batch."""
-
-    position: object  # int32, scalar
-    done: object  # bool, (left,)
-    found: object  # _Path or _Beams
-    state: object  # nested tensors
-
-
-class _Batch(NamedTuple):
-    """The sentences that are left in the batch, and what was found for all of them."""
-
-    numbers: object  # int32, (left,): which sentences are left
-    sentences: Sentences
-    walk: _Walk
-    results: object  # _Path or _Beams, of all; written when sentences leave
-
-
-def _walk(step, state, first_ids, rules, sentences, max_length, choose, number, n, keep):
+def _decode_independently(step, state, first_ids, rules, sentences, max_length, choose, number, n, keep):
     """One token after another for `n` hypotheses a sentence, each by `choose`.
 
     Args:
@@ -406,7 +295,7 @@ def _walk(step, state, first_ids, rules, sentences, max_length, choose, number, 
             lengths=path.lengths + 1,
             done=(ids == rules.eos_id) | (log_probs == NEVER),
         )
-        path = _frozen(path.done, path, new)
+        path = keep_where_done(path.done, path, new)
         return path, ops.all(path.done, axis=1) | (position + 1 >= sentences.limits), taken.state
 
     batch = ops.shape(first_ids)[0]
@@ -417,7 +306,7 @@ def _walk(step, state, first_ids, rules, sentences, max_length, choose, number, 
         lengths=ops.zeros((batch, n), dtype="int32"),
         done=ops.zeros((batch, n), dtype="bool"),
     )
-    path = _run(advance, path, sentences, state, n, keep)
+    path = decode(advance, path, sentences, state, n, keep)
     return _blank_empty_places(
         ids=path.ids,
         scores=rules.score(path.log_probs, path.lengths),
@@ -426,88 +315,6 @@ def _walk(step, state, first_ids, rules, sentences, max_length, choose, number, 
         finished=(path.last_ids == rules.eos_id) & (path.lengths > 0),
         pad_id=rules.pad_id,
     )
-
-
-def _run(advance, found, sentences, state, n, keep):
-    """Calls `advance` until every sentence is done; a done one no longer changes."""
-    keep = _keep_rows(n) if keep is None else keep
-    walk = _Walk(ops.zeros((), dtype="int32"), sentences.limits < 1, found, state)
-    if sentences.limits.shape[0] is not None:
-        # Where the graph is made for one size of batch it has to stay; so does JAX.
-        return _walked(advance, sentences, walk, 1.0).found
-
-    def body(batch):
-        walk = _walked(advance, batch.sentences, batch.walk, DONE_BEFORE_SHRINKING)
-        smaller = _shrunk(batch._replace(walk=walk), keep)
-        return (keras.tree.map_structure(_with_shape_of, batch, smaller),)
-
-    # A loop within a loop: a condition in each step would cost more than a small step itself.
-    batch = _Batch(ops.arange(ops.shape(sentences.limits)[0], dtype="int32"), sentences, walk, found)
-    batch = keras.tree.map_structure(ops.convert_to_tensor, batch)
-    (batch,) = ops.while_loop(lambda batch: ops.shape(batch.numbers)[0] > 0, body, (batch,))
-    return batch.results
-
-
-def _walked(advance, sentences, walk, share):
-    """Calls `advance` until this share of the sentences is done."""
-
-    def goes_on(walk):
-        num_done = ops.sum(ops.cast(walk.done, "float32"))
-        return num_done < share * ops.cast(ops.size(walk.done), "float32")
-
-    def body(walk):
-        found, done, state = advance(walk.position, sentences, walk.found, walk.state)
-        found = _frozen(walk.done, walk.found, found)
-        new = _Walk(walk.position + 1, walk.done | done, found, state)
-        return (keras.tree.map_structure(_with_shape_of, walk, new),)
-
-    walk = keras.tree.map_structure(ops.convert_to_tensor, walk)
-    (walk,) = ops.while_loop(goes_on, body, (walk,))
-    return walk
-
-
-def _shrunk(batch, keep):
-    """Leaves the sentences that are done out of the batch, and writes what was found."""
-    walk = batch.walk
-    left = ops.cast(ops.nonzero(ops.logical_not(walk.done))[0], "int32")
-
-    def take(x):
-        return gather(x, left, axis=0)
-
-    def write(results, found):
-        return ops.scatter_update(results, batch.numbers[:, None], found)
-
-    return _Batch(
-        take(batch.numbers),
-        keras.tree.map_structure(take, batch.sentences),
-        _Walk(
-            walk.position,
-            take(walk.done),
-            keras.tree.map_structure(take, walk.found),
-            keep(walk.state, left),
-        ),
-        keras.tree.map_structure(write, batch.results, walk.found),
-    )
-
-
-def _with_shape_of(old, new):
-    # TensorFlow's loop refuses a variable that loses a statically known size.
-    if None not in new.shape or new.shape == old.shape:
-        return new
-    sizes = zip(old.shape, new.shape, ops.shape(new), strict=True)
-    return ops.reshape(
-        new, [before if before is not None and after is None else size for before, after, size in sizes]
-    )
-
-
-def _frozen(done, old, new):
-    """Takes `old` where done, else `new`."""
-    return keras.tree.map_structure(lambda a, b: ops.where(_columns(done, a), a, b), old, new)
-
-
-def _columns(flags, values):
-    """Gives flags as many axes as `values` has, by adding some at the end."""
-    return reshape_static(flags, (*ops.shape(flags), *[1] * (len(values.shape) - len(flags.shape))))
 
 
 def _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms=None):
@@ -544,24 +351,6 @@ def _write(ids, new_ids, position):
     """Writes `new_ids`, shape `(...)`, at `position` of `ids`, `(..., max_length)`."""
     here = ops.arange(ops.shape(ids)[-1], dtype="int32") == position
     return ops.where(here, new_ids[..., None], ids)
-
-
-def _gather_rows(state, parents):
-    """`reorder` for a state whose tensors all have `rows` rows."""
-    batch, n = ops.shape(parents)
-    first = ops.arange(batch, dtype="int32") * n
-    rows = ops.reshape(first[:, None] + parents, (-1,))
-    return keras.tree.map_structure(lambda x: gather(x, rows, axis=0), state)
-
-
-def _keep_rows(n):
-    """`keep` for a state whose tensors all have `rows` rows."""
-
-    def keep(state, sentences):
-        rows = ops.reshape(sentences[:, None] * n + ops.arange(n, dtype="int32")[None], (-1,))
-        return keras.tree.map_structure(lambda x: gather(x, rows, axis=0), state)
-
-    return keep
 
 
 def _best_finished(old, new):

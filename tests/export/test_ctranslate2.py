@@ -39,7 +39,8 @@ from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.translation.ensemble import Models
 from keras_transformer.translation.forced_decoding import ForcedPass
-from keras_transformer.translation.search import Hypotheses, Rules, Step, beam_search, greedy_search
+from keras_transformer.translation.rules import Rules
+from keras_transformer.translation.search import Hypotheses, Step, beam_search, greedy_search
 from keras_transformer.translation.translator import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs pip install -e '.[ctranslate2]'")

@@ -8,7 +8,8 @@ import tensorflow as tf
 from keras_transformer.config.settings import ModelConfig, SearchConfig
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.translation.ensemble import max_target_lengths, search_ids
-from keras_transformer.translation.search import Hypotheses, Rules, Step, beam_search
+from keras_transformer.translation.rules import Rules
+from keras_transformer.translation.search import Hypotheses, Step, beam_search
 
 VOCAB = 31
 LENGTHS = (9, 3, 7, 2, 5, 11)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.translation.search import Rules, Step, sample
+from keras_transformer.translation.rules import Rules
+from keras_transformer.translation.search import Step, sample
 
 PAD, BOS, EOS = 0, 1, 2
 P = np.array([0.02, 0.03, 0.1, 0.3, 0.05, 0.25, 0.15, 0.1])

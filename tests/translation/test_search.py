@@ -9,14 +9,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.translation.rules import length_penalty
-from keras_transformer.translation.search import (
-    Hypotheses,
-    Rules,
-    Step,
-    beam_search,
-    greedy_search,
-)
+from keras_transformer.translation.rules import Rules, length_penalty
+from keras_transformer.translation.search import Hypotheses, Step, beam_search, greedy_search
 
 PAD, BOS, EOS = 0, 1, 2
 WEIGHTS = np.array([3, 17, 5, 29, 11, 2, 23, 19, 7, 13, 31, 37], "int32")
