@@ -23,23 +23,19 @@ before it waits for that.
 import contextlib
 import dataclasses
 import hashlib
-import os
 import pathlib
-import shlex
 import sys
 
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.checkpoints.averaging import BestWeights, choose_states, ranked_steps
-from keras_transformer.checkpoints.final import FINAL
-from keras_transformer.config import programs
+from keras_transformer.checkpoints.averaging import BestWeights, choose_states
+from keras_transformer.checkpoints.history import HISTORY, History
+from keras_transformer.checkpoints.named_weights import NamedWeights
+from keras_transformer.checkpoints.new_folder import CONFIG, LOCK, check_unused, unfinished
 from keras_transformer.config import settings as configs
 from keras_transformer.files import (
     only_process,
     sealed,
-    sealed_line,
-    temporary_beside,
     unsealed,
-    unsealed_line,
     write_atomically,
     write_text,
 )
@@ -52,15 +48,10 @@ from keras_transformer.tokenizers.tokenizer_pair import (
 )
 
 _SUMS = "tokenizer.sha256"
-_HISTORY = "history.jsonl"
-_LOCK = "lock"
-_CONFIG = "config.json"
 _CONFIG_REMEDY = (
     "Put it back from a copy. Settings are not changed by hand but with --set NAME=VALUE of the training "
     "command, and --allow-config-change NAME where it asks for that"
 )
-# What is there before the configuration is.
-_VOCABULARY = ("tokenizer.model", "tokenizer.*.model", "tokenizer.sha256", "corpus.sha256")
 
 
 class RunFolder:
@@ -84,12 +75,14 @@ class RunFolder:
         self.path = pathlib.Path(path)
         self.writes = writes
         self._told = set()
-        file = self.path / _CONFIG
+        self._named = NamedWeights(self)
+        self._history = History(self.path / HISTORY, writes=writes, tell=self._tell_once)
+        file = self.path / CONFIG
         try:
             content = file.read_bytes()
         except OSError as error:
             raise ValueError(
-                f"{self.path}: not a run folder ({_CONFIG}: {error.strerror}). "
+                f"{self.path}: not a run folder ({CONFIG}: {error.strerror}). "
                 "Name the --run-dir of a training run"
             ) from error
         try:
@@ -117,16 +110,16 @@ class RunFolder:
         check_vocabularies(tokenizers, config.model)
         path = pathlib.Path(path)
         check_unused(path)
-        with tensor_files.storing(path / _CONFIG):
+        with tensor_files.storing(path / CONFIG):
             path.mkdir(parents=True, exist_ok=True)
-            with contextlib.nullcontext() if locked else only_process(path / _LOCK):
+            with contextlib.nullcontext() if locked else only_process(path / LOCK):
                 check_unused(path)
-                for left in _unfinished(path) - {path / _LOCK}:
+                for left in unfinished(path) - {path / LOCK}:
                     left.unlink()
                 save_tokenizers(path, tokenizers)
                 write_text(path / _SUMS, _sums(tokenizers))
                 # Last: a folder with a configuration has its vocabularies, too.
-                write_text(path / _CONFIG, sealed(dataclasses.asdict(config)))
+                write_text(path / CONFIG, sealed(dataclasses.asdict(config)))
         return cls(path)
 
     def write_config(self, config):
@@ -138,7 +131,7 @@ class RunFolder:
         Raises:
             StorageError: there is no room or no permission.
         """
-        file, text = self.path / _CONFIG, sealed(dataclasses.asdict(config))
+        file, text = self.path / CONFIG, sealed(dataclasses.asdict(config))
         if self.writes and file.read_text(encoding="utf-8") != text:
             with tensor_files.storing(file):
                 write_text(file, text)
@@ -151,21 +144,21 @@ class RunFolder:
         Raises:
             ValueError: another process holds it.
         """
-        with only_process(self.path / _LOCK) if self.writes else contextlib.nullcontext():
+        with only_process(self.path / LOCK) if self.writes else contextlib.nullcontext():
             yield
 
     @property
     def has_trained(self):
         """Whether there is anything of training in it."""
-        return (self.path / "checkpoints").exists() or (self.path / _HISTORY).exists()
+        return (self.path / "checkpoints").exists() or (self.path / HISTORY).exists()
 
     def forget(self):
         """Removes settings and vocabulary of a run that never trained. Called under `lock`."""
         if self.has_trained:
             raise ValueError(f"{self.path}: this run has trained")
         # First: a folder with a configuration has all else, too.
-        (self.path / _CONFIG).unlink()
-        for path in _unfinished(self.path) - {self.path / _LOCK}:
+        (self.path / CONFIG).unlink()
+        for path in unfinished(self.path) - {self.path / LOCK}:
             path.unlink()
 
     def clean(self):
@@ -213,9 +206,9 @@ class RunFolder:
         """
         from keras_transformer.model.transformer import Transformer
 
-        prefix, part = self._weights(weights)
+        prefix, part = self._named.find(weights)
         model = Transformer(self.config.model)
-        self._assign(model, prefix, part)
+        self._named.assign(model, prefix, part)
         return model
 
     def load_weights(self, model, weights="final"):
@@ -231,27 +224,15 @@ class RunFolder:
         Raises:
             ValueError: there are no such weights, or they are damaged or not of this model.
         """
-        self._assign(model, *self._weights(weights))
+        self._named.assign(model, *self._named.find(weights))
 
     def check_weights(self, name):
         """Raises `ValueError`, with the names that there are, where there are no such weights."""
-        self._weights(name)
+        self._named.find(name)
 
     def weights_names(self):
         """Returns the list of all names that `load_weights` finds weights for."""
-        return self._names(("final", "averaged", "best", "last", "ema"))
-
-    def _names(self, kinds):
-        averages = sorted(path.stem for path in (self.path / "averaged").glob("*-*.index"))
-        steps = {
-            step for folder in ("checkpoints", "best") for step in tensor_files.steps_in(self.path / folder)
-        }
-        names = [
-            *kinds,
-            *(name for name in averages if name.startswith(("last-", "best-"))),
-            *(f"step-{step}" for step in sorted(steps)),
-        ]
-        return [name for name in names if self._find(name)]
+        return self._named.names(("final", "averaged", "best", "last", "ema"))
 
     def checkpoints(self, model, optimizer):
         """Returns the `Checkpoints` of a model in training."""
@@ -368,7 +349,7 @@ class RunFolder:
                     "--off-schedule averages others"
                 )
         else:
-            steps = sorted(self._best_steps()[:best])
+            steps = sorted(self._named.best_steps()[:best])
         if not steps:
             raise ValueError(f"{folder}: no checkpoint to average")
         return folder, steps
@@ -379,40 +360,14 @@ class RunFolder:
         Raises:
             StorageError: there is no room; no part of the line is left behind.
         """
-        if not self.writes:
-            return
-        path = self.path / _HISTORY
-        line = sealed_line(record)
-        with tensor_files.storing(path), path.open("ab", buffering=0) as file:
-            before = file.seek(0, os.SEEK_END)
-            try:
-                while line:  # after a part, the next write says what is wrong
-                    line = line[file.write(line) :]
-            except OSError:
-                file.truncate(before)
-                raise
+        self._history.append(record)
 
     def rewind_history(self, step):
         """Drops the records of steps after `step`: a run that continues makes them again.
 
         Damaged lines go to `history.damaged`, behind those that are there.
         """
-        if not self.writes:
-            return
-        path = self.path / _HISTORY
-        records, damaged = self._read_lines()
-        content = b"".join(sealed_line(each) for each in records if each.get("step", 0) <= step)
-        # A record that a crash cut short goes, too.
-        if not path.exists() or path.read_bytes() == content:
-            return
-        with tensor_files.storing(path):
-            if damaged:
-                aside = path.with_suffix(".damaged")
-                before = aside.read_bytes() if aside.exists() else b""
-                new = b"".join(line + b"\n" for line in damaged.values())
-                if not before.endswith(new):  # it may have been killed before the next writing
-                    write_atomically(aside, before + new)
-            write_atomically(path, content)
+        self._history.rewind(step)
 
     def read_history(self):
         """Returns the records of `history.jsonl`, oldest first.
@@ -420,7 +375,7 @@ class RunFolder:
         Lines that are damaged are left out, and said on standard error: without them a run can
         go on, and with them its best weights might be others.
         """
-        return self._read_lines()[0]
+        return self._history.read()
 
     def write_translations(self, split, step, translations, scores):
         """Writes what the model makes of a split, and its scores into the history.
@@ -468,157 +423,10 @@ class RunFolder:
         """Returns the path of the translations of a split."""
         return self.path / f"translations.{split}.{self.config.data.target}"
 
-    def _read_lines(self):
-        """Returns the records of the history, and {number: line} of what is none."""
-        path = self.path / _HISTORY
-        if not path.exists():
-            return [], {}
-        *lines, rest = path.read_bytes().split(b"\n")
-        records, damaged = [], {}
-        for number, line in enumerate(lines, start=1):
-            try:
-                records.append(unsealed_line(line))
-            except ValueError as error:
-                damaged[number] = line
-                self._tell_once(f"{path}: line {number} is damaged ({error}) and left out")
-        # What follows the last newline is a record that a crash cut short, or has a damaged newline.
-        for line in (rest, rest[:-1]):
-            with contextlib.suppress(ValueError):
-                records.append(unsealed_line(line))
-                break
-        return records, damaged
-
     def _tell_once(self, text):
         if text not in self._told:
             self._told.add(text)
             print(text, file=sys.stderr, flush=True)
-
-    def _best_steps(self):
-        """Steps of validations whose weights are kept, the best first."""
-        there = tensor_files.steps_in(self.path / "best")
-        ranked = ranked_steps(self.read_history(), self.config.training.best_by)
-        return [step for step in ranked if step in there]
-
-    def _weights(self, name):
-        """Returns (prefix, part) of weights, or says which there are."""
-        found = self._find(name)
-        if found is None:
-            # Only TensorFlow can look for a moving average, and takes seconds to be imported.
-            averages = ("ema",) if self.config.training.ema_decay else ()
-            names = self._names(("final", "averaged", "best", "last", *averages))
-            there = ", ".join(f"`{each}`" for each in names) or "no checkpoint"
-            raise ValueError(f"{self.path}: no {name!r} weights. There is {there}{self._how_to_get(name)}")
-        return found
-
-    def _assign(self, model, prefix, part):
-        try:
-            _assign_weights(model, prefix, part)
-        except tensor_files.DamagedError as error:
-            raise tensor_files.DamagedError(f"{error}. {self._remedy(prefix)}") from error
-
-    def _remedy(self, prefix):
-        """Returns one sentence about damaged weights."""
-        folder, (kind, _, number) = prefix.parent.name, prefix.name.partition("-")
-        if folder == "averaged" and kind in ("last", "best"):
-            return f"{_average_command(self.path, kind, number)} makes it anew"
-        names = self._names(("averaged", "best", "last"))
-        others = [name for name in names if self._find(name)[0] != prefix]
-        named = f"name others: --weights {' or '.join(others)}" if others else "put it back from a copy"
-        if folder == "final":
-            return f"The {programs.name('train')} command of this run, given again, makes it anew; or {named}"
-        return f"{named[0].upper()}{named[1:]}"
-
-    def _how_to_get(self, name):
-        kind, _, number = name.partition("-")
-        if name in ("final", "averaged"):
-            return f"; training writes `{name}` at its end. Until then: --weights last"
-        if name == "ema":
-            return "; a moving average is kept where training.ema_decay is above 0"
-        if kind in ("last", "best") and number.isdecimal():
-            return f". Make it: {_average_command(self.path, kind, number)}"
-        return ""
-
-    def _find(self, name):
-        """Returns (prefix, part of its tree), or `None`."""
-        kind, _, number = name.partition("-")
-        prefixes = []
-        if name in ("final", "averaged"):
-            # The last is of earlier versions, which kept one average and delivered it.
-            names = f"last-{self.config.training.average_last}", "ckpt-1"
-            prefixes = [self.path / "averaged" / each for each in names]
-            if name == "final":
-                prefixes.insert(0, self.path / FINAL)
-        elif name in ("last", "ema"):
-            folder = self.path / "checkpoints"
-            prefixes = [folder / f"step-{step}" for step in tensor_files.steps_in(folder)[-1:]]
-        elif name == "best":
-            prefixes = [self.path / "best" / f"step-{step}" for step in self._best_steps()[:1]]
-        elif number.isdecimal() and kind in ("last", "best"):
-            prefixes = [self.path / "averaged" / name]
-        elif number.isdecimal() and kind == "step":
-            prefixes = [self.path / folder / name for folder in ("checkpoints", "best")]
-        prefix = next((prefix for prefix in prefixes if tensor_files.exists(prefix)), None)
-        if prefix is None:
-            return None
-        if name != "ema":
-            return prefix, "weights"
-        held = tensor_files.names_of(prefix)
-        return (prefix, "ema") if any(each.startswith("ema/") for each in held) else None
-
-
-def check_unused(path):
-    """Refuses a folder in which no new run can begin.
-
-    What a first start leaves that was killed is no hindrance: `RunFolder.create` removes it.
-
-    Args:
-        path: of nothing, or of a folder.
-
-    Raises:
-        ValueError: it holds something else, or cannot be made or written in; nothing is changed.
-    """
-    path = pathlib.Path(path)
-    if os.path.exists(path) and (
-        not path.is_dir() or set(path.iterdir()) - _unfinished(path) - _probes(path)
-    ):
-        raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
-    try:
-        _try_to_make(path)
-    except OSError as error:
-        nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
-        raise ValueError(
-            f"{path}: cannot write in {nearest} ({error.strerror}). Choose another --run-dir"
-        ) from error
-
-
-def _unfinished(path):
-    """The files of a run folder that is being made, before it has its configuration.
-
-    The lock is the first of them: a vocabulary in a folder without it is somebody else's.
-    """
-    lock = path / _LOCK
-    if not lock.is_file():
-        return set()
-    patterns = (*_VOCABULARY, ".tokenizer.*", f".{_CONFIG}.*.tmp", ".*.sha256.*.tmp")
-    return {lock, *(file for pattern in patterns for file in path.glob(pattern) if file.is_file())}
-
-
-def _probes(path):
-    """Empty folders that a process left which was killed in `_try_to_make`."""
-    return {probe for probe in path.glob(".probe.*.tmp") if probe.is_dir() and not any(probe.iterdir())}
-
-
-def _try_to_make(path):
-    """Makes a folder, and one within, and removes what it has made. It is the only sure way to know."""
-    missing = [folder for folder in (path, *path.absolute().parents) if not os.path.exists(folder)]
-    probe = temporary_beside(path / "probe")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe.mkdir()
-    finally:
-        for folder in (probe, *_probes(path), *missing):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -627,17 +435,6 @@ def _put_back():
         yield
     except tensor_files.DamagedError as error:
         raise tensor_files.DamagedError(f"{error}. Put it back from a copy, or average fewer") from error
-
-
-def _average_command(path, kind, number):
-    return f"{programs.command('average')} {shlex.quote(str(path))} --{kind} {number}"
-
-
-def _assign_weights(model, prefix, part):
-    values = tensor_files.read(prefix, "weights")
-    if part != "weights":  # the moving average has the trainable ones only
-        values.update(tensor_files.read(prefix, part))
-    tensor_files.assign(tensor_files.by_path(model.weights), values, prefix)
 
 
 def _sums(tokenizers):
