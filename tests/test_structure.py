@@ -34,10 +34,13 @@ TRAINING_STEP = {
     f"model.{name}"
     for name in (
         "inputs",
+        "keras_workarounds",
         "optimizer",
         "recompute",
         "standard_losses",
         "standard_metrics",
+        "step_metrics",
+        "step_sums",
         "train_step",
         "updating",
     )

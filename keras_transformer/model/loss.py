@@ -212,6 +212,11 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     def call(self, y_true, y_pred):
         return self.statistics(y_true, y_pred).loss
 
+    def projected_statistics(self, labels, hidden, matrix, bias=None, *, transposed=False):
+        """Returns what the function `projected_statistics` does with the settings of this loss."""
+        settings = {"label_smoothing": self.label_smoothing, "formula": self.formula, "pad_id": self.pad_id}
+        return projected_statistics(labels, hidden, matrix, bias, transposed=transposed, **settings)
+
     def __call__(self, y_true, y_pred, sample_weight=None):
         found = self.statistics(y_true, y_pred)
         loss, weight = found.loss, ops.sum(found.weight)

@@ -294,7 +294,7 @@ class Transformer(TokenWeightedStep, keras.Model):
             else:
                 matrix = stack.enter_context(self.target_embedding.gradient_added_once(lookups))
             hidden, _ = self._decode(target_ids, self.encode(source_ids, training), training=training)
-        return self.projected_statistics(labels, hidden, matrix, self.output_bias, transposed=untied)
+        return self.loss.projected_statistics(labels, hidden, matrix, self.output_bias, transposed=untied)
 
     def start(self, encoded, *, max_length, hypotheses=1):
         """Makes the caches for decoding step by step.

@@ -1,9 +1,9 @@
 """The update of the weights: clipped after the replicas' sum, left out where it is not finite."""
 
-import contextlib
-
 import keras
 import tensorflow as tf
+
+from keras_transformer.model.keras_workarounds import update_of, without_clipping
 
 
 def update_weights(optimizer, weights, gradients, norm, *, finite, trains, averages=(), decay=0.0):
@@ -45,7 +45,7 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
     gradients = _clipped(gradients, norm, optimizer)
 
     def apply_on_one():
-        with _without_clipping(optimizer):
+        with without_clipping(optimizer):
             optimizer.apply(gradients, weights)
         for weight, averaged in zip(weights, averages, strict=False):
             average(averaged, weight.value)
@@ -60,7 +60,7 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
             rate = optimizer.learning_rate
             for weight, gradient in zip(weights, gradients, strict=True):
                 strategy.extended.update(
-                    weight.value, _update_of(optimizer, weight), args=(gradient, rate), group=False
+                    weight.value, update_of(optimizer, weight), args=(gradient, rate), group=False
                 )
             for weight, averaged in zip(weights, averages, strict=False):
                 strategy.extended.update(averaged, average, args=(weight.value,), group=False)
@@ -71,53 +71,6 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
         tf.cond(strategy.experimental_local_results(applies)[0], apply_on_all, skip)
 
     tf.distribute.get_replica_context().merge_call(update, args=(gradients, applies))
-
-
-def refuse_optimizer(optimizer, strategy, policy):
-    """Refuses what Keras gets wrong, before it does.
-
-    Args:
-        optimizer: a Keras optimizer.
-        strategy: `tf.distribute.Strategy`.
-        policy: name of the model's dtype policy.
-
-    Raises:
-        ValueError: with the reason.
-    """
-    if getattr(optimizer, "gradient_accumulation_steps", None):
-        raise ValueError(
-            "`gradient_accumulation_steps` weights micro-batches alike, however many tokens they have, "
-            "and fails under a strategy (keras#20582). Give batches of shape (micro_batches, rows, length)"
-        )
-    if getattr(optimizer, "use_ema", False):
-        raise ValueError(
-            "`use_ema` fails under a strategy (keras#20582) and replaces the weights at the end of every "
-            "`fit`. Use compile(..., ema_decay=...)"
-        )
-    if isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy):
-        raise ValueError(
-            "ParameterServerStrategy has no code path in Keras 3 (keras#20585). Use MirroredStrategy or "
-            "MultiWorkerMirroredStrategy"
-        )
-    if strategy.num_replicas_in_sync > 1 and (
-        policy == "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    ):
-        raise ValueError(
-            "float16 needs loss scaling, which Keras checks on one replica only: an overflow on another "
-            "would be applied. Use mixed_bfloat16, or one device"
-        )
-
-
-def _update_of(optimizer, weight):
-    """Returns what updates one weight on one device, as Keras' optimizers do it."""
-    decay = optimizer.weight_decay if optimizer.weight_decay and optimizer._use_weight_decay(weight) else 0
-
-    def update(variable, gradient, rate):
-        if decay:
-            variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
-        optimizer.update_step(gradient, variable, rate)
-
-    return update
 
 
 def _clipped(gradients, norm, optimizer):
@@ -131,17 +84,3 @@ def _clipped(gradients, norm, optimizer):
             tf.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue) for gradient in gradients
         ]
     return gradients
-
-
-@contextlib.contextmanager
-def _without_clipping(optimizer):
-    """The optimizer clips nothing while its update is traced: it is clipped already."""
-    names = ("global_clipnorm", "clipnorm", "clipvalue")
-    kept = {name: getattr(optimizer, name) for name in names}
-    for name in names:
-        setattr(optimizer, name, None)
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(optimizer, name, value)
