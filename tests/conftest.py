@@ -13,6 +13,7 @@ sys.path[:0] = [
     str(TESTS.parent / "pipelines"),
     str(TESTS.parent / "benchmarks"),
     str(TESTS / "shared"),
+    str(TESTS / "model"),
 ]
 
 from tiny_runs import STEPS, TEXTS, Training  # noqa: E402

@@ -73,12 +73,6 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         real = tf.math.count_nonzero(batch.labels != pad_id, dtype=tf.float32)
         return Whole(tf.maximum(over_replicas(real), 1.0), parts)
 
-    def _num_parts(self, batch):
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if not batch.has_micro_batches:
-            return float(replicas)
-        return tf.cast(replicas * tf.shape(batch.labels)[0], tf.float32)
-
     def _gradients(self, batch, whole):
         """Returns the gradients, scaled against underflow where the precision asks for it, `Sums`, logits.
 
@@ -99,6 +93,21 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
                 for weight, gradient in zip(weights, gradients, strict=True)
             ]
         return list(map(tf.convert_to_tensor, gradients)), sums, logits
+
+    def _objective(self, sums, whole):
+        """Returns this replica's share of the loss of the whole update."""
+        if self._has_own_loss():
+            return sums.extra
+        loss = sums.counted.loss / whole.tokens
+        if self._in_training.factor != 1:
+            loss *= self._in_training.factor
+        return loss if isinstance(sums.extra, tuple) else loss + sums.extra
+
+    def _num_parts(self, batch):
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if not batch.has_micro_batches:
+            return float(replicas)
+        return tf.cast(replicas * tf.shape(batch.labels)[0], tf.float32)
 
     def _over_micro_batches(self, batches, whole, training):
         """Adds up gradients and sums; only the sums, without dropout, unless in training."""
@@ -167,15 +176,6 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         if loss.shape.rank != 0:
             raise ValueError(f"`compute_loss` must return a scalar. Received: shape {tuple(loss.shape)}")
         return tf.cast(loss, tf.float32)
-
-    def _objective(self, sums, whole):
-        """Returns this replica's share of the loss of the whole update."""
-        if self._has_own_loss():
-            return sums.extra
-        loss = sums.counted.loss / whole.tokens
-        if self._in_training.factor != 1:
-            loss *= self._in_training.factor
-        return loss if isinstance(sums.extra, tuple) else loss + sums.extra
 
     def test_step(self, data):
         batch = Batch.of(data)

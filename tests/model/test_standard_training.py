@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_step import BATCHES, PAD, VOCAB, dataset, saves_files, small_model
+from test_train_step import BATCHES, PAD, VOCAB, dataset, saves_files, small_model
 
 from keras_transformer.batches.ids import IdPairs, Sequences
 from keras_transformer.batches.token_batches import TokenBatches
