@@ -96,18 +96,6 @@ class CleaningReport:
             num_replaced_utf8=self.num_replaced_utf8 + other.num_replaced_utf8,
         )
 
-    def with_dropped(self, reason, number):
-        """Returns the report after `number` pairs of those kept are dropped, too.
-
-        Duplicates are found where blocks come together, in order, after each block has its report.
-        """
-        if reason not in REASONS or not 0 <= number <= self.num_kept:
-            raise ValueError(
-                f"`reason` must be one of {list(REASONS)} and `number` at most the {self.num_kept} "
-                f"pairs kept. Received: reason={reason!r}, number={number}"
-            )
-        return dataclasses.replace(self, dropped=self.dropped | {reason: self.dropped[reason] + number})
-
     def to_dict(self):
         """Returns the counts as a dict for JSON."""
         return {

@@ -230,22 +230,6 @@ def decode_blocks(blocks, name, *, on_bad_utf8="refuse"):
     return pairs
 
 
-def read_parallel(source_path, target_path, *, on_bad_utf8="refuse"):
-    """Reads two files of which line i of one translates line i of the other.
-
-    Blank lines at the end are ignored where both files have them. Blank lines within
-    stay (a test set keeps its numbering); `drop_empty` removes them.
-
-    Returns:
-        `Pairs`, both sides equally long.
-
-    Raises:
-        DataError: as `make_blocks`, or a line is not UTF-8.
-    """
-    files = [FilePair(pathlib.Path(source_path), pathlib.Path(target_path))]
-    return decode_blocks(make_blocks(files), f"{source_path}, {target_path}", on_bad_utf8=on_bad_utf8)
-
-
 def _without_blank_tail(file, num_pairs):
     held = [], []  # blank pairs: a tail, until text follows
     num_lines, has_text = 0, False

@@ -3,7 +3,7 @@
 `wmt14_translate/de-en`, or any other whose features are one text a language. A set that
 is not on this machine is downloaded and prepared by TensorFlow Datasets itself, which
 checks sums and shows a prepared set only when it is complete; what is added here is
-time limits, three attempts, and one line that says what to do by hand.
+three attempts, and one line that says what to do by hand.
 """
 
 import contextlib
@@ -19,7 +19,6 @@ from keras_transformer.text.parallel import Block
 
 ATTEMPTS = 3
 WAIT_SECONDS = (2, 10)  # before the second and third attempt
-TIMEOUT_SECONDS = (20, 60)  # to connect, and for the next bytes to come
 
 _NAME = re.compile(
     r"(?P<name>[a-z]\w*)(/(?P<config>[\w.-]*[A-Za-z][\w.-]*))?([:/](?P<version>\d+\.\d+\.\d+))?"
@@ -233,10 +232,9 @@ def _prepare(builder, dataset, manual_dir):
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(WAIT_SECONDS[attempt - 1])
-        asked = []  # addresses, in the order in which they were asked for
         try:
             # The library prints its progress; standard output is for results.
-            with _time_limits(requests, asked), contextlib.redirect_stdout(sys.stderr):
+            with contextlib.redirect_stdout(sys.stderr):
                 builder.download_and_prepare(download_config=settings)
             return
         except (
@@ -245,75 +243,30 @@ def _prepare(builder, dataset, manual_dir):
             tfds.core.download.download_manager.NonMatchingChecksumError,
         ) as error:
             failure = error
-            if not asked:
-                break  # a file is at fault, not the network
+            if str(manual_dir) in str(error):
+                reason = f"{_one_line(error)} ({type(error).__name__})"
+                raise DataError(
+                    f"{dataset}: {reason}. Replace that file and run the same command again"
+                ) from error
         except (AssertionError, ImportError, OSError, ValueError) as error:
             raise DataError(f"{dataset}: cannot be prepared: {_one_line(error)}") from error
-    raise DataError(_advice(builder, dataset, manual_dir, asked, failure)) from failure
+    raise DataError(_advice(dataset, manual_dir, failure)) from failure
 
 
-@contextlib.contextmanager
-def _time_limits(requests, asked):
-    """Lets every request be made once and within limits; collects its address.
-
-    TensorFlow Datasets waits for ever for a server that accepts and then says nothing,
-    and waits minutes for one that refuses. It offers no setting for either.
-    """
-    send = requests.adapters.HTTPAdapter.send
-
-    def limited(adapter, request, stream=False, timeout=None, **more):
-        asked.append(request.url)
-        adapter.max_retries = adapter.max_retries.new(total=0)
-        return send(adapter, request, stream=stream, timeout=timeout or TIMEOUT_SECONDS, **more)
-
-    requests.adapters.HTTPAdapter.send = limited
-    try:
-        yield
-    finally:
-        requests.adapters.HTTPAdapter.send = send
-
-
-def _advice(builder, dataset, manual_dir, asked, failure):
-    reason = f"{_one_line(failure)} ({type(failure).__name__})"
-    if not asked:
-        return f"{dataset}: {reason}. Replace that file and run the same command again"
+def _advice(dataset, manual_dir, failure):
     request = getattr(failure, "request", None)
     said = re.search(r"https?://[^\s,]*[^\s,.]", str(failure))
-    url = request.url if request is not None else said[0] if said else asked[-1]
-    names = {url: info.filename for url, info in _url_infos(builder).items() if info.filename}
-    files = [
-        f"{address} as {names[address]}"
-        for address in dict.fromkeys([url, *_addresses(builder)])
-        if address in names
-    ]
+    url = request.url if request is not None else said[0] if said else None
     by_hand = (
-        f"Or get these files by any means, put them into {manual_dir} and run it again: {', '.join(files)}"
-        if files
-        else "No file that was got by hand can take its place"
+        f" Or get that file by any means, put it into {manual_dir} as {url.rpartition('/')[2]}, and run it "
+        "again"
+        if url
+        else ""
     )
     return (
-        f"{dataset}: download of {url} failed {ATTEMPTS} times: {reason}. "
-        f"Run the same command again later; what is complete is kept. {by_hand}"
+        f"{dataset}: download of {url or 'a file'} failed {ATTEMPTS} times: {_one_line(failure)} "
+        f"({type(failure).__name__}). Run the same command again later; what is complete is kept.{by_hand}"
     )
-
-
-def _url_infos(builder):
-    checksums = importlib.import_module("tensorflow_datasets.core.download.checksums")
-    return {**checksums.get_all_url_infos(), **(builder.url_infos or {})}
-
-
-def _addresses(builder):
-    """Returns the addresses of all files of a WMT set; of other sets, none."""
-    wmt = importlib.import_module("tensorflow_datasets.translate.wmt")
-    if not isinstance(builder, wmt.WmtTranslate):
-        return []
-    language = builder.builder_config.language_pair[0]
-    return [
-        address
-        for names in builder.subsets.values()
-        for name in names
-        for address in wmt.DATASET_MAP[name].get_url(language)
-    ]
 
 
 def _line(text):

@@ -40,17 +40,6 @@ def test_parts_add_up():
     assert both.num_kept == 9
 
 
-def test_later_drops():
-    before = report(10, empty=1)
-    after = before.with_dropped("duplicate", 3).with_dropped("duplicate", 2)
-    assert after == report(10, empty=1, duplicate=5)
-    assert before == report(10, empty=1)
-    assert after.with_dropped("long", 4).num_kept == 0
-    for reason, number in (("long", 5), ("long", -1), ("longer", 1)):
-        with pytest.raises(ValueError, match=f"at most the 4 pairs.*reason='{reason}', number={number}"):
-            after.with_dropped(reason, number)
-
-
 def test_json_round_trip():
     original = report(10, empty=1, duplicate=2, num_identical=3, num_replaced_utf8=4)
     held = json.loads(json.dumps(original.to_dict()))

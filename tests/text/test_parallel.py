@@ -13,8 +13,8 @@ from keras_transformer.text.parallel import (
     FilePair,
     TabSeparatedFile,
     decode_block,
+    decode_blocks,
     make_blocks,
-    read_parallel,
 )
 
 
@@ -22,6 +22,10 @@ def write(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content)
     return path
+
+
+def read_parallel(source_path, target_path, **settings):
+    return decode_blocks(make_blocks([FilePair(source_path, target_path)]), "both", **settings)
 
 
 # name: (source, target, pairs)
