@@ -4,19 +4,16 @@
 German), `wmt14/full` what was translated (3,003); papers mean either by "newstest2014".
 """
 
-import contextlib
 import difflib
-import hashlib
 import http.client
 import logging
 import os
 import pathlib
 import tarfile
-import zipfile
 from typing import NamedTuple
 
 from sacrebleu.dataset import DATASETS
-from sacrebleu.utils import SACREBLEU_DIR
+from sacrebleu.utils import SACREBLEU_DIR, extract_tarball, get_md5sum
 
 from keras_transformer.text.lines import read_lines
 
@@ -73,26 +70,35 @@ def load_standard_set(name, source, target):
     dataset = DATASETS[name]
     if pair not in dataset.langpairs:
         raise ValueError(f"test set {name} has no direction {pair}. It has: {', '.join(dataset.langpairs)}")
-    archives = _archives(dataset)
     folder = pathlib.Path(SACREBLEU_DIR, name)
-    for archive in archives:
-        _check_and_unpack(archive, folder / "raw")
+    archives = {
+        url: (folder / "raw" / f"{name.replace('/', '_')}.{os.path.basename(url)}", md5)
+        for url, md5 in zip(dataset.data, dataset.md5 or [None] * len(dataset.data), strict=True)
+    }
+    logger = logging.getLogger("sacrebleu")
     try:
-        with _quiet_sacrebleu():
-            files = [dataset.get_source_file(pair), *dataset.get_reference_files(pair)]
+        logger.disabled = True  # what it logs, in several lines, is said in the one line of the exception
+        for url, (path, md5) in archives.items():
+            if path.exists():  # sacreBLEU neither checks nor unpacks what it did not download itself
+                if not _is_whole(path, md5):
+                    raise ValueError(f"{path}: is not {url}: its MD5 is not {md5}. Remove it and run again")
+                extract_tarball(str(path), str(path.parent))
+        files = [dataset.get_source_file(pair), *dataset.get_reference_files(pair)]
     except (OSError, http.client.HTTPException, tarfile.TarError, EOFError, SystemExit) as error:
-        missing = [archive for archive in archives if not archive.is_whole()]
-        for archive in missing:
-            archive.path.unlink(missing_ok=True)  # sacreBLEU would take it for whole next time
+        missing = {url: path for url, (path, md5) in archives.items() if not _is_whole(path, md5)}
+        for path in missing.values():
+            path.unlink(missing_ok=True)  # sacreBLEU would take it for whole next time
         if not missing:
             raise ValueError(
                 f"test set {name} {pair}: its files in {folder} are damaged ({_reason(error)}). "
                 "Remove that folder and run again"
             ) from error
-        files = " and ".join(f"{archive.url} as {archive.path}" for archive in missing)
+        files = " and ".join(f"{url} as {path}" for url, path in missing.items())
         raise ValueError(
             f"test set {name} {pair} cannot be downloaded ({_reason(error)}). Put {files}, and run again"
         ) from error
+    finally:
+        logger.disabled = False
     lines, *references = map(read_lines, files)
     expected = _LINES.get(tuple(sorted((source, target))), {}).get(name, len(lines))
     counts = [len(lines), *map(len, references)]
@@ -115,60 +121,8 @@ def sets_with_lines(number, pair):
     return [name for name, lines in known.items() if lines == number]
 
 
-class _Archive(NamedTuple):
-    """A file that a test set is made of."""
-
-    url: str
-    path: pathlib.Path  # where sacreBLEU looks for it
-    md5: str | None
-
-    def is_whole(self):
-        if not self.path.exists():
-            return False
-        data = self.path.read_bytes()
-        # MD5 because sacreBLEU lists no other.
-        return bool(data) and self.md5 in (None, hashlib.md5(data, usedforsecurity=False).hexdigest())
-
-
-def _archives(dataset):
-    folder = pathlib.Path(SACREBLEU_DIR, dataset.name, "raw")
-    sums = dataset.md5 or [None] * len(dataset.data)
-    return [
-        _Archive(url, folder / f"{dataset.name.replace('/', '_')}.{os.path.basename(url)}", md5)
-        for url, md5 in zip(dataset.data, sums, strict=True)
-    ]
-
-
-def _check_and_unpack(archive, folder):
-    """SacreBLEU neither checks nor unpacks an archive that it did not download itself."""
-    if not archive.path.exists():
-        return
-    if not archive.is_whole():
-        raise ValueError(
-            f"{archive.path}: is not {archive.url}: its MD5 is not {archive.md5}. Remove it and run again"
-        )
-    unpacked = archive.path.with_name(archive.path.name + ".unpacked")
-    if unpacked.exists():
-        return
-    if archive.path.name.endswith((".tgz", ".tar.gz")):
-        with tarfile.open(archive.path) as tar:
-            tar.extractall(folder, filter="data")
-    elif archive.path.name.endswith(".zip"):
-        with zipfile.ZipFile(archive.path) as archive_zip:
-            archive_zip.extractall(folder)
-    unpacked.touch()
-
-
-@contextlib.contextmanager
-def _quiet_sacrebleu():
-    """What it logs, in several lines, is said in the one line of the exception."""
-    logger = logging.getLogger("sacrebleu")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+def _is_whole(path, md5):
+    return path.exists() and path.stat().st_size > 0 and md5 in (None, get_md5sum(str(path)))
 
 
 def _reason(error):

@@ -2,9 +2,17 @@
 
 import pytest
 
-from keras_transformer.evaluation.processed_text import find_signs, looks_tokenized
+from keras_transformer.evaluation.report import NamedLines, _looks_tokenized, compare
 
 RAW = ["Der Hund, so scheint es, läuft.", "„Ja“ – nein; 3.5 % von A & B!", "Vor- und Nachteile: a -b", ""]
+
+
+def warnings_of(lines, caplog):
+    """Warnings about a text of 120 lines that begins with these."""
+    caplog.clear()
+    raw = RAW * 30
+    compare([NamedLines("out.de", raw)], [NamedLines("ref.de", [*lines, *raw][: len(raw)])], ter=False)
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("ref.de")]
 
 
 @pytest.mark.parametrize(
@@ -23,25 +31,23 @@ RAW = ["Der Hund, so scheint es, läuft.", "„Ja“ – nein; 3.5 % von A & B!"
         ("A &amp; B", "escaped", "&amp;"),
     ],
 )
-def test_each_sign_is_found_with_its_first_line(line, kind, mark):
-    (sign,) = find_signs([*RAW, line, line])
-    assert (sign.kind, sign.mark, sign.num_lines, sign.first_line) == (kind, mark, 2, 5)
-    assert sign.remedy
+def test_each_sign_is_found_with_its_first_line(line, kind, mark, caplog):
+    (found,) = warnings_of([*RAW, line, line], caplog)
+    assert found.startswith(f"ref.de: 2 of 120 lines look {kind} ({mark!r}, first on line 5): ")
 
 
-def test_raw_text_shows_none():
-    assert find_signs(RAW) == []
-    assert find_signs(["Mail an a@@b.de, ja.", "x .5", "AT&T; &c.", "bis 3.", ".", "…"]) == []
-    assert find_signs([]) == []
+def test_raw_text_shows_none(caplog):
+    assert warnings_of([], caplog) == []
+    assert warnings_of(["Mail an a@@b.de, ja.", "x .5", "AT&T; &c.", "bis 3.", ".", "…"], caplog) == []
 
 
-def test_a_stray_mark_is_no_sign():
-    assert find_signs(["so , so"] + ["so, so"] * 100) == []
-    assert len(find_signs(["so , so"] + ["so, so"] * 99)) == 1
+def test_a_stray_mark_is_no_sign(caplog):
+    assert warnings_of(["so , so"], caplog) == []
+    assert len(warnings_of(["so , so"] * 2, caplog)) == 1
 
 
 def test_tokenised_is_what_half_of_the_lines_show():
-    assert looks_tokenized(["so , so", "so"])
-    assert not looks_tokenized(["so , so", "so", "so"])
-    assert not looks_tokenized(RAW)
-    assert not looks_tokenized([])
+    assert _looks_tokenized(["so , so", "so"])
+    assert not _looks_tokenized(["so , so", "so", "so"])
+    assert not _looks_tokenized(RAW)
+    assert not _looks_tokenized([])

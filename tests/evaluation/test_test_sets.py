@@ -70,6 +70,7 @@ def test_a_set_with_two_references_has_both(folder):
     assert load_standard_set("wmt20/tworefs", "en", "de").references == [["x", "y"], ["u", "v"]]
 
 
+@pytest.mark.filterwarnings("ignore:Python 3.14:DeprecationWarning")  # of sacreBLEU's unpacking
 def test_an_archive_put_there_by_hand_is_checked_and_unpacked(folder, monkeypatch):
     path = folder / "wmt14/full/raw/wmt14_full.test-full.tgz"
     source, target = [f"line {i}" for i in range(3003)], [f"Zeile  {i} " for i in range(3003)]
