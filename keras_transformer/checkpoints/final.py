@@ -77,7 +77,7 @@ def deliver(run, model, placement, measure):
     step = int(model.optimizer.iterations.numpy())
     if placement.gather(int(run.writes and _is_delivered(run, step)))[0]:
         return
-    chosen = run.average_at_end() if run.writes else None
+    chosen = run.averages.at_end() if run.writes else None
     if placement.gather(len(chosen.steps) if chosen else 0)[0]:
         # The chief has written what the others read.
         run.load_weights(model, "averaged")

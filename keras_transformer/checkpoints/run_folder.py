@@ -27,7 +27,8 @@ import pathlib
 import sys
 
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.checkpoints.averaging import BestWeights, choose_states
+from keras_transformer.checkpoints.averages import Averages
+from keras_transformer.checkpoints.averaging import BestWeights
 from keras_transformer.checkpoints.history import HISTORY, History
 from keras_transformer.checkpoints.named_weights import NamedWeights
 from keras_transformer.checkpoints.new_folder import CONFIG, LOCK, check_unused, unfinished
@@ -66,6 +67,7 @@ class RunFolder:
         path: `pathlib.Path`.
         config: `Config` of the run.
         writes: as given.
+        averages: `Averages`.
 
     Raises:
         ValueError: no such folder, or it holds no run.
@@ -76,6 +78,7 @@ class RunFolder:
         self.writes = writes
         self._told = set()
         self._named = NamedWeights(self)
+        self.averages = Averages(self)
         self._history = History(self.path / HISTORY, writes=writes, tell=self._tell_once)
         file = self.path / CONFIG
         try:
@@ -252,107 +255,9 @@ class RunFolder:
         """Returns the `BestWeights` of a model in training."""
         return BestWeights(self, model)
 
-    def choose_states(self, last, **options):
-        """Returns the `Chosen` states of an average of the newest ones.
-
-        Args:
-            last: number of newest checkpoints.
-            **options: `warmed_up` and `forced`, as `averaging.choose_states` takes them.
-        """
-        from keras_transformer.checkpoints.training_state import listed_steps, scheduled_steps
-
-        folder, training = self.path / "checkpoints", self.config.training
-        return choose_states(
-            tensor_files.steps_in(folder),
-            scheduled_steps(folder, training.checkpoint_every_steps),
-            last,
-            training,
-            listed=listed_steps(folder),
-            **options,
-        )
-
-    def average_at_end(self):
-        """Writes the mean that training makes at its end, as `last-N` of `training.average_last`.
-
-        It is of states that were saved on schedule, at the end of the warm-up or later. Where
-        there is none, an earlier mean of this name is removed. Damaged states are left out.
-
-        Returns:
-            `Chosen`; its `missing` names damaged states, too.
-
-        Raises:
-            ValueError: all of them are damaged.
-            StorageError: there is no room.
-        """
-        from keras_transformer.checkpoints.averaging import write_average
-
-        last = self.config.training.average_last
-        chosen, target = self.choose_states(last, warmed_up=True), self.path / "averaged" / f"last-{last}"
-        if not chosen.steps:
-            with tensor_files.storing(target):
-                tensor_files.delete(target)
-            return chosen
-        prefixes, damaged = [self.path / "checkpoints" / f"step-{step}" for step in chosen.steps], []
-        with _put_back():
-            write_average(prefixes, target, damaged=damaged)
-        lost = [step for step, prefix in zip(chosen.steps, prefixes, strict=True) if prefix in damaged]
-        return chosen._replace(
-            steps=[step for step in chosen.steps if step not in lost], missing=sorted(chosen.missing + lost)
-        )
-
-    def average(self, *, last=None, best=None, forced=False):
-        """Writes the mean of several checkpoints' weights, as `last-N` or `best-K`.
-
-        The state of before the first step is never part of it.
-
-        Args:
-            last: number of newest checkpoints.
-            best: number of best validations; one of both is given.
-            forced: takes also those of the newest checkpoints that were not saved on schedule.
-
-        Returns:
-            list of int, the steps averaged, ascending; fewer than asked for where there are
-            not so many.
-
-        Raises:
-            ValueError: there is nothing to average, or a checkpoint is damaged.
-            StorageError: there is no room.
-        """
-        folder, steps = self.steps_to_average(last=last, best=best, forced=forced)
-        if self.writes:
-            from keras_transformer.checkpoints.averaging import write_average
-
-            name = f"best-{best}" if last is None else f"last-{last}"
-            with _put_back():
-                write_average([folder / f"step-{step}" for step in steps], self.path / "averaged" / name)
-        return steps
-
-    def steps_to_average(self, *, last=None, best=None, forced=False):
-        """Returns (folder, steps) of the checkpoints that `average` takes; the arguments are the same.
-
-        Raises:
-            ValueError: there is nothing to average.
-        """
-        if (last is None) == (best is None) or (best if last is None else last) < 1:
-            raise ValueError(
-                f"`last` or `best` must be given, at least 1. Received: last={last}, best={best}"
-            )
-        folder = self.path / ("checkpoints" if best is None else "best")
-        if best is None:
-            steps = [step for step in tensor_files.steps_in(folder) if step][-last:]
-            some = bool(steps)
-            if steps and not forced:  # only TensorFlow can read which were
-                steps = self.choose_states(last).steps
-            if some and not steps:
-                raise ValueError(
-                    f"{folder}: no checkpoint to average was saved on schedule. "
-                    "--off-schedule averages others"
-                )
-        else:
-            steps = sorted(self._named.best_steps()[:best])
-        if not steps:
-            raise ValueError(f"{folder}: no checkpoint to average")
-        return folder, steps
+    def average(self, **numbers):
+        """Writes an average; the arguments, the value and the errors are those of `Averages.make`."""
+        return self.averages.make(**numbers)
 
     def append_history(self, record):
         """Adds one line of JSON to `history.jsonl`.
@@ -427,14 +332,6 @@ class RunFolder:
         if text not in self._told:
             self._told.add(text)
             print(text, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _put_back():
-    try:
-        yield
-    except tensor_files.DamagedError as error:
-        raise tensor_files.DamagedError(f"{error}. Put it back from a copy, or average fewer") from error
 
 
 def _sums(tokenizers):

@@ -56,11 +56,13 @@ def main(argv=None):
 
     def work():
         (run,) = open_runs([args.run])
-        run.steps_to_average(last=args.last, best=args.best, forced=True)  # refused before a wait
+        run.averages.steps(last=args.last, best=args.best, forced=True)  # refused before a wait
         import_quietly()
         steps = run.average(last=args.last, best=args.best, forced=args.off_schedule)
         if args.last:
-            for note in notes(run, run.choose_states(args.last, forced=args.off_schedule), args.off_schedule):
+            for note in notes(
+                run, run.averages.choose(args.last, forced=args.off_schedule), args.off_schedule
+            ):
                 print(f"{programs.name('average')}: {note}", file=sys.stderr)
         name = f"last-{args.last}" if args.last else f"best-{args.best}"
         asked = args.last or args.best

@@ -222,7 +222,7 @@ def test_states_that_were_forced_are_averaged_only_when_asked_for(new_run):
     training.save(7)
     assert new_run.average(last=2) == [5, 7]
     assert_weights(new_run.load_model(weights="last-2"), mean_of(new_run, (5, 7)))
-    assert new_run.choose_states(2).forced == [6]
+    assert new_run.averages.choose(2).forced == [6]
     assert new_run.average(last=2, forced=True) == [6, 7]
     assert_weights(new_run.load_model(weights="last-2"), mean_of(new_run, (6, 7)))
 
@@ -271,7 +271,7 @@ def test_a_state_that_is_missing_is_named_with_what_the_mean_is_of(run):
     """In the list, and not on the disk; the interval of steps is not known."""
     for path in (run.path / "checkpoints").glob("step-9.*"):
         path.unlink()
-    chosen = run.choose_states(3)
+    chosen = run.averages.choose(3)
     assert (chosen.steps, chosen.missing) == ([6, 12], [9])
     assert missing_note("there", chosen) == "there: step-9 missing or damaged; the mean is of the steps 6, 12"
     assert missing_note("there", chosen._replace(missing=[])) is None
@@ -279,19 +279,19 @@ def test_a_state_that_is_missing_is_named_with_what_the_mean_is_of(run):
 
 def test_at_the_end_a_damaged_state_is_left_out_and_named(run):
     flip_a_byte(data_of(run, 9))
-    chosen = run.average_at_end()
+    chosen = run.averages.at_end()
     assert (chosen.steps, chosen.missing) == ([12], [9])
     assert_weights(run.load_model(weights="averaged"), weights_of_step(run, 12))
     flip_a_byte(data_of(run, 12))
     with pytest.raises(ValueError, match=r"step-12: damaged"):
-        run.average_at_end()
+        run.averages.at_end()
 
 
 def test_at_the_end_only_states_after_the_warm_up_are_averaged(run, config):
     run.config = replace(config, training=replace(config.training, warmup_steps=12))
-    assert run.average_at_end().steps == [12]
+    assert run.averages.at_end().steps == [12]
     run.config = replace(config, training=replace(config.training, warmup_steps=13))
-    assert run.average_at_end().steps == []
+    assert run.averages.at_end().steps == []
     assert "averaged" not in run.weights_names()  # an earlier mean of this name is none of this end
 
 
