@@ -87,6 +87,23 @@ def test_every_link_leads_somewhere(page):
             assert fragment in map(found.anchor, headings), link
 
 
+def definitions(path):
+    """Names of the classes, functions and methods (`Class.method`) of a Python file."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef))
+
+
+def test_every_stop_of_the_tour_is_a_class_or_function_of_its_file():
+    tour = TEXTS["docs/tour.md"]
+    stops = re.findall(r"\[`([\w.]+)`\]\(\.\./(keras_transformer/[\w/]+\.py)\)", tour)
+    assert len(stops) == len(found.links(tour)) >= 30
+    for name, path in stops:
+        assert name in definitions(ROOT / path), (name, path)
+
+
 def test_links_to_issues_say_where_they_lead():
     for text in TEXTS.values():
         for shown, repository, number in re.findall(
