@@ -34,6 +34,15 @@ def write_atomically(path, data):
         file.write(data)
 
 
+def to_disk(path):
+    """Waits until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 @contextlib.contextmanager
 def written_atomically(path):
     """Opens a binary file that gets its name when all of it is written, piece by piece.

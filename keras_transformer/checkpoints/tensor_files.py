@@ -20,7 +20,7 @@ import shutil
 import numpy as np
 
 from keras_transformer.checkpoints.errors import StorageError
-from keras_transformer.files import FULL, why_not_written, without_wildcards
+from keras_transformer.files import FULL, to_disk, why_not_written, without_wildcards
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -102,11 +102,11 @@ def write(tree, prefix, *, kept=""):
             tf.train.Checkpoint(**tree).write(str(temporary / prefix.name))
             written = sorted(temporary.glob(f"{prefix.name}.*"))
             for path in written:
-                _to_disk(path)
+                to_disk(path)
             delete(prefix)
             for path in written:  # the index is the last one in alphabetical order
                 os.replace(path, prefix.with_name(path.name))
-            _to_disk(prefix.parent)
+            to_disk(prefix.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -338,14 +338,6 @@ def _index(prefix):
 def _files(prefix):
     prefix = pathlib.Path(prefix)
     return [*prefix.parent.glob(f"{prefix.name}.data-*"), *prefix.parent.glob(f"{prefix.name}.index")]
-
-
-def _to_disk(path):
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _free(path):

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import dataclasses
 import difflib
 import os
 import pathlib
@@ -11,38 +12,13 @@ import sys
 from keras_transformer.cli.other_words import row_of
 from keras_transformer.cli.process import import_quietly
 from keras_transformer.config import programs
+from keras_transformer.config.sections import VOCABULARY, SearchConfig
 
 # What a vocabulary that is given has decided already.
-VOCABULARY_SETTINGS = (
-    "data.vocab_size",
-    "data.model_type",
-    "data.separate_vocabularies",
-    "data.normalization",
-    "data.split_digits",
-)
-
-_SEARCH_FLAGS = (
-    ("beam-size", int, "hypotheses kept; 1 is greedy (4)"),
-    ("alpha", float, "exponent of the length penalty (0.6)"),
-    ("length-penalty", str, "gnmt, ((5 + n) / 6)^alpha; average, n^alpha; or none (gnmt)"),
-    ("stop", str, "exact: when nothing better can follow; first: at beam-size ended ones (exact)"),
-    ("extra-length", int, "tokens that a translation may have more than its source, ... (50)"),
-    ("length-factor", float, "... times this ... (1)"),
-    ("max-length", int, "... and never more than these (1024)"),
-    ("min-length", int, "fewest tokens of a translation (0)"),
-    ("no-repeat-ngram", int, "no so many tokens in a row occur twice; 0 for no such rule (0)"),
-    ("n-best", int, "translations of each line (1)"),
-    ("temperature", float, "of --sampling (1)"),
-    ("top-k", int, "--sampling draws from so many tokens; 0 for all (0)"),
-    ("top-p", float, "--sampling draws from tokens that together have this probability (1)"),
-    ("seed", int, "of --sampling (1)"),
-    ("max-source-length", int, "longest source in tokens, end included (256)"),
-    ("long-lines", str, "longer ones: split at ends of sentences, or cut (split)"),
-    ("batch-tokens", int, "source tokens of a batch, padding included (2048)"),
-)
+VOCABULARY_SETTINGS = tuple(f"data.{name}" for name in VOCABULARY)
+# Names of the fields of `SearchConfig`: each is a flag.
+SEARCH_SETTINGS = tuple(field.name for field in dataclasses.fields(SearchConfig))
 _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "seed")
-# Names of the fields of `SearchConfig`.
-SEARCH_SETTINGS = (*(name.replace("-", "_") for name, _, _ in _SEARCH_FLAGS), "sampling")
 
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
@@ -157,8 +133,14 @@ def add_search_flags(parser, *, threads=True):
         threads: also adds `--threads`, for programs that search.
     """
     group = parser.add_argument_group("search", "what is not given is as the run has it")
-    for name, kind, text in _SEARCH_FLAGS:
-        group.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text)
+    for field in dataclasses.fields(SearchConfig):
+        flag = f"--{field.name.replace('_', '-')}"
+        text = re.sub('[`"]', "", field.metadata["meaning"]).replace("%", "%%")
+        if field.type is bool:
+            group.add_argument(flag, action="store_true", default=None, help=text)
+        else:
+            text = f"{text} (default: {field.default})"
+            group.add_argument(flag, type=field.type, metavar=field.type.__name__.upper(), help=text)
     if threads:
         group.add_argument(
             "--threads",
@@ -166,9 +148,6 @@ def add_search_flags(parser, *, threads=True):
             metavar="INT",
             help="batches that are searched at the same time, a CPU core for each (all cores; with a GPU, 1)",
         )
-    group.add_argument(
-        "--sampling", action="store_true", default=None, help="draws tokens at random in place of a search"
-    )
 
 
 def search_settings(args, run):

@@ -116,10 +116,10 @@ def require(config, name, holds, wanted):
         raise ValueError(f"`{name}` of {type(config).__name__} must be {wanted}. Received: {name}={value}")
 
 
-def unknown(what, name, known):
-    """Returns `what 'name'.` and the nearest known name, or all of them if none is near."""
+def unknown(what, name, known, *, otherwise=None):
+    """Returns `what 'name'.` and the nearest known name; if none is near, `otherwise` or all of them."""
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}"
+    hint = f"Did you mean {near[0]!r}?" if near else otherwise or f"Known: {', '.join(known)}"
     return f"{what} {name!r}. {hint}"
 
 

@@ -5,9 +5,9 @@ paper gives are used as they stand; what it leaves open is said beside the prese
 """
 
 import dataclasses
-import difflib
 from typing import NamedTuple
 
+from keras_transformer.config.fields import unknown
 from keras_transformer.config.settings import (
     Config,
     DataConfig,
@@ -273,9 +273,7 @@ def preset(name, **model_changes):
         ValueError: for an unknown name, with the nearest known one.
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, [*PRESETS, "auto"], n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join([*PRESETS, 'auto'])}"
-        raise ValueError(f"No preset {name!r}. {hint}")
+        raise ValueError(unknown("No preset", name, [*PRESETS, "auto"]))
     config = PRESETS[name]
     return dataclasses.replace(config, model=replace(config.model, **model_changes))
 

@@ -3,6 +3,8 @@
 from keras_transformer.config.fields import require, section, setting
 
 LENGTH_PENALTIES = ("gnmt", "average", "none")
+# Settings of `data` that a vocabulary has decided once it is there.
+VOCABULARY = ("model_type", "vocab_size", "separate_vocabularies", "normalization", "split_digits")
 
 
 @section("Where the sentences come from and how they become batches.")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from keras_transformer.config import programs
 from keras_transformer.export.model_card import CARD
-from keras_transformer.files import only_process, without_wildcards, write_text
+from keras_transformer.files import only_process, to_disk, without_wildcards, write_text
 from keras_transformer.tokenizers.base import import_tensorflow_text
 
 MANIFEST = "manifest.sha256"
@@ -72,7 +72,7 @@ def new_version(folders, version=None):
             yield NewVersion(version, partial)
             for folder, path in reversed(list(zip(folders, partial, strict=True))):
                 os.rename(path, folder / str(version))
-                _sync(folder)
+                to_disk(folder)
         except BaseException:
             for path in partial:
                 shutil.rmtree(path, ignore_errors=True)
@@ -133,21 +133,12 @@ def _foreign(folder):
     return None
 
 
-def _sync(folder):
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def write_manifest(folder):
     """Writes the sums of all files of a folder, after making sure that they are on the disk."""
     folder = pathlib.Path(folder)
     for path in folder.rglob("*"):
         if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            to_disk(path)
     lines = [f"{digest}  {name}\n" for name, digest in sorted(_sums(folder).items())]
     write_text(folder / MANIFEST, "".join(lines))
 

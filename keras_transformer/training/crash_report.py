@@ -11,7 +11,7 @@ import shutil
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.files import temporary_beside
+from keras_transformer.files import temporary_beside, to_disk
 from keras_transformer.model.schedule import TransformerSchedule
 
 RECORDS = 20
@@ -69,11 +69,11 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
     try:
         with (temporary / "batch.npz").open("wb") as file:
             np.savez(file, **arrays)
-            _to_disk(file)
         with (temporary / "report.json").open("w", encoding="utf-8") as file:
             json.dump(_plain(report), file, indent=2, allow_nan=False)
             file.write("\n")
-            _to_disk(file)
+        for path in temporary.iterdir():
+            to_disk(path)
         if folder.exists():
             shutil.rmtree(folder)
         os.rename(temporary, folder)
@@ -187,8 +187,3 @@ def _plain(value):
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
-
-
-def _to_disk(file):
-    file.flush()
-    os.fsync(file.fileno())

@@ -1,12 +1,13 @@
 """Continuing a run: which settings may change, and where reading goes on when its batches did."""
 
 import dataclasses
-import difflib
 import json
 import re
 
 from keras_transformer.batches.feeding import training_batches
 from keras_transformer.config import settings as configs
+from keras_transformer.config.fields import unknown
+from keras_transformer.config.sections import VOCABULARY
 from keras_transformer.config.settings import replace
 from keras_transformer.files import write_text
 
@@ -33,16 +34,7 @@ FREE = frozenset(
 )
 FREE_SECTIONS = ("devices.", "search.")
 # Weights of other shapes, or for other tokens, are another model's.
-FIXED = frozenset(
-    {
-        "data.vocab_size",
-        "data.vocab_texts",
-        "data.model_type",
-        "data.separate_vocabularies",
-        "data.normalization",
-        "data.split_digits",
-    }
-)
+FIXED = frozenset(f"data.{name}" for name in (*VOCABULARY, "vocab_texts"))
 
 
 def continue_with(run, config, *, sha256, allowed=()):
@@ -130,9 +122,8 @@ def check_names(allowed, config):
     ]
     for name in allowed:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else "Name it as in --set"
-            raise ValueError(f"--allow-config-change: no setting {name!r}. {hint}")
+            what = "--allow-config-change: no setting"
+            raise ValueError(unknown(what, name, known, otherwise="Name it as in --set"))
 
 
 def numbering(config, sha256):
