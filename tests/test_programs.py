@@ -588,7 +588,7 @@ def test_what_would_be_ignored_or_lost_is_refused(run, tmp_path, capsys, program
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-@pytest.mark.parametrize("program", ["translate", "score"])
+@pytest.mark.parametrize("program", ["translate", pytest.param("score", marks=pytest.mark.slow)])
 def test_a_full_disk_is_named_and_ends_with_3(run, tmp_path, program):
     file = tmp_path / "text"
     file.write_text("the dog\n")

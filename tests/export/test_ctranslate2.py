@@ -436,7 +436,7 @@ def folder(run, tmp_path_factory):
     return export_ctranslate2(run, tmp_path_factory.mktemp("out") / "exported", weights="last")
 
 
-@pytest.mark.parametrize("kind", ["separate", "wordpiece"])
+@pytest.mark.parametrize("kind", ["separate", pytest.param("wordpiece", marks=pytest.mark.slow)])
 def test_a_folder_translates_as_its_run_does(kind, tmp_path):
     run = make_run(tmp_path / "run", kind=kind)
     out = export_ctranslate2(run, tmp_path / "out", weights="last")

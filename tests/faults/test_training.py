@@ -552,7 +552,7 @@ def test_f28_the_disk_is_full(place):
     [
         ("a bit", change("checkpoints/step-6.data-*", flip)),
         pytest.param("cut", change("checkpoints/step-6.data-*", cut), marks=pytest.mark.slow),
-        ("no index", lose("checkpoints/step-6.index")),
+        pytest.param("no index", lose("checkpoints/step-6.index"), marks=pytest.mark.slow),
     ],
 )
 def test_f29_the_newest_checkpoint_is_damaged(what, make, place):
@@ -653,7 +653,9 @@ def test_f32_one_replica_that_is_not_finite(place):
     assert any(np.any(a[0] != b[0]) for a, b in zip(after[3], after[4], strict=True))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGUSR1, 143, marks=pytest.mark.slow)]
+)
 def test_f33_a_signal_in_training_saves_the_step(number, code, place):
     on_train_batch_end = steering.Guard.on_train_batch_end
 
@@ -681,7 +683,7 @@ def test_f33_a_signal_in_training_saves_the_step(number, code, place):
     [
         (opening, "load_training_data", False),  # while the data are read
         (LayerNormalization, "call", True),  # Keras changes an `Exception` of a layer
-        (Translator, "translate", True),
+        pytest.param(Translator, "translate", True, marks=pytest.mark.slow),
     ],
 )
 def test_f33_sigterm_outside_training(owner, name, makes_run, place):

@@ -35,8 +35,15 @@ def trained(recompute, *, in_graph=True, steps=3, **changes):
     return [weight.numpy() for weight in model.weights]
 
 
-@pytest.mark.parametrize("in_graph", [True, False])
-@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize(
+    ("norm_first", "in_graph"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=pytest.mark.slow),
+    ],
+)
 def test_steps_with_dropout_are_the_same(in_graph, norm_first):
     kept, recomputed = (trained(how, in_graph=in_graph, norm_first=norm_first) for how in (False, True))
     for one, other in zip(kept, recomputed, strict=True):

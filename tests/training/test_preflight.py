@@ -25,8 +25,15 @@ def make_batches():
     return TokenBatches(IdPairs(*sides), special=SpecialIds(), batch_tokens=640)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("device_tokens", [0, 80])
+@pytest.mark.parametrize(
+    ("replicas", "device_tokens"),
+    [
+        (1, 0),
+        (2, 80),
+        pytest.param(1, 80, marks=pytest.mark.slow),
+        pytest.param(2, 0, marks=pytest.mark.slow),
+    ],
+)
 def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
     config = tiny.config(model={"residual_dropout": 0.3})
     config = replace(config, devices=replace(config.devices, batch_tokens=device_tokens))

@@ -164,7 +164,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
         slow("adam", two_devices, 0),
         slow("adam", one_device, 4),
         ("adam", two_devices, 4),
-        ("clipped", two_devices, 4),
+        slow("clipped", two_devices, 4),
         slow("decayed", two_devices, 0),
     ],
 )

@@ -105,7 +105,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_cached_search_is_the_search_without_a_cache(kind, beam_size):
     model = make_model(3, **kind)
     config = SearchConfig(beam_size=beam_size, n_best=beam_size, extra_length=7)
