@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_transformer.translation import progress as translation_progress
-from keras_transformer.translation.progress import TranslationProgress
+from keras_transformer.cli import translate as translation_progress
+from keras_transformer.cli.translate import TranslationProgress
 from keras_transformer.translation.results import BLANK, NBest
 
 
