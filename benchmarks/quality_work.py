@@ -20,7 +20,7 @@ def prepare(args, out):
     import tensorflow as tf
 
     from keras_transformer import __version__
-    from keras_transformer.batches.feeding import training_batches
+    from keras_transformer.batches.dataset import training_batches
     from keras_transformer.batches.training_data import load_training_data
     from keras_transformer.config.presets import preset, with_vocab_size
     from keras_transformer.config.settings import override
@@ -34,7 +34,7 @@ def prepare(args, out):
     model, training = config.model, config.training
     refuse_what_the_peer_lacks(config)
     batches = training_batches(config.data, corpus, seed=args.seed)
-    plans = batches.plan(0)
+    plans = batches.planner.plan(0)
     source_tokens = int(batches.pairs.source.lengths.sum())
     target_tokens = int(batches.pairs.target.lengths.sum())
     positions = sum(plan.rows * (plan.source_len + plan.target_len) for plan in plans)

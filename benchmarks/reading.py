@@ -16,9 +16,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf  # noqa: E402
 
+from keras_transformer.batches.dataset import token_batches  # noqa: E402
+from keras_transformer.batches.planning import EpochPlanner  # noqa: E402
 from keras_transformer.batches.prepared import PreparedCorpus  # noqa: E402
-from keras_transformer.batches.token_batches import TokenBatches  # noqa: E402
-from keras_transformer.config.settings import SpecialIds  # noqa: E402
 
 
 def parse_args():
@@ -76,9 +76,9 @@ def main():
         f"{args.prepared}: {number:,} pairs, {tokens:,} target tokens; all files checked in {checked:.2f} s"
     )
     for budget in args.batch_tokens:
-        batches = TokenBatches(some, special=SpecialIds(), batch_tokens=budget)
-        batches.plan(0)  # its layout is chosen once a run
-        seconds = timed(lambda batches=batches: consume(batches.once()))
+        planner = EpochPlanner(*some.lengths, batch_tokens=budget)
+        planner.plan(0)  # its layout is chosen once a run
+        seconds = timed(lambda planner=planner: consume(token_batches(some, planner)))
         print(f"batches of {budget:,}: {tokens / seconds:14,.0f} target tokens/s", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         paths = write_records(some, number, pathlib.Path(folder))

@@ -23,8 +23,9 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from keras_transformer.batches.dataset import TokenBatches  # noqa: E402
 from keras_transformer.batches.ids import IdPairs, Sequences, flatten  # noqa: E402
-from keras_transformer.batches.token_batches import TokenBatches  # noqa: E402
+from keras_transformer.batches.planning import EpochPlanner  # noqa: E402
 from keras_transformer.config.presets import preset  # noqa: E402
 from keras_transformer.config.settings import SpecialIds, replace  # noqa: E402
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy  # noqa: E402
@@ -68,7 +69,8 @@ def make_batches(config):
         rows = [rng.integers(4, config.model.source_vocab_size, n).tolist() for n in lengths]
         sides.append(Sequences([flatten(rows, SpecialIds().eos)]))
         lengths = np.clip(lengths + rng.integers(-2, 3, num_pairs), 4, 40)
-    return TokenBatches(IdPairs(*sides), special=SpecialIds(), batch_tokens=config.data.batch_tokens)
+    pairs = IdPairs(*sides)
+    return TokenBatches(pairs, EpochPlanner(*pairs.lengths, batch_tokens=config.data.batch_tokens))
 
 
 class Contestant:
@@ -96,7 +98,9 @@ class Contestant:
                     jit_compile=False,
                 )
                 model.optimizer.build(model.trainable_variables)
-        dataset = Placement(strategy).distribute(batches, device_tokens, lambda portions: portions.forever())
+        dataset = Placement(strategy).distribute(
+            device_tokens, lambda share: batches.dataset(0, 20, share).repeat()
+        )
         if replicas == 1:
             dataset = dataset.prefetch(4)
         self._iterator = iter(dataset)

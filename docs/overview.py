@@ -37,7 +37,7 @@ def overview():
     steps = (
         (0.3, 23.2, "pairs of sentences", "prepare_wmt.py", GREEN),
         (26.5, 15.5, "a vocabulary", "inspect_vocabulary.py", GREEN),
-        (45, 12, "batches", "data_service.py", GREEN),
+        (45, 12, "batches", "", GREEN),
         (59.6, 21.5, "the Transformer", "train_wmt.py", BLUE),
         (83.9, 15.8, "a run folder", "average_checkpoints.py", BLUE),
     )

@@ -40,9 +40,9 @@ __all__, __getattr__, __dir__ = lazy_names(
         "batches": (
             "EpochPlanner",
             "PreparedCorpus",
-            "TokenBatches",
             "encode_pairs",
             "prepare",
+            "token_batches",
         ),
         "checkpoints": ("RunFolder",),
         "config": (

@@ -21,18 +21,19 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import (
+    EpochPlanner,
     LabelSmoothedCrossEntropy,
     Perplexity,
     Scorer,
     SubwordTokenizer,
     TokenAccuracy,
-    TokenBatches,
     Transformer,
     TransformerSchedule,
     Translator,
     encode_pairs,
     load_corpus,
     preset,
+    token_batches,
 )
 from keras_transformer.analysis.plots import fit_curves
 from keras_transformer.evaluation.bleu import corpus_scores
@@ -84,17 +85,15 @@ assert tokenizer.decode([ids]) == [corpus.train.source[0]]
 
 # %%
 BATCH_TOKENS = 512 if QUICK else 2048
-train = TokenBatches(
-    encode_pairs(*corpus.train, tokenizer), special=tokenizer.special, batch_tokens=BATCH_TOKENS
-)
-validation = TokenBatches(
-    encode_pairs(*corpus.validation, tokenizer), special=tokenizer.special, batch_tokens=BATCH_TOKENS
-)
-(source_ids, target_ids), labels = next(iter(validation.once()))
+pairs, unseen = (encode_pairs(*split, tokenizer) for split in (corpus.train, corpus.validation))
+planner = EpochPlanner(*pairs.lengths, batch_tokens=BATCH_TOKENS, seed=1)
+validation = token_batches(unseen, EpochPlanner(*unseen.lengths, batch_tokens=BATCH_TOKENS))
+(source_ids, target_ids), labels = next(iter(validation))
 print("source", source_ids.shape, " target", target_ids.shape, " labels", labels.shape)
 assert np.all(target_ids[:, 1:] == labels[:, :-1])
 assert np.all(target_ids[:, 0] == tokenizer.special.bos)
-print(f"{train.per_epoch:,} batches an epoch, {100 * train.planner.real_share():.1f} % of them real tokens")
+per_epoch = planner.num_batches(0)
+print(f"{per_epoch:,} batches an epoch, {100 * planner.real_share():.1f} % of them real tokens")
 
 # %% [markdown]
 # ## The learning rate
@@ -164,22 +163,21 @@ for source, translation in zip(sources, before, strict=True):
 # %% [markdown]
 # ## `fit`
 #
-# `train.forever()` is an endless `tf.data.Dataset`, so Keras is told how many steps make an epoch of its
-# own; at the end of each comes a validation. The order of the batches is made anew for each pass, so Keras
-# has nothing to shuffle.
+# `token_batches` makes a `tf.data.Dataset` of as many passes over the pairs as are wanted, each in an order
+# of its own, so Keras has nothing to shuffle. Keras is told how many steps make an epoch; at the end of each
+# comes a validation.
 
 # %%
 begin = time.monotonic()
 history = model.fit(
-    train.forever(),
+    token_batches(pairs, planner, epochs=STEPS // per_epoch + 2),
     steps_per_epoch=STEPS // EPOCHS,
     epochs=EPOCHS,
-    shuffle=False,
-    validation_data=validation.once(),
+    validation_data=validation,
     verbose=0,
 ).history
 minutes = (time.monotonic() - begin) / 60
-print(f"{STEPS:,} updates, {STEPS / train.per_epoch:.1f} passes over the pairs, {minutes:.1f} minutes\n")
+print(f"{STEPS:,} updates, {STEPS / per_epoch:.1f} passes over the pairs, {minutes:.1f} minutes\n")
 for name, values in history.items():
     print(f"{name:20} {values[0]:8.3f} -> {values[-1]:8.3f}")
 

@@ -206,7 +206,6 @@ REFUSED = {
         ("--init-from no/such", "no/such: not a run folder"),
         ("--init-from run --set training.init_weights=best", "no 'best' weights"),
         ("--new-vocabulary", "--init-from"),
-        ("--data-service host:1", "keras-transformer prepare"),
     ],
     "prepare": [
         ("no/such out --source en --target de", "no/such: no such folder"),

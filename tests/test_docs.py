@@ -64,7 +64,7 @@ def test_readme_shows_every_program():
 
 @pytest.mark.parametrize(("page", "program", "arguments"), CALLS)
 def test_every_command_is_one_that_its_program_takes(page, program, arguments):
-    module = importlib.import_module(program) if program == "data_service" else program_module(program)
+    module = program_module(program)
     args = module.parse_args(arguments)
     if program == "train" and "$" not in args.preset:
         override(PRESETS.get(args.preset, PRESETS["small"]), args.set)  # or `auto`
@@ -209,14 +209,40 @@ def test_the_whole_of_extending_runs(tmp_path, monkeypatch):
 def test_the_example_of_fit_runs(capsys):
     (example,) = found.blocks(TEXTS["README.md"], "python")
     assert example in TEXTS["docs/python.md"]
-    for longer, shorter in (
-        ("epochs=10", "epochs=1"),
-        ("steps_per_epoch=batches.per_epoch", "steps_per_epoch=3"),
-    ):
-        assert longer in example
-        example = example.replace(longer, shorter)
+    assert "planner, epochs=10)" in example
+    example = example.replace("planner, epochs=10)", "planner).take(3)")
     exec(compile(example, "README.md", "exec"), {"__name__": "readme"})
     assert capsys.readouterr().out.splitlines()[-1].startswith("[")
+
+
+def test_the_road_of_the_data_and_the_service_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    for split, number in (("train", 300), ("valid", 5)):
+        for language, word in (("en", "tree"), ("de", "Baum")):
+            text = "".join(f"{word} {i} {word * (i % 7)}\n" for i in range(number))
+            (tmp_path / "raw" / f"{split}.{language}").write_text(text)
+    road, service = found.blocks(TEXTS["docs/data.md"], "python")
+    for longer, shorter in (
+        ('kt.preset("demo")', 'override(kt.preset("demo"), ["data.dataset=raw", "data.vocab_size=290"])'),
+        ('prepare(config, "corpus")', 'prepare(config, "corpus", num_workers=1)'),
+        ("batch_tokens=25_000", "batch_tokens=2_000"),
+        ("start=137", "start=5"),
+    ):
+        assert longer in road
+        road = road.replace(longer, shorter)
+    names = {"override": override}
+    exec(compile(road, "data.md", "exec"), names)
+    here = [labels.tolist() for _, labels in names["dataset"].as_numpy_iterator()]
+    assert len(here) > 10
+    exec(compile(service, "data.md", "exec"), names)
+    there = [labels.tolist() for _, labels in names["dataset"].as_numpy_iterator()]
+    assert there == here  # of one worker, in order
+    kind = names["service"]
+    second = kind.WorkerServer(kind.WorkerConfig(names["dispatcher"].target.split("//")[1]))
+    there = [labels.tolist() for _, labels in names["dataset"].as_numpy_iterator()]
+    assert sorted(there) == sorted(here)
+    del second
 
 
 def test_the_overview_is_drawn_of_what_there_is(monkeypatch):
@@ -228,7 +254,7 @@ def test_the_overview_is_drawn_of_what_there_is(monkeypatch):
     texts = [text for text in axes.texts if text.get_text()]
     named = {text.get_text() for text in texts if text.get_text().endswith(".py")}
     assert set(DOORS.values()) - named == {"translate_ctranslate2.py"}
-    assert named <= {*DOORS.values(), "data_service.py"}
+    assert named <= set(DOORS.values())
     boxes = [text.get_window_extent() for text in texts]
     for number, box in enumerate(boxes):
         assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1, texts[number]

@@ -17,6 +17,9 @@ class Sequences:
 
     Attributes:
         arrays: list of the arrays of ids.
+        first: int64 NumPy array, shape `(num_arrays + 1,)`: array j holds the sequences from number
+            `first[j]` to `first[j + 1] - 1`.
+        starts: int64 NumPy array, shape `(num_sequences,)`: where in its array a sequence begins.
         lengths: int32 NumPy array, shape `(num_sequences,)`, in tokens.
     """
 
@@ -31,8 +34,8 @@ class Sequences:
     def _take(self, arrays, starts, lengths, counts):
         self.arrays = arrays
         self.lengths = lengths
-        self._starts = starts
-        self._first = np.concatenate([[0], np.cumsum(counts)])
+        self.starts = starts
+        self.first = np.concatenate([[0], np.cumsum(counts)])
 
     def __len__(self):
         """Number of sequences."""
@@ -40,48 +43,15 @@ class Sequences:
 
     def __getitem__(self, number):
         """Returns one sequence, an integer NumPy array of shape `(length,)`."""
-        array, start = self.places(np.array([number]))
-        return self.arrays[array[0]][start[0] : start[0] + self.lengths[number]]
-
-    def places(self, indices):
-        """Tells where sequences stand.
-
-        Args:
-            indices: int NumPy array, shape `(number,)`.
-
-        Returns:
-            two int64 NumPy arrays, shape `(number,)`: which of `arrays`, and where in it.
-        """
-        return np.searchsorted(self._first, indices, side="right") - 1, self._starts[indices]
-
-    def padded(self, indices, rows, length, pad_id):
-        """Gathers sequences into one array.
-
-        Args:
-            indices: int NumPy array, at most `rows` numbers of sequences.
-            rows: number of rows.
-            length: number of columns, at least that of the longest of the sequences.
-            pad_id: fills the rest.
-
-        Returns:
-            int32 NumPy array, shape `(rows, length)`.
-        """
-        padded = np.full((rows, length), pad_id, np.int32)
-        arrays, starts = self.places(indices)
-        for number in np.unique(arrays):
-            here = np.flatnonzero(arrays == number)
-            lengths = self.lengths[indices[here]]
-            # Position in its row of every token of these sequences, one row after the other.
-            columns = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            tokens = np.repeat(starts[here], lengths) + columns
-            padded[np.repeat(here, lengths), columns] = self.arrays[number][tokens]
-        return padded
+        array = np.searchsorted(self.first, number, side="right") - 1
+        start = self.starts[number]
+        return self.arrays[array][start : start + self.lengths[number]]
 
     def select(self, keep):
         """Returns the sequences of a mask, bool, shape `(num_sequences,)`, without a copy of ids."""
         selected = Sequences.__new__(Sequences)
-        counts = np.diff(np.concatenate([[0], np.cumsum(keep)])[self._first])
-        selected._take(self.arrays, self._starts[keep], self.lengths[keep], counts)
+        counts = np.diff(np.concatenate([[0], np.cumsum(keep)])[self.first])
+        selected._take(self.arrays, self.starts[keep], self.lengths[keep], counts)
         return selected
 
 
@@ -100,6 +70,11 @@ class IdPairs(NamedTuple):
     def num_pairs(self):
         """Number of pairs."""
         return len(self.source)
+
+    @property
+    def lengths(self):
+        """Source and target lengths, int32 NumPy arrays of shape `(num_pairs,)`."""
+        return self.source.lengths, self.target.lengths
 
 
 class FilteredIds(NamedTuple):

@@ -4,8 +4,8 @@ Pairs of one source and one target length form a cell. The cells are walked in s
 order: in bands of one side's length, up and down the other side's in turn, so that
 neighbours differ little on both sides. A dynamic program cuts that walk into batches so
 that the fewest positions are padding; where a shape must be one of a few (XLA,
-accelerators), into that many regions first. All this needs only the counts of the cells.
-Random numbers decide which pair of a cell goes where, and the order of the batches.
+accelerators), into that many regions first (`cutting`). All this needs only the counts of the
+cells. Random numbers decide which pair of a cell goes where, and the order of the batches.
 """
 
 import functools
@@ -14,18 +14,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROWS_MULTIPLE = 8
+from keras_transformer.batches.cutting import (
+    ROWS_MULTIPLE,
+    Region,
+    cut_into_batches,
+    cut_into_regions,
+    serpentine,
+)
+
 PADDINGS = ("longest", "fixed")
 
-# A batch costs as much as this share of its budget in positions: without it, the least
-# padding is that of many small batches.
-_BATCH_COST = 0.2
 # Epochs take turns: how the walk bends decides which lengths share a batch.
 _NUM_WALKS = 8
 _PHASES = (0.5, 0.25, 0.67, 0.33)
 _NUM_BANDS = (3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 26, 32)
-_PARTS = 16  # a batch is cut to about a 16th of its budget
-_PIECES = 400  # a walk is cut into regions at one of so many places
 
 
 class BatchPlan(NamedTuple):
@@ -33,11 +35,10 @@ class BatchPlan(NamedTuple):
 
     Attributes:
         indices: int64 NumPy array of pair numbers.
-        rows: number of rows, at least as many as there are pairs in `own`.
+        rows: number of rows, at least as many as there are pairs.
         source_len: padded source length, in tokens.
         target_len: padded target length, in tokens.
         key: (seed, epoch, number within the epoch) for what is drawn within the batch.
-        part: (number, of how many): which of its pairs are wanted; (0, 1) is all of them.
     """
 
     indices: np.ndarray
@@ -45,13 +46,6 @@ class BatchPlan(NamedTuple):
     source_len: int
     target_len: int
     key: tuple = ()
-    part: tuple = (0, 1)
-
-    @property
-    def own(self):
-        """int64 NumPy array, the pair numbers of the part: every so many-th."""
-        number, count = self.part
-        return self.indices[number::count]
 
     @property
     def shape(self):
@@ -59,29 +53,12 @@ class BatchPlan(NamedTuple):
         return self[1:4]
 
 
-class _Region(NamedTuple):
-    """So many pairs of the walk, in batches of one shape."""
-
-    num_pairs: int
-    rows: int
-    source_len: int
-    target_len: int
-
-    @property
-    def num_batches(self):
-        return -(-self.num_pairs // self.rows)
-
-    @property
-    def num_positions(self):
-        return self.num_batches * self.rows * (self.source_len + self.target_len)
-
-
 class _Layout(NamedTuple):
     """The shapes of an epoch: whole batches within cells, then the regions of the walk."""
 
     counts: np.ndarray  # pairs of each cell
     rank: np.ndarray  # of each cell in the walk
-    whole: list  # of (cell, _Region), pairs of one cell that fill batches by themselves
+    whole: list  # of (cell, Region), pairs of one cell that fill batches by themselves
     regions: list
 
     @property
@@ -98,6 +75,17 @@ class _Layout(NamedTuple):
 
 class EpochPlanner:
     """Chooses the batches of every epoch.
+
+    Of ten pairs, the two long ones share a batch, the eight short ones another; a batch has a multiple of
+    8 rows, and none of more than 80 padded tokens a side:
+
+    >>> source = np.array([2, 3, 9, 2, 3, 2, 3, 8, 2, 3])
+    >>> target = np.array([3, 3, 8, 2, 3, 3, 2, 9, 3, 2])
+    >>> planner = EpochPlanner(source, target, batch_tokens=80, seed=1)
+    >>> for plan in planner.plan(0):
+    ...     print(plan.indices, "padded to", plan.shape)
+    [7 2] padded to (8, 9, 9)
+    [8 0 5 3 9 6 4 1] padded to (8, 3, 3)
 
     Args:
         source_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
@@ -208,6 +196,17 @@ class EpochPlanner:
         """Returns the number of batches of an epoch, without making them."""
         return self._layout_of(epoch).num_batches
 
+    def plans(self, start=0, epochs=1):
+        """Returns the `BatchPlan`s of the stream of all epochs, from one batch to the end of an epoch.
+
+        Args:
+            start: number of the first batch, counted from the first batch of epoch 0.
+            epochs: number of epochs; the first of them is the one that `start` is in.
+        """
+        first, skipped = self.locate(start)
+        plans = itertools.chain.from_iterable(self.plan(first + number) for number in range(epochs))
+        return list(itertools.islice(plans, skipped, None))
+
     def locate(self, start):
         """Returns (epoch, batch within it) of batch `start` of the whole stream."""
         first = 0
@@ -237,7 +236,7 @@ class EpochPlanner:
         capacity = budget // longest // ROWS_MULTIPLE * ROWS_MULTIPLE
         num_whole = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
         whole = [
-            (cell, _Region(*map(int, (num * capacity[cell], capacity[cell], source[cell], target[cell]))))
+            (cell, Region(*map(int, (num * capacity[cell], capacity[cell], source[cell], target[cell]))))
             for cell, num in enumerate(num_whole)
             if num
         ]
@@ -245,13 +244,13 @@ class EpochPlanner:
         sides = ((source, target), (target, source))
         if self._max_shapes:
             walks = [(*side, bands, 0.5) for side in sides for bands in range(1, 8)]
-            cut = functools.partial(_cut_into_regions, max_regions=self._max_shapes)
+            cut = functools.partial(cut_into_regions, max_regions=self._max_shapes)
         else:
             walks = [(*sides[walk % 2], bands, _PHASES[walk // 2]) for bands in _NUM_BANDS]
-            cut = _cut_into_batches
+            cut = cut_into_batches
         best = None
         for major, minor, bands, phase in walks:
-            order = _serpentine(major, minor, rest * (source + target), bands, phase)
+            order = serpentine(major, minor, rest * (source + target), bands, phase)
             regions, cost = cut(source[order], target[order], rest[order], budget)
             if best is None or cost < best[0]:
                 best = cost, order, regions
@@ -311,126 +310,3 @@ def _cells(source_lengths, target_lengths):
     number = np.zeros(found[-1] + 1, np.int32)
     number[found] = np.arange(len(found))
     return number[keys], found // span, found % span
-
-
-def _serpentine(major, minor, mass, num_bands, phase):
-    """Orders cells in bands of `major` of equal mass, along `minor` up and down in turn."""
-    by_length = np.bincount(major, weights=mass)
-    middle = np.cumsum(by_length) - by_length / 2
-    band = np.floor(middle / by_length.sum() * num_bands + phase).astype(int)[major]
-    return np.lexsort((major, np.where(band % 2, minor, -minor), band))
-
-
-def _cut_into_batches(source, target, counts, budget):
-    """Cuts a walk into batches of the least padding and number.
-
-    Returns:
-        list of `_Region` of one batch each, and their cost in positions.
-    """
-    rows, source, target = _parts(source, target, counts, budget)
-    if not len(rows):
-        return [], 0.0
-    # Cost of every batch that begins at part i and ends within the next `width` parts.
-    width = 2 * _PARTS + 2
-    longest_source = np.maximum.accumulate(_windows(source, width), axis=1)
-    longest_target = np.maximum.accumulate(_windows(target, width), axis=1)
-    padded_rows = _round_up(np.cumsum(_windows(rows, width), axis=1))
-    fits = padded_rows * np.maximum(longest_source, longest_target) <= budget
-    cost = padded_rows * (longest_source + longest_target) + _BATCH_COST * budget
-    cost = np.where(fits, cost, np.inf)
-
-    best = np.full(len(rows) + width + 1, np.inf)
-    best[0] = 0
-    previous = np.zeros(len(best), np.int64)
-    for begin in range(len(rows)):
-        reached = slice(begin + 1, begin + 1 + width)
-        through = best[begin] + cost[begin]
-        better = through < best[reached]
-        best[reached][better] = through[better]
-        previous[reached][better] = begin
-    cuts = []
-    end = len(rows)
-    while end:
-        begin = previous[end]
-        num_pairs = int(rows[begin:end].sum())
-        box = int(source[begin:end].max()), int(target[begin:end].max())
-        cuts.append(_Region(num_pairs, int(_round_up(num_pairs)), *box))
-        end = begin
-    return cuts[::-1], float(best[len(rows)])
-
-
-def _cut_into_regions(source, target, counts, budget, max_regions):
-    """Cuts a walk into at most `max_regions` regions, each of batches of one shape.
-
-    Returns:
-        list of `_Region`, and their cost in positions.
-    """
-    totals = np.cumsum(counts)
-    piece = np.floor((totals - counts / 2) / totals[-1] * _PIECES).astype(int)
-    first = np.flatnonzero(np.diff(piece, prepend=-1))
-    source, target = np.maximum.reduceat(source, first), np.maximum.reduceat(target, first)
-    totals = np.concatenate([[0], totals[first[1:] - 1], totals[-1:]])
-
-    # Cost of the region from piece i to piece j, and the shortest way through k of them.
-    num_pieces = len(first)
-    cost = np.full((num_pieces, num_pieces + 1), np.inf)
-    for i in range(num_pieces):
-        box = np.maximum.accumulate(source[i:]), np.maximum.accumulate(target[i:])
-        num_batches, rows = _equal_batches(totals[i + 1 :] - totals[i], *box, budget)
-        cost[i, i + 1 :] = num_batches * (rows * (box[0] + box[1]) + _BATCH_COST * budget)
-    best = np.full((max_regions + 1, num_pieces + 1), np.inf)
-    best[0, 0] = 0
-    previous = np.zeros(best.shape, np.int64)
-    for k in range(1, max_regions + 1):
-        through = best[k - 1, :num_pieces, None] + cost
-        previous[k], best[k] = through.argmin(axis=0), through.min(axis=0)
-    k = int(best[:, num_pieces].argmin())
-    total, regions, end = float(best[k, num_pieces]), [], num_pieces
-    for left in range(k, 0, -1):
-        begin = previous[left, end]
-        num_pairs = int(totals[end] - totals[begin])
-        box = int(source[begin:end].max()), int(target[begin:end].max())
-        regions.append(_Region(num_pairs, int(_equal_batches(num_pairs, *box, budget)[1]), *box))
-        end = begin
-    return regions[::-1], total
-
-
-def _equal_batches(num_pairs, source_len, target_len, budget):
-    """Returns number and rows of the fewest batches, as equal as multiples of 8 allow."""
-    capacity = budget // np.maximum(source_len, target_len) // ROWS_MULTIPLE * ROWS_MULTIPLE
-    num_batches = -(-num_pairs // capacity)
-    return num_batches, _round_up(-(-num_pairs // num_batches))
-
-
-def _parts(source, target, counts, budget):
-    """Cuts a walk into runs of rows that are a small part of a batch each.
-
-    Returns:
-        three int NumPy arrays: rows, longest source and longest target of each run.
-    """
-    parts = []
-    rows, longest_source, longest_target = 0, 0, 0
-    for source_len, target_len, count in zip(source.tolist(), target.tolist(), counts.tolist(), strict=True):
-        part = budget // max(source_len, target_len) // _PARTS // ROWS_MULTIPLE * ROWS_MULTIPLE
-        part = max(part, ROWS_MULTIPLE)
-        while count:
-            if rows >= part:
-                parts.append((rows, longest_source, longest_target))
-                rows, longest_source, longest_target = 0, 0, 0
-            taken = min(count, part - rows)
-            rows, count = rows + taken, count - taken
-            longest_source = max(longest_source, source_len)
-            longest_target = max(longest_target, target_len)
-    if rows:
-        parts.append((rows, longest_source, longest_target))
-    return np.array(parts, np.int64).reshape(-1, 3).T
-
-
-def _windows(values, width):
-    """Returns each element with the `width - 1` after it, zeros beyond the end."""
-    padded = np.concatenate([values, np.zeros(width, values.dtype)])
-    return np.lib.stride_tricks.sliding_window_view(padded, width)[: len(values)]
-
-
-def _round_up(rows):
-    return -(-rows // ROWS_MULTIPLE) * ROWS_MULTIPLE

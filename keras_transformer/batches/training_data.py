@@ -9,7 +9,6 @@ import numpy as np
 
 from keras_transformer.batches.ids import IdPairs, drop_long, encode_pairs
 from keras_transformer.batches.prepared import MANIFEST, PreparedCorpus, is_prepared, refuse_prepared
-from keras_transformer.config import programs
 from keras_transformer.config.settings import CleaningConfig, DataConfig, replace
 from keras_transformer.text.cleaning import CODES, Cleaner, Seen, pair_hashes
 from keras_transformer.text.cleaning_report import CleaningReport
@@ -153,11 +152,6 @@ def check_training_data(config):
 
 def _refuse_raw(data):
     refuse_prepared(data.dataset)
-    if data.service:
-        raise DataError(
-            f"{data.dataset}: a data service needs a prepared corpus, whose files its workers can read. "
-            f"Prepare it with {programs.command('prepare')} and name that folder as --dataset"
-        )
 
 
 def _validation(datasets, data):

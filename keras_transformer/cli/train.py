@@ -46,11 +46,6 @@ def parse_args(argv=None):
         "--manual-dir", metavar="DIR", help="files downloaded by hand, for TensorFlow Datasets"
     )
     parser.add_argument(
-        "--data-service",
-        metavar="HOST:PORT",
-        help="dispatcher of data_service.py, whose workers make the batches of a prepared corpus",
-    )
-    parser.add_argument(
         "--preset",
         default="demo",
         metavar="NAME",
@@ -186,8 +181,6 @@ def _configured(config, args):
     for name in ("source", "target", "data_dir", "manual_dir"):
         if getattr(args, name):
             data[name] = getattr(args, name)
-    if args.data_service is not None:
-        data["service"] = args.data_service
     training = {}
     if args.init_from:
         training = {"init_from": args.init_from, "init_vocabulary": not args.new_vocabulary}

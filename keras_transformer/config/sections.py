@@ -77,7 +77,6 @@ class DataConfig:
         below=1,
     )
     on_bad_utf8: str = setting("refuse", '`"refuse"` or `"replace"`', choices=("refuse", "replace"))
-    service: str = setting("", "`HOST:PORT` of a `tf.data` service that makes the batches; empty for none")
 
     def __post_init__(self):
         if self.source == self.target:

@@ -6,6 +6,7 @@ Standard library only, so that a configuration can be read, checked and compared
 import dataclasses
 import difflib
 import json
+import sys
 import textwrap
 import typing
 
@@ -21,6 +22,10 @@ from keras_transformer.config.sections import (
 
 # Nobody sets these: they are those of the tokenizers.
 _FOLLOW = ("model.source_vocab_size", "model.target_vocab_size")
+# Settings of earlier versions, and what to do instead.
+_GONE = {
+    "data.service": "Batches are a tf.data graph, which tf.data service takes as it is: see docs/data.md"
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,9 +141,18 @@ def from_json(text):
 def from_dict(values):
     """Returns the `Config` of a dict of sections, as `dataclasses.asdict` makes it.
 
+    Settings of earlier versions that are gone are left out, with a line that says so.
+
     Raises:
         ValueError: for unknown fields, or refused values.
     """
+    for path, advice in _GONE.items():
+        section, name = path.split(".")
+        part = values.get(section) if isinstance(values, dict) else None
+        if isinstance(part, dict) and name in part:
+            values = {**values, section: {key: value for key, value in part.items() if key != name}}
+            if part[name]:
+                print(f"{path}={part[name]!r}: the setting is gone. {advice}", file=sys.stderr)
     return _from_dict(Config, values)
 
 

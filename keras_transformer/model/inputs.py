@@ -57,11 +57,8 @@ def check_data(x, y, sample_weight, class_weight, vocab_sizes):
             "`class_weight` is not supported: Keras takes labels of two axes as one-hot. Give "
             "`sample_weight=weights[labels]`, with a NumPy array `weights` of one number for each id"
         )
-    if hasattr(x, "forever") and hasattr(x, "once"):
-        raise ValueError(
-            f"{type(x).__name__} are no dataset yet. Use fit(batches.forever(), "
-            "steps_per_epoch=batches.per_epoch, shuffle=False), or evaluate(batches.once())"
-        )
+    if hasattr(x, "planner"):
+        raise ValueError(f"{type(x).__name__} are no dataset yet. Use fit(batches.dataset(epochs=10))")
     if isinstance(x, tf.data.Dataset):
         if int(x.cardinality()) == 0:
             raise ValueError("the dataset has no batch: there is nothing to train on or to evaluate")

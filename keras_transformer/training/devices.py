@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.batches.device_batches import Portions
+from keras_transformer.batches.device_batches import DeviceShare
 from keras_transformer.checkpoints.errors import WorkerLostError
 from keras_transformer.training.rendezvous import meet
 
@@ -44,23 +44,21 @@ class Placement(NamedTuple):
         """Devices of all workers together."""
         return self.strategy.num_replicas_in_sync
 
-    def distribute(self, batches, device_tokens, make):
+    def distribute(self, device_tokens, make):
         """Returns the dataset for `model.fit`.
 
         Args:
-            batches: `TokenBatches`.
-            device_tokens: as `Portions` takes it.
-            make: function from `Portions` to a `tf.data.Dataset`.
+            device_tokens: as in `DeviceShare`.
+            make: function from the `DeviceShare` of this worker to a `tf.data.Dataset`.
         """
-        portions = self.portions(batches, device_tokens)
+        share = self.share(device_tokens)
         if self.num_replicas == 1:
-            return make(portions)
-        return self.strategy.distribute_datasets_from_function(lambda context: make(portions))
+            return make(share)
+        return self.strategy.distribute_datasets_from_function(lambda context: make(share))
 
-    def portions(self, batches, device_tokens):
-        """Returns the `Portions` of this worker; arguments as of `distribute`."""
-        return Portions(
-            batches,
+    def share(self, device_tokens):
+        """Returns the `DeviceShare` of this worker."""
+        return DeviceShare(
             num_workers=self.num_workers,
             worker=self.worker,
             num_replicas=self.num_replicas // self.num_workers,

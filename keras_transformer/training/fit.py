@@ -79,12 +79,12 @@ def fit_session(session, placement, signals, resume_from):
         model = Transformer(config.model, dtype=training.precision)
         compile_model(model, training, xla=config.devices.xla, recompute=config.devices.recompute)
     if placement.is_chief:
-        portions = placement.portions(batches, config.devices.batch_tokens)
+        share = placement.share(config.devices.batch_tokens)
         table = summarize(
             config,
             session.corpus,
             batches,
-            {portions.shape(plan)[1:] for plan in batches.plan(0)},
+            {share.shape(plan)[1:] for plan in batches.planner.plan(0)},
             num_parameters=model.count_params(),
             learning_rate=learning_rate_schedule(model.config, training),
             devices=placement.describe(),
@@ -156,7 +156,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         run,
         clock,
         events,
-        placement.distribute(session.validation, tokens, lambda portions: portions.once()),
+        placement.distribute(tokens, lambda share: session.validation.dataset(share=share)),
         session.validation.per_epoch,
         search,
         training=training,
@@ -198,30 +198,66 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         validation,
         stopping,
     ]
-    dataset = placement.distribute(batches, tokens, lambda portions: portions.forever(offset + step))
     if placement.is_chief:
         print("compiling, and trying the largest batch", flush=True)
     with signals.deferred():
         largest = try_largest(model, placement, batches, config)
     try:
         with signals.deferred():
-            model.fit(
-                dataset,
-                steps_per_epoch=training.max_steps - step,
-                shuffle=False,
-                verbose=0,
-                callbacks=callbacks,
-            )
+            _fit(model, batches, placement, tokens, offset + step, offset + training.max_steps, callbacks)
     except tf.errors.ResourceExhaustedError as error:
         raise out_of_memory(largest, config, error) from error
     except NotFiniteError as error:
         failed = int(model.optimizer.iterations.numpy())
-        plan = next(batches.plans(offset + failed - 1))
+        number = offset + failed - 1
+        plan = batches.planner.plans(number)[0]
+        batch = next(batches.dataset(number).as_numpy_iterator())
         with contextlib.suppress(OSError):  # a full disk is not what ended this run
-            write_crash_dump(run, model, failed, batches.batch(plan), plan.key, run.read_history())
+            write_crash_dump(run, model, failed, batch, plan.key, run.read_history())
         raise NotFiniteError(
             f"{error}. {run.path / 'crash'} has the batch; {advice(config, failed)}"
         ) from error
     if stopping.by_signal or interrupted():
         raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
     finish()
+
+
+def _fit(model, batches, placement, tokens, begin, end, callbacks):
+    """Trains on the batches from number `begin` to before `end`.
+
+    Each `fit` has the epochs of about 1,000 batches: a dataset whose plan is known is all graph.
+    """
+    callbacks = _OneTraining(callbacks, add_history=True, model=model)
+    while begin < end and not callbacks.has_stopped:
+        epochs, steps = batches.stretch(begin, min(1000, end - begin))
+        # Without end, or each step of several replicas would ask all of them whether they have a batch.
+        dataset = placement.distribute(
+            tokens, lambda share, begin=begin, epochs=epochs: batches.dataset(begin, epochs, share).repeat()
+        )
+        steps = min(steps, end - begin)
+        model.fit(dataset, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=callbacks)
+        begin += steps
+    callbacks.finish()
+
+
+class _OneTraining(keras.callbacks.CallbackList):
+    """Callbacks for which several calls of `fit` are one training."""
+
+    has_begun = False
+
+    @property
+    def has_stopped(self):
+        """Whether a callback has ended the training."""
+        return self.has_begun and self._model.stop_training
+
+    def on_train_begin(self, logs=None):
+        if not self.has_begun:
+            self.has_begun = True
+            super().on_train_begin(logs)
+
+    def on_train_end(self, logs=None):
+        pass  # of one `fit`; see `finish`
+
+    def finish(self):
+        """Tells the callbacks that the training is over."""
+        super().on_train_end()

@@ -20,13 +20,11 @@ to 25 % where attention's weights are nearly all of it. It is for comparing shap
 `pytest -s -m slow tests/training/test_memory.py` prints both.
 """
 
-import itertools
 import re
 
-import numpy as np
 import tensorflow as tf
 
-from keras_transformer.batches.token_batches import id_dataset
+from keras_transformer.batches.dataset import untuned
 from keras_transformer.checkpoints.errors import OutOfMemoryError
 
 _WIDTHS = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}
@@ -164,17 +162,17 @@ def try_largest(model, placement, batches, config):
             shapes, model.config, config.training.precision, recompute=config.devices.recompute
         )
 
-    def forever(portions):
-        shapes.extend({portions.shape(plan)[1:] for plan in batches.plan(0)})
-        rows, source_len, target_len = largest()
+    def forever(share):
+        shapes.extend({share.shape(plan)[1:] for plan in batches.planner.plan(0)})
+        rows, *lengths = largest()
         leading = (1, rows) if device_tokens else (rows,)
-        source_ids = np.full((*leading, source_len), model.special.unk, np.int32)
-        target_ids = np.full((*leading, target_len), model.special.unk, np.int32)
-        labels = np.full((*leading, target_len), model.special.pad, np.int32)
-        dataset = id_dataset(
-            lambda: itertools.repeat(((source_ids, target_ids), labels)), axes=len(leading) + 1
-        )
-        return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        source, target = ((*leading, length) for length in lengths)
+        unk, pad = model.special.unk, model.special.pad
+
+        def batch(source, target):  # of open shapes, as the batches of a run
+            return (tf.fill(source, unk), tf.fill(target, unk)), tf.fill(target, pad)
+
+        return untuned(tf.data.Dataset.from_tensors((source, target)).map(batch).repeat())
 
     # Seeds, step and loss scale go on; weights and moments do not move.
     small = [
@@ -184,7 +182,7 @@ def try_largest(model, placement, batches, config):
     ]
     before = [variable.numpy() for variable in small]
     sums = model.interval_sums()
-    dataset = placement.distribute(batches, device_tokens, forever)
+    dataset = placement.distribute(device_tokens, forever)
     try:
         model.fit(dataset, steps_per_epoch=1, shuffle=False, verbose=0)
     except tf.errors.ResourceExhaustedError as error:

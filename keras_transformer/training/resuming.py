@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 
-from keras_transformer.batches.feeding import training_batches
+from keras_transformer.batches.dataset import training_batches
 from keras_transformer.config import settings as configs
 from keras_transformer.config.fields import unknown
 from keras_transformer.config.sections import VOCABULARY
@@ -29,7 +29,6 @@ FREE = frozenset(
         "training.validation_beam_size",
         "data.data_dir",
         "data.manual_dir",
-        "data.service",
     }
 )
 FREE_SECTIONS = ("devices.", "search.")
@@ -159,7 +158,7 @@ def restored_position(checkpoints, config, corpus, batches):
         old, new = json.loads(before), json.loads(now)
         position = 0
         if all(old[name] == new[name] for name in ("sha256", *_CHOICE)):
-            data = replace(config.data, service="", **{name: old[name] for name in _CUT})
+            data = replace(config.data, **{name: old[name] for name in _CUT})
             position = position_after_change(training_batches(data, corpus, seed=old["seed"]), batches, read)
         checkpoints.first_step.assign(step)
         checkpoints.first_batch.assign(position)
@@ -181,10 +180,10 @@ def position_after_change(old_batches, new_batches, batch):
         there are at least as many pairs as were read; that of the next epoch where there is none.
     """
     epoch, within = old_batches.planner.locate(batch)
-    num_read = sum(len(plan.indices) for plan in old_batches.plan(epoch)[:within])
+    num_read = sum(len(plan.indices) for plan in old_batches.planner.plan(epoch)[:within])
     position = sum(new_batches.planner.num_batches(number) for number in range(epoch))
     begin = 0
-    for plan in new_batches.plan(epoch):
+    for plan in new_batches.planner.plan(epoch):
         if begin >= num_read:
             break
         begin += len(plan.indices)

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.batches.feeding import training_batches, validation_batches
+from keras_transformer.batches.dataset import TokenBatches, training_batches, validation_batches
 from keras_transformer.batches.prepared import is_prepared
-from keras_transformer.batches.token_batches import TokenBatches
 from keras_transformer.batches.training_data import TrainingData, load_training_data
 from keras_transformer.checkpoints.new_folder import check_unused
 from keras_transformer.checkpoints.run_folder import RunFolder
@@ -78,7 +77,7 @@ def open_session(config, run_dir, placement, allowed, stack):
         continue_with(earlier, config, sha256=corpus.sha256, allowed=allowed)
         if not placement.is_chief:
             # What may differ between runs may not between workers, but for the places of files.
-            places = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir", "service")}
+            places = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir")}
             data = dataclasses.replace(agreed.data, **places)
             earlier.config = dataclasses.replace(agreed, data=data, devices=config.devices)
     if not earlier and config.training.init_from:

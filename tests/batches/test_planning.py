@@ -1,13 +1,14 @@
 """Plans: every pair as often as it should be, no batch over budget, little padding."""
 
 import collections
+import doctest
 import itertools
 import math
 
 import numpy as np
 import pytest
 
-from keras_transformer.batches import planning
+from keras_transformer.batches import cutting
 from keras_transformer.batches.planning import EpochPlanner
 
 PADDINGS = ("longest", "fixed")
@@ -93,7 +94,7 @@ def test_no_other_cut_of_the_walk_costs_less(seed):
     source, target = rng.integers(2, 31, 11), rng.integers(2, 31, 11)
     # Every cell is one part: a 16th of this budget is below 8 rows.
     rows, budget = np.full(11, 8), 8 * 31 * 3
-    regions, cost = planning._cut_into_batches(source, target, rows, budget)
+    regions, cost = cutting.cut_into_batches(source, target, rows, budget)
     assert cost == pytest.approx(exhaustive_cost(rows.tolist(), source.tolist(), target.tolist(), budget))
     assert cost == pytest.approx(sum(region.num_positions + 0.2 * budget for region in regions))
     assert sum(region.num_pairs for region in regions) == 88
@@ -113,7 +114,7 @@ def test_no_other_regions_of_the_walk_cost_less(seed):
             rows = math.ceil(math.ceil(pairs / number) / 8) * 8
             cost += number * (rows * sum(box) + 0.2 * budget)
         best = min(best, cost)
-    regions, cost = planning._cut_into_regions(source, target, counts, budget, 3)
+    regions, cost = cutting.cut_into_regions(source, target, counts, budget, 3)
     assert len(regions) <= 3
     assert cost <= best + 1e-6
     if len(regions) == 3:
@@ -244,3 +245,8 @@ def test_what_cannot_be_planned_is_refused():
         EpochPlanner(source, target, batch_tokens=800, padding="some")
     with pytest.raises(ValueError, match="`sizes` must add up"):
         EpochPlanner(source, target, batch_tokens=800, sizes=(1, 2), weights=(1, 1))
+
+
+def test_the_worked_example_is_true():
+    found = doctest.testmod(planning, extraglobs={"np": np})
+    assert found.failed == 0 < found.attempted

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.batches.feeding import training_batches
+from keras_transformer.batches.dataset import SubwordSampling, TokenBatches, training_batches
 from keras_transformer.batches.ids import encode_pairs
-from keras_transformer.batches.sampled import SampledBatches
-from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.batches.training_data import TrainingData
 from keras_transformer.cli import train as train_wmt
 from keras_transformer.config.settings import DataConfig, SpecialIds
@@ -49,19 +48,27 @@ def vocabularies():
 
 def make_batches(tokenizers, dropout=0.5, **plan):
     pairs = encode_pairs(SOURCE, TARGET, *tokenizers)
-    plan = {"batch_tokens": BUDGET, "seed": 3} | plan
-    return SampledBatches(pairs, tokenizers, dropout=dropout, special=SPECIAL, **plan)
+    return sampled(pairs, tokenizers, dropout, **{"batch_tokens": BUDGET, "seed": 3} | plan)
+
+
+def sampled(pairs, tokenizers, dropout, **plan):
+    sampling = SubwordSampling(tokenizers, dropout)
+    return TokenBatches(pairs, EpochPlanner(*sampling.lengths(pairs), **plan), sampling)
+
+
+def plain(pairs, **plan):
+    return TokenBatches(pairs, EpochPlanner(*pairs.lengths, **plan))
 
 
 def take(batches, number, start=0):
-    plans = itertools.islice(batches.plans(start), number)
-    return [(source, target, labels) for (source, target), labels in batches.batches(plans)]
+    made = itertools.islice(batches.dataset(start, 3).as_numpy_iterator(), number)
+    return [(source, target, labels) for (source, target), labels in made]
 
 
 def epoch_rows(batches, epoch):
     """(source ids, labels) of every pair of an epoch, each with its eos."""
-    rows = []
-    for (source_ids, _), labels in batches.batches(batches.plan(epoch)):
+    rows, start = [], sum(batches.planner.num_batches(before) for before in range(epoch))
+    for (source_ids, _), labels in batches.dataset(start).as_numpy_iterator():
         for pair in zip(source_ids.tolist(), labels.tolist(), strict=True):
             if pair[1][0] != SPECIAL.pad:
                 rows.append(tuple(tuple(row[: row.index(SPECIAL.eos) + 1]) for row in pair))
@@ -93,9 +100,7 @@ def test_more_dropout_gives_more_pieces(vocabularies, kind):
     means = [
         np.mean([len(source) + len(target) for source, target in epoch_rows(batches, 0)])
         for batches in (
-            TokenBatches(
-                encode_pairs(SOURCE, TARGET, *vocabularies[kind]), special=SPECIAL, batch_tokens=BUDGET
-            ),
+            plain(encode_pairs(SOURCE, TARGET, *vocabularies[kind]), batch_tokens=BUDGET),
             make_batches(vocabularies[kind], dropout=0.1),
             make_batches(vocabularies[kind], dropout=0.4),
         )
@@ -111,7 +116,7 @@ def test_batches_stay_within_the_budget(vocabularies, kind, dropout, padding):
     longest = max(side.lengths.max() for side in lengths)
     batches = make_batches(vocabularies[kind], dropout, batch_tokens=int(8 * longest), padding=padding)
     for plan, ((source_ids, target_ids), labels) in zip(
-        batches.plan(0), batches.batches(batches.plan(0)), strict=True
+        batches.planner.plan(0), batches.dataset().as_numpy_iterator(), strict=True
     ):
         assert source_ids.shape == (plan.rows, plan.source_len)
         assert target_ids.shape == labels.shape == (plan.rows, plan.target_len)
@@ -138,9 +143,7 @@ def test_epochs_have_segmentations_of_their_own(vocabularies, kind):
 def test_the_sides_of_a_pair_are_drawn_apart(vocabularies):
     # Of equal texts, equal draws would make equal rows.
     pairs = encode_pairs(SOURCE, SOURCE, *vocabularies["bpe"])
-    batches = SampledBatches(
-        pairs, vocabularies["bpe"], dropout=0.3, special=SPECIAL, batch_tokens=BUDGET, seed=3
-    )
+    batches = sampled(pairs, vocabularies["bpe"], 0.3, batch_tokens=BUDGET, seed=3)
     assert np.mean([source == target for source, target in epoch_rows(batches, 0)]) < 0.3
 
 
@@ -184,17 +187,16 @@ def stretched_pairs(number=600, length=6):
 
 def test_a_sentence_that_outgrows_its_batch_keeps_its_usual_segmentation():
     # One in twenty grows, too few to make room for them: nothing may change at all.
-    pairs, plan = stretched_pairs(), {"special": SPECIAL, "batch_tokens": 400, "seed": 2}
-    tokenizers = as_tokenizers(Stretched(0.05, more=3))
-    sampled = SampledBatches(pairs, tokenizers, dropout=0.5, **plan)
-    plain = TokenBatches(pairs, **plan)
-    assert same(take(sampled, plain.per_epoch), take(plain, plain.per_epoch))
+    pairs, plan = stretched_pairs(), {"batch_tokens": 400, "seed": 2}
+    found = sampled(pairs, as_tokenizers(Stretched(0.05, more=3)), 0.5, **plan)
+    usual = plain(pairs, **plan)
+    assert same(take(found, usual.per_epoch), take(usual, usual.per_epoch))
 
 
 def test_there_is_room_for_what_grows_often():
     pairs = stretched_pairs()
     tokenizers = as_tokenizers(Stretched(0.5, more=3))
-    batches = SampledBatches(pairs, tokenizers, dropout=0.5, special=SPECIAL, batch_tokens=400, seed=2)
+    batches = sampled(pairs, tokenizers, 0.5, batch_tokens=400, seed=2)
     counts = collections.Counter(len(source) for source, _ in epoch_rows(batches, 0))
     # 7 with eos, or 10 exactly as planned; the one of 21 has no room beyond.
     grown = sum(int(pairs.source[i][0]) < 500 for i in range(600))
@@ -209,16 +211,11 @@ def corpus_of(tokenizers):
     )
 
 
-@pytest.mark.parametrize(("dropout", "kind"), [(0.0, TokenBatches), (0.1, SampledBatches)])
-def test_sampling_is_for_those_who_ask(vocabularies, dropout, kind):
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_sampling_is_for_those_who_ask(vocabularies, dropout):
     data = DataConfig(subword_dropout=dropout, max_length=100, batch_tokens=BUDGET)
-    assert type(training_batches(data, corpus_of(vocabularies["bpe"]), seed=3)) is kind
-
-
-def test_a_data_service_cannot_sample(vocabularies):
-    data = DataConfig(subword_dropout=0.1, service="localhost:1", max_length=100, batch_tokens=BUDGET)
-    with pytest.raises(ValueError, match=r"data.subword_dropout=0, or train without --data-service"):
-        training_batches(data, corpus_of(vocabularies["bpe"]), seed=3)
+    batches = training_batches(data, corpus_of(vocabularies["bpe"]), seed=3)
+    assert (batches.sampling is not None) is (dropout > 0)
 
 
 @pytest.fixture(scope="module")

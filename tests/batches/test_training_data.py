@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.batches.feeding import training_batches, validation_batches
+from keras_transformer.batches.dataset import training_batches, validation_batches
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.training_data import load_training_data
 from keras_transformer.cli import evaluate as evaluate_wmt
@@ -121,7 +121,8 @@ def test_a_prepared_corpus_gives_what_its_raw_text_gives(corpora, prepared):
     assert [one.sha256 for one in found.tokenizers] == [one.sha256 for one in raw.tokenizers]
     # And so the same batches.
     one, other = (training_batches(make_config(prepared).data, data, seed=1) for data in (raw, found))
-    for a, b in zip(one.batches(one.plan(2)), other.batches(other.plan(2)), strict=True):
+    streams = (batches.dataset(2, 3).as_numpy_iterator() for batches in (one, other))
+    for a, b in zip(*streams, strict=True):
         np.testing.assert_array_equal(a[0][0], b[0][0])
         np.testing.assert_array_equal(a[1], b[1])
 
@@ -306,7 +307,7 @@ def test_an_epoch_sees_each_dataset_as_often_as_its_weight_says(corpora, prepare
         loaded = load_training_data(config)
         assert loaded.weights == pytest.approx(weights, rel=1e-4)
         batches = training_batches(config.data, loaded, seed=1)
-        plans = itertools.chain.from_iterable(batches.plan(epoch) for epoch in range(4))
+        plans = itertools.chain.from_iterable(batches.planner.plan(epoch) for epoch in range(4))
         counts = np.bincount(np.concatenate([plan.indices for plan in plans]), minlength=276) / 4
         assert (counts[:156].mean(), counts[156:].mean()) == pytest.approx(weights, abs=0.02)
 
@@ -464,8 +465,3 @@ def test_an_interrupted_preparation_is_no_corpus(tmp_path):
     (tmp_path / "progress" / "settings.json").write_text("{}")
     with pytest.raises(DataError, match="the preparation was interrupted. Run it again, it continues"):
         load_training_data(make_config(tmp_path))
-
-
-def test_a_data_service_needs_a_prepared_corpus(corpora):
-    with pytest.raises(DataError, match="a data service needs a prepared corpus"):
-        load_training_data(make_config(*corpora, service="localhost:5050"))

@@ -392,6 +392,14 @@ def test_a_field_left_out_of_json_has_its_default():
     assert from_json('{"model": {"d_ff": 7}}') == Config(model=ModelConfig(d_ff=7))
 
 
+@pytest.mark.parametrize("address", ["", "host:5050"])
+def test_json_with_a_setting_that_is_gone_is_read_with_a_line_that_says_so(address, capsys):
+    assert from_json(json.dumps({"data": {"service": address, "max_length": 7}})).data.max_length == 7
+    err = capsys.readouterr().err
+    assert err.count("\n") == len(address and "1")
+    assert ("data.service='host:5050': the setting is gone. " in err) is bool(address)
+
+
 def test_json_of_before_there_was_cleaning_is_read():
     held = json.loads(to_json(Config()))
     del held["cleaning"]

@@ -31,8 +31,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.batches.device_batches import Portions
-from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.batches.dataset import TokenBatches
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.config.settings import ModelConfig
 from keras_transformer.model.layers.dropout import Dropout
@@ -282,14 +281,14 @@ def base(corpus, tmp_path_factory):
 def count_pairs(patch):
     """Returns a list that will hold the number of pairs of each batch of training, in order."""
     numbers = []
-    plans = TokenBatches.plans
+    stretch = TokenBatches.stretch
 
-    def count(self, start=0):
-        for plan in plans(self, start):
-            numbers.append(len(plan.own))
-            yield plan
+    def count(self, start, least):
+        epochs, number = stretch(self, start, least)
+        numbers.extend(len(plan.indices) for plan in self.planner.plans(start, epochs))
+        return epochs, number
 
-    patch.setattr(TokenBatches, "plans", count)
+    patch.setattr(TokenBatches, "stretch", count)
     return numbers
 
 
@@ -489,13 +488,13 @@ def test_f25_killed_within_a_step(place):
 @pytest.mark.slow
 def test_f26_killed_twice_within_an_epoch(place):
     starts = []
-    forever = Portions.forever
+    stretch = TokenBatches.stretch
 
-    def spy(self, start=0):
+    def spy(self, start, least):
         starts.append(start)
-        return forever(self, start)
+        return stretch(self, start, least)
 
-    place.monkeypatch.setattr(Portions, "forever", spy)
+    place.monkeypatch.setattr(TokenBatches, "stretch", spy)
     shutil.copytree(place.base.killed["after 3"], place.run)
     assert [record["step"] for record in place.history()] == [1, 2, 3]
     assert place.steps()[-1] == 2
@@ -781,19 +780,19 @@ def test_f34_another_budget_is_refused_and_continues_at_the_pair_where_it_was(pl
     assert "data.batch_tokens 640 -> 320. Pass --allow-config-change data.batch_tokens" in ended.refusal
     assert place.files() == before
     read = []
-    forever = Portions.forever
+    stretch = TokenBatches.stretch
 
-    def spy(self, start=0):
-        read.extend(itertools.islice(self.batches.plans(), start))
-        return forever(self, start)
+    def spy(self, start, least):
+        read.extend(self.planner.plans(0, 9)[:start])
+        return stretch(self, start, least)
 
-    place.monkeypatch.setattr(Portions, "forever", spy)
+    place.monkeypatch.setattr(TokenBatches, "stretch", spy)
     ended = place.call("--allow-config-change data.batch_tokens", settings)
     assert ended.code == 0, ended.err
     # Five batches were the first epoch; the sixth was one of them again, in another order.
-    pairs = sum(len(plan.own) for plan in read)
+    pairs = sum(len(plan.indices) for plan in read)
     surplus = pairs - (len(SENTENCES) + place.base.read[5])
-    assert 0 <= surplus < len(read[-1].own)
+    assert 0 <= surplus < len(read[-1].indices)
     assert len(read) > STEPS
 
 

@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 from test_train_step import BATCHES, PAD, VOCAB, dataset, saves_files, small_model
 
+from keras_transformer.batches.dataset import TokenBatches
 from keras_transformer.batches.ids import IdPairs, Sequences
-from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model.transformer import Transformer
@@ -696,13 +697,13 @@ def test_inputs_of_other_forms_are_refused_in_one_line():
     (source, target), labels = BATCH
     ragged = tf.RaggedTensor.from_tensor(source, padding=PAD)
     ids = Sequences([(np.arange(9, dtype="int32"), np.array([0, 4, 9]))])
-    batches = TokenBatches(IdPairs(ids, ids), special=small_model().special, batch_tokens=64)
+    batches = TokenBatches(IdPairs(ids, ids), EpochPlanner(ids.lengths, ids.lengths, batch_tokens=64))
     for arguments, message in (
         (({"source_ids": source, "targets": target}, labels), r"must be a pair .* names .*'targets'"),
         ((source, labels), r"must be a pair .* Received: one of int32"),
         (((source, target),), "labels are missing"),
         (((ragged, target), labels), "source_ids must be a dense tensor.*to_tensor"),
-        ((batches,), r"no dataset yet. Use fit\(batches.forever\(\), steps_per_epoch"),
+        ((batches,), r"no dataset yet. Use fit\(batches.dataset\(epochs=10\)\)"),
         (((source[:0], target[:0]), labels[:0]), "0 rows"),
         ((dataset().take(0),), "no batch"),
         ((dataset().filter(lambda x, y: False),), "no batch"),

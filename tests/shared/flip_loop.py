@@ -112,7 +112,7 @@ class RunReader:
 
 def read_prepared(path):
     """Reads a prepared corpus: text, vocabularies, and all batches of an epoch."""
-    from keras_transformer.batches.feeding import training_batches
+    from keras_transformer.batches.dataset import training_batches
     from keras_transformer.batches.prepared import PreparedCorpus
     from keras_transformer.batches.training_data import load_training_data
     from keras_transformer.config.settings import Config, DataConfig
@@ -125,7 +125,7 @@ def read_prepared(path):
         {name: value for name, value in settings.items() if name != "dataset"},
         [one.sha256 for one in corpus.tokenizers],
         corpus.sizes, list(corpus.validation), list(corpus.test), corpus.sha256,
-        [batches.batch(plan) for plan in batches.plan(0)],
+        list(batches.dataset().as_numpy_iterator()),
     ]  # fmt: skip
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.batches.feeding import training_batches
+from keras_transformer.batches.dataset import TokenBatches, training_batches
 from keras_transformer.batches.ids import IdPairs, Sequences, flatten
-from keras_transformer.batches.token_batches import TokenBatches
-from keras_transformer.config.settings import Config, DataConfig, SpecialIds
+from keras_transformer.batches.planning import EpochPlanner
+from keras_transformer.config.settings import Config, DataConfig
 from keras_transformer.training.resuming import numbering, position_after_change, restored_position
 
 
@@ -26,8 +26,8 @@ def batches_of(*epochs):
     def plan(epoch):
         return [types.SimpleNamespace(indices=np.arange(size)) for size in epochs[epoch % len(epochs)]]
 
-    planner = types.SimpleNamespace(locate=locate, num_batches=lambda epoch: len(plan(epoch)))
-    return types.SimpleNamespace(planner=planner, plan=plan)
+    planner = types.SimpleNamespace(locate=locate, plan=plan, num_batches=lambda epoch: len(plan(epoch)))
+    return types.SimpleNamespace(planner=planner)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,15 @@ def test_with_real_batches_the_next_one_is_of_the_same_epoch():
     sides = [
         Sequences([flatten([[5] * n for n in rng.integers(1, 12, 200)], 2)]) for _ in ("source", "target")
     ]
+    pairs = IdPairs(*sides)
     old, new = (
-        TokenBatches(IdPairs(*sides), special=SpecialIds(), batch_tokens=tokens) for tokens in (200, 120)
+        TokenBatches(pairs, EpochPlanner(*pairs.lengths, batch_tokens=tokens)) for tokens in (200, 120)
     )
     for batch in range(0, 3 * old.per_epoch, 5):
         epoch, within = old.planner.locate(batch)
         found = position_after_change(old, new, batch)
-        read = sum(len(plan.indices) for plan in old.plan(epoch)[:within])
-        begins = np.cumsum([0] + [len(plan.indices) for plan in new.plan(epoch)])
+        read = sum(len(plan.indices) for plan in old.planner.plan(epoch)[:within])
+        begins = np.cumsum([0] + [len(plan.indices) for plan in new.planner.plan(epoch)])
         before = sum(new.planner.num_batches(e) for e in range(epoch))
         assert found - before == np.flatnonzero(begins >= read)[0]
     assert position_after_change(old, old, 7) == 7
@@ -104,7 +105,7 @@ def with_budget(batch_tokens, **changes):
 
 def pairs_before(batches, number):
     epoch, within = batches.planner.locate(number)
-    return epoch, sum(len(plan.indices) for plan in batches.plan(epoch)[:within])
+    return epoch, sum(len(plan.indices) for plan in batches.planner.plan(epoch)[:within])
 
 
 @pytest.mark.parametrize("step", [0, 4, 17])
@@ -118,7 +119,7 @@ def test_a_run_with_other_batches_goes_on_at_the_pair_where_it_was(corpus, step)
         offset = restored_position(restored, new, corpus, batches[new])
         epoch, read = pairs_before(batches[old], step)
         new_epoch, covered = pairs_before(batches[new], offset + step)
-        largest = max(len(plan.indices) for plan in batches[new].plan(new_epoch))
+        largest = max(len(plan.indices) for plan in batches[new].planner.plan(new_epoch))
         assert new_epoch == epoch
         assert read <= covered < read + largest
     # The state saved next is of the new batches, and continues as it stands.

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.batches.dataset import TokenBatches
 from keras_transformer.batches.ids import IdPairs, Sequences, flatten
-from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.checkpoints.errors import OutOfMemoryError
-from keras_transformer.config.settings import SpecialIds, replace
+from keras_transformer.config.settings import replace
 from keras_transformer.model.metrics import Tally
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.training.devices import Placement, mirrored
@@ -22,7 +23,8 @@ def make_batches():
     for _ in range(2):
         rows = [rng.integers(4, 23, n).tolist() for n in [3] * 60 + [39] * 3]
         sides.append(Sequences([flatten(rows, 2)]))
-    return TokenBatches(IdPairs(*sides), special=SpecialIds(), batch_tokens=640)
+    pairs = IdPairs(*sides)
+    return TokenBatches(pairs, EpochPlanner(*pairs.lengths, batch_tokens=640))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,6 @@ def test_length_places_devices_and_search_may_change(started, config):
         "training.validation_beam_size": 1,
         "data.data_dir": "here",
         "data.manual_dir": "there",
-        "data.service": "host:1",
         "devices.strategy": "mirrored",
         "devices.batch_tokens": 50,
         "search.beam_size": 7,

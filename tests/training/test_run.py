@@ -15,7 +15,7 @@ import sacrebleu
 import tensorflow as tf
 from tiny_runs import flip_a_byte
 
-from keras_transformer.batches.device_batches import Portions
+from keras_transformer.batches.dataset import TokenBatches
 from keras_transformer.checkpoints.errors import OutOfMemoryError, StoppedError
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config import settings as configs
@@ -94,14 +94,14 @@ def batch_starts():
 def resumed(corpus, batch_starts, tmp_path_factory):
     """The result of 5 steps, continued to 12."""
     path = tmp_path_factory.mktemp("runs") / "resumed"
-    forever = Portions.forever
+    stretch = TokenBatches.stretch
 
-    def spy(self, start=0):
+    def spy(self, start, least):
         batch_starts.append(start)
-        return forever(self, start)
+        return stretch(self, start, least)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Portions, "forever", spy)
+        patch.setattr(TokenBatches, "stretch", spy)
         train(make_config(corpus, max_steps=5), path)
         return train(make_config(corpus), path)
 

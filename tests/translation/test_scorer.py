@@ -10,8 +10,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer.batches.dataset import token_batches
 from keras_transformer.batches.ids import encode_pairs
-from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.cli import score
 from keras_transformer.config.settings import Config, ModelConfig, SearchConfig
@@ -132,10 +133,10 @@ def test_no_batch_is_over_the_budget_on_either_side(model):
 
 
 def test_perplexity_is_that_of_training_without_smoothing(scorer, tokenizers):
-    special = tokenizers.source.special
-    batches = TokenBatches(encode_pairs(SOURCES, TARGETS, *tokenizers), special=special, batch_tokens=256)
+    pairs = encode_pairs(SOURCES, TARGETS, *tokenizers)
+    batches = token_batches(pairs, EpochPlanner(*pairs.lengths, batch_tokens=256))
     scorer.model.compile(loss=LabelSmoothedCrossEntropy(0.1), metrics=[Perplexity()])
-    measured = scorer.model.evaluate(batches.once(), return_dict=True, verbose=0)["perplexity"]
+    measured = scorer.model.evaluate(batches, return_dict=True, verbose=0)["perplexity"]
     assert perplexity(scorer.score(SOURCES, TARGETS)) == pytest.approx(measured, rel=1e-5)
 
 

@@ -1,15 +1,20 @@
 """Batches: every pair once, within the budget, in an order that (seed, epoch) decide."""
 
 import collections
+import hashlib
+import pathlib
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.batches.device_batches import Portions
+from keras_transformer.batches.dataset import token_batches, training_batches
+from keras_transformer.batches.device_batches import DeviceShare
 from keras_transformer.batches.ids import IdPairs, Sequences, drop_long, encode_flat, encode_pairs
-from keras_transformer.batches.token_batches import TokenBatches
+from keras_transformer.batches.planning import EpochPlanner
+from keras_transformer.batches.training_data import load_training_data
+from keras_transformer.config.presets import preset
 from keras_transformer.config.settings import SpecialIds
 
 SPECIAL = SpecialIds(pad=7, bos=5, eos=4, unk=6)  # no id is where a literal 0 would find it
@@ -33,6 +38,20 @@ class Batch(NamedTuple):
     labels: np.ndarray
 
 
+class Batches(NamedTuple):
+    """Pairs and the plan of their batches."""
+
+    pairs: IdPairs
+    planner: EpochPlanner
+
+    @property
+    def per_epoch(self):
+        return self.planner.num_batches(0)
+
+    def dataset(self, start=0, epochs=1, **share):
+        return token_batches(*self, start=start, epochs=epochs, special=SPECIAL, share=DeviceShare(**share))
+
+
 def random_texts(seed, number, longest=30):
     """Sentences of 1 to `longest` words, their translations up to 3 words longer."""
     rng = np.random.default_rng(seed)
@@ -46,7 +65,8 @@ def random_texts(seed, number, longest=30):
 
 def make_batches(seed=0, number=203, padding="longest", order_seed=1, budget=BUDGET):
     pairs = encode_pairs(*random_texts(seed, number), WordTokenizer())
-    return TokenBatches(pairs, special=SPECIAL, batch_tokens=budget, seed=order_seed, padding=padding)
+    planner = EpochPlanner(*pairs.lengths, batch_tokens=budget, seed=order_seed, padding=padding)
+    return Batches(pairs, planner)
 
 
 def take(dataset, number):
@@ -82,7 +102,7 @@ def same(first, second):
 def test_every_pair_is_in_one_batch_of_an_epoch(seed, padding):
     batches = make_batches(seed, padding=padding)
     for epoch in range(3):
-        indices = np.concatenate([plan.indices for plan in batches.plan(epoch)])
+        indices = np.concatenate([plan.indices for plan in batches.planner.plan(epoch)])
         assert sorted(indices) == list(range(203))
 
 
@@ -92,7 +112,7 @@ def test_a_batch_holds_the_sentences_that_came_in(seed, padding):
     source, target = random_texts(seed, 203)
     batches = make_batches(seed, padding=padding)
     found = collections.Counter()
-    for batch in take(batches.forever(), batches.per_epoch):
+    for batch in take(batches.dataset(), batches.per_epoch):
         for i in real_rows(batch):
             found[text_of(batch.source_ids[i]), text_of(batch.labels[i])] += 1
     assert found == collections.Counter(zip(source, target, strict=True))
@@ -101,7 +121,7 @@ def test_a_batch_holds_the_sentences_that_came_in(seed, padding):
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_target_ids_start_with_bos_and_lag_one_behind_the_labels(padding):
     batches = make_batches(padding=padding)
-    for batch in take(batches.once(), batches.per_epoch):
+    for batch in take(batches.dataset(), batches.per_epoch):
         assert set(batch.target_ids[:, 0]) == {SPECIAL.bos}
         np.testing.assert_array_equal(batch.target_ids[:, 1:], batch.labels[:, :-1])
 
@@ -109,7 +129,7 @@ def test_target_ids_start_with_bos_and_lag_one_behind_the_labels(padding):
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_left_over_rows_are_padding(padding):
     batches = make_batches(number=203, padding=padding)
-    made = take(batches.once(), batches.per_epoch)
+    made = take(batches.dataset(), batches.per_epoch)
     num_fillers = 0
     for batch in made:
         real = real_rows(batch)
@@ -126,7 +146,7 @@ def test_left_over_rows_are_padding(padding):
 @pytest.mark.parametrize("budget", [300, 520, 4096])
 def test_no_batch_exceeds_the_budget_on_either_side(seed, padding, budget):
     batches = make_batches(seed, padding=padding, budget=max(budget, 8 * 40))
-    for batch in take(batches.once(), batches.per_epoch):
+    for batch in take(batches.dataset(), batches.per_epoch):
         assert batch.source_ids.size <= max(budget, 8 * 40)
         assert batch.labels.size <= max(budget, 8 * 40)
 
@@ -137,14 +157,14 @@ def test_rows_are_a_multiple_of_8(seed, padding):
     batches = make_batches(seed, padding=padding)
     assert all(
         len(batch.labels) % 8 == 0 and len(batch.labels) > 0
-        for batch in take(batches.once(), batches.per_epoch)
+        for batch in take(batches.dataset(), batches.per_epoch)
     )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_longest_pads_to_the_longest_of_the_batch(seed):
     batches = make_batches(seed)
-    for batch in take(batches.once(), batches.per_epoch):
+    for batch in take(batches.dataset(), batches.per_epoch):
         for ids in (batch.source_ids, batch.labels):
             assert ids.shape[1] == max(np.sum(ids != SPECIAL.pad, axis=1))
 
@@ -153,13 +173,13 @@ def test_longest_pads_to_the_longest_of_the_batch(seed):
 def test_the_same_seed_and_epoch_give_the_same_batches(padding):
     first, second = (make_batches(padding=padding) for _ in range(2))
     number = 2 * first.per_epoch
-    assert same(take(first.forever(), number), take(second.forever(), number))
+    assert same(take(first.dataset(epochs=2), number), take(second.dataset(epochs=2), number))
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_another_epoch_has_another_order_and_other_neighbours(padding):
     batches = make_batches(padding=padding)
-    first, second = batches.plan(0), batches.plan(1)
+    first, second = batches.planner.plan(0), batches.planner.plan(1)
     assert not same([plan.indices[None] for plan in first], [plan.indices[None] for plan in second])
     neighbours = [{frozenset(plan.indices) for plan in plans} for plans in (first, second)]
     assert len(neighbours[0] & neighbours[1]) < 2 / 3 * len(first)
@@ -168,7 +188,7 @@ def test_another_epoch_has_another_order_and_other_neighbours(padding):
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_another_seed_has_another_order(padding):
     orders = [
-        [list(plan.indices) for plan in make_batches(padding=padding, order_seed=seed).plan(0)]
+        [list(plan.indices) for plan in make_batches(padding=padding, order_seed=seed).planner.plan(0)]
         for seed in (1, 2)
     ]
     assert orders[0] != orders[1]
@@ -176,7 +196,7 @@ def test_another_seed_has_another_order(padding):
 
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_an_epoch_ends_with_long_and_short_batches_mixed(padding):
-    lengths = [plan.target_len for plan in make_batches(padding=padding, number=600).plan(0)]
+    lengths = [plan.target_len for plan in make_batches(padding=padding, number=600).planner.plan(0)]
     assert lengths != sorted(lengths)
     assert lengths != sorted(lengths, reverse=True)
 
@@ -188,14 +208,17 @@ def test_starting_later_continues_the_same_sequence(padding, where):
     epoch = batches.per_epoch
     assert epoch > 3
     start = {"first epoch": 3, "epoch border": epoch, "third epoch": 2 * epoch + 1}[where]
-    whole = take(batches.forever(), start + epoch + 2)
-    assert same(whole[start:], take(batches.forever(start), epoch + 2))
+    whole = take(batches.dataset(epochs=5), start + epoch + 2)
+    assert same(whole[start:], take(batches.dataset(start, epochs=3), epoch + 2))
 
 
-def test_once_gives_one_epoch_and_says_how_long_it_is():
+def test_a_dataset_says_how_long_it_is():
     batches = make_batches()
-    made = list(batches.once())
-    assert len(made) == batches.per_epoch == int(batches.once().cardinality())
+    made = list(batches.dataset())
+    assert len(made) == batches.per_epoch == int(batches.dataset().cardinality())
+    both = batches.per_epoch + batches.planner.num_batches(1)
+    assert int(batches.dataset(epochs=2, num_replicas=3).cardinality()) == 3 * both
+    assert int(batches.dataset(2, epochs=2).cardinality()) == both - 2
 
 
 def test_one_graph_serves_every_shape_of_three_epochs():
@@ -207,9 +230,9 @@ def test_one_graph_serves_every_shape_of_three_epochs():
         traces.append(iterator)
         return tf.shape(next(iterator)[1])
 
-    iterator = iter(batches.forever())
+    iterator = iter(batches.dataset(epochs=3))
     shapes = [shape_of_next(iterator).numpy() for _ in range(3 * batches.per_epoch)]
-    planned = [plan for epoch in range(3) for plan in batches.plan(epoch)]
+    planned = [plan for epoch in range(3) for plan in batches.planner.plan(epoch)]
     assert [tuple(shape) for shape in shapes] == [(p.rows, p.target_len) for p in planned]
     assert len(set(map(tuple, shapes))) > 3
     assert len(traces) == 1
@@ -218,13 +241,12 @@ def test_one_graph_serves_every_shape_of_three_epochs():
 def test_no_thread_tunes_a_dataset_whose_end_would_wait_for_it():
     # TensorFlow may wait for that thread for a minute when the iterator is deleted.
     batches = make_batches()
-    portions = Portions(batches, num_replicas=2)
-    for dataset in (batches.forever(), batches.once(), portions.forever(), portions.once()):
+    for dataset in (batches.dataset(), batches.dataset(num_replicas=2).repeat()):
         assert dataset.options().autotune.enabled is False
 
 
 def test_dimensions_are_left_open():
-    (source, target), labels = make_batches().forever().element_spec
+    (source, target), labels = make_batches().dataset().element_spec
     for spec in (source, target, labels):
         assert spec.shape.as_list() == [None, None]
         assert spec.dtype == tf.int32
@@ -264,7 +286,7 @@ def test_drop_long_keeps_what_is_as_long_as_the_limit():
 def test_no_pairs_are_refused():
     nothing = Sequences([(np.zeros(0, np.int32), np.zeros(1, np.int64))])
     with pytest.raises(ValueError, match="no pairs"):
-        TokenBatches(IdPairs(nothing, nothing), special=SPECIAL, batch_tokens=100)
+        EpochPlanner(*IdPairs(nothing, nothing).lengths, batch_tokens=100)
 
 
 def test_sequences_in_several_arrays_are_as_in_one():
@@ -277,20 +299,120 @@ def test_sequences_in_several_arrays_are_as_in_one():
         ]
     )
     assert rows_of(parts) == rows_of(whole)
-    indices = np.random.default_rng(1).permutation(97)[:31]
-    padded = parts.padded(indices, 40, 37, SPECIAL.pad)
-    assert [text_of(row) for row in padded[:31]] == [texts[i] for i in indices]
-    assert np.all(padded[31:] == SPECIAL.pad)
+    one, other = (
+        take(Batches(pairs, EpochPlanner(*pairs.lengths, batch_tokens=BUDGET)).dataset(epochs=2), 99)
+        for pairs in (IdPairs(parts, whole), IdPairs(whole, parts))
+    )
+    assert same(one, other)
+    assert len(one) > 10
     keep = np.arange(97) % 3 == 1
     assert rows_of(parts.select(keep)) == [
         row for row, kept in zip(rows_of(whole), keep, strict=True) if kept
     ]
 
 
-def test_ids_may_be_of_a_narrow_type_and_mapped_from_a_file(tmp_path):
-    ids, starts = encode_flat(["10 11 12", "13"], WordTokenizer())
-    np.save(tmp_path / "ids.npy", ids.astype(np.uint16))
-    mapped = Sequences([(np.load(tmp_path / "ids.npy", mmap_mode="r"), starts)])
-    padded = mapped.padded(np.array([1, 0]), 3, 5, SPECIAL.pad)
-    assert padded.dtype == np.int32
-    assert padded.tolist() == [[13, 4, 7, 7, 7], [10, 11, 12, 4, 7], [7] * 5]
+@pytest.fixture
+def mapped(tmp_path):
+    """The pairs of `make_batches()` in three files a side, mapped."""
+    pairs, sides = make_batches().pairs, []
+    for name, sequences in zip(("source", "target"), pairs, strict=True):
+        ends, parts = np.cumsum([0, *sequences.lengths]), []
+        for begin, end in ((0, 50), (50, 51), (51, 203)):
+            path = tmp_path / f"{name}{begin}.npy"
+            np.save(path, sequences.arrays[0][ends[begin] : ends[end]].astype(np.uint16))
+            parts.append((np.load(path, mmap_mode="r"), ends[begin : end + 1] - ends[begin]))
+        sides.append(Sequences(parts))
+    return Batches(IdPairs(*sides), make_batches().planner)
+
+
+def test_ids_may_be_of_a_narrow_type_and_mapped_from_files(mapped):
+    expected = make_batches()
+    assert same(take(mapped.dataset(3, epochs=2), 99), take(expected.dataset(3, epochs=2), 99))
+    # A part of a mapped file is no file: its ids are read.
+    source, target = expected.pairs
+    part = np.load(pathlib.Path(mapped.pairs.source.arrays[0].filename), mmap_mode="r")[3:]
+    assert (
+        token_batches(
+            IdPairs(
+                Sequences([(part, np.array([0, len(part)]))]), Sequences([(part, np.array([0, len(part)]))])
+            ),
+            EpochPlanner(np.array([len(part)]), np.array([len(part)]), batch_tokens=9999),
+        )
+        .as_numpy_iterator()
+        .next()[1][0]
+        .tolist()
+        == part.tolist()
+    )
+
+
+def functions_and_nodes(dataset):
+    """Names of all operations of a dataset, as it is serialised, and the size of its graph."""
+    serialised = tf.raw_ops.DatasetToGraphV2(input_dataset=tf.data.experimental.to_variant(dataset)).numpy()
+    graph = tf.compat.v1.GraphDef.FromString(serialised)
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return {node.op for node in nodes}, len(serialised)
+
+
+@pytest.mark.parametrize("share", [{}, {"num_replicas": 2, "device_tokens": 100, "num_workers": 3}])
+def test_no_python_is_in_the_graph(mapped, share):
+    for batches in (make_batches(), mapped):
+        operations, _ = functions_and_nodes(batches.dataset(epochs=2, **share))
+        assert {"GatherV2", "RangeDataset"} <= operations
+        assert not [name for name in operations if "py" in name.lower() and "copy" not in name.lower()]
+        assert not [name for name in operations if "Generator" in name]
+
+
+def test_mapped_ids_are_named_by_their_files_in_the_graph(tmp_path):
+    ids, starts = np.full(3_000_000, 9, np.uint16), np.arange(0, 3_000_001, 30_000)
+    np.save(tmp_path / "ids.npy", ids)
+    for array, least, most in (
+        (ids, len(ids), 10**8),
+        (np.load(tmp_path / "ids.npy", mmap_mode="r"), 0, 10**5),
+    ):
+        side = Sequences([(array, starts)])
+        planner = EpochPlanner(side.lengths, side.lengths, batch_tokens=240_000)
+        operations, size = functions_and_nodes(token_batches(IdPairs(side, side), planner))
+        assert least < size < most
+        assert ("ImmutableConst" in operations) is (most == 10**5)
+
+
+def test_a_dataset_is_mapped_sharded_and_saved(mapped, tmp_path):
+    dataset = mapped.dataset(epochs=2)
+    whole = take(dataset, 99)
+    assert [len(labels) for labels in dataset.map(lambda ids, labels: labels).as_numpy_iterator()] == [
+        len(batch.labels) for batch in whole
+    ]
+    assert same(take(dataset.shard(3, 1), 99), whole[1::3])
+    dataset.save(str(tmp_path / "saved"))
+    assert same(take(tf.data.Dataset.load(str(tmp_path / "saved")), 99), whole)
+
+
+# SHA-256 of the ids of the demo's corpus, and of 200 of its batches, made by the generator in Python that
+# was here before: (first batch, replicas): digest.
+DEMO = "2cb8c1bc6e3779657a383bb1fbe0a51c5c7afa4738d8b4ce6b3798361f55c9f4"
+DEMO_BATCHES = {
+    (0, 1): "bef1cbb7d7ff367f25173bbdd5cb1cdfab3c2d75350b9134b010ca01e19fdf3f",
+    (0, 2): "2d4d76f07f170a4241c4858792301cf59aa9d64457afcc7c55b14e8eb573a09a",
+    (137, 1): "728b980a0aceebde92a6fb4eb93accb6f94affb80032499078250f11f547c182",
+    (137, 2): "ccdb77e2887abcee1efcf7551761a6b6537f357ac1ebf8f864ef0f49a2442acd",
+}
+
+
+def test_the_batches_of_the_demo_are_those_of_earlier_versions():
+    config = preset("demo")
+    corpus = load_training_data(config)
+    ids = hashlib.sha256()
+    for sequences in corpus.train:
+        ids.update(np.ascontiguousarray(sequences.lengths))
+        ids.update(np.concatenate(sequences.arrays).astype(np.int32))
+    if ids.hexdigest() != DEMO:
+        pytest.skip("another CLDR or SentencePiece makes another corpus")
+    batches = training_batches(config.data, corpus, seed=config.training.seed)
+    for (start, replicas), expected in DEMO_BATCHES.items():
+        found = hashlib.sha256()
+        dataset = batches.dataset(start, 30, DeviceShare(num_replicas=replicas))
+        for batch in take(dataset, 200 * replicas):
+            for ids in batch:
+                found.update(repr(ids.shape).encode())
+                found.update(np.ascontiguousarray(ids))
+        assert found.hexdigest() == expected, (start, replicas)

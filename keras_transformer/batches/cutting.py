@@ -1,0 +1,157 @@
+"""Cuts a walk through the lengths into batches that hold the least padding.
+
+A walk is an order of cells; a cell is all pairs of one source and one target length. `serpentine` orders
+cells so that neighbours differ little in either length; `cut_into_batches` and `cut_into_regions` cut that
+order by dynamic programs, which see the lengths and the counts of the cells and no pair.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+ROWS_MULTIPLE = 8
+# A batch costs as much as this share of its budget in positions: without it, the least
+# padding is that of many small batches.
+_BATCH_COST = 0.2
+_PARTS = 16  # a batch is cut to about a 16th of its budget
+_PIECES = 400  # a walk is cut into regions at one of 400 places
+
+
+class Region(NamedTuple):
+    """So many pairs of the walk, in batches of one shape."""
+
+    num_pairs: int
+    rows: int
+    source_len: int
+    target_len: int
+
+    @property
+    def num_batches(self):
+        return -(-self.num_pairs // self.rows)
+
+    @property
+    def num_positions(self):
+        return self.num_batches * self.rows * (self.source_len + self.target_len)
+
+
+def serpentine(major, minor, mass, num_bands, phase):
+    """Orders cells in bands of `major` of equal mass, along `minor` up and down in turn."""
+    by_length = np.bincount(major, weights=mass)
+    middle = np.cumsum(by_length) - by_length / 2
+    band = np.floor(middle / by_length.sum() * num_bands + phase).astype(int)[major]
+    return np.lexsort((major, np.where(band % 2, minor, -minor), band))
+
+
+def cut_into_batches(source, target, counts, budget):
+    """Cuts a walk into batches of the least padding and number.
+
+    Returns:
+        list of `Region` of one batch each, and their cost in positions.
+    """
+    rows, source, target = _parts(source, target, counts, budget)
+    if not len(rows):
+        return [], 0.0
+    # Cost of every batch that begins at part i and ends within the next `width` parts.
+    width = 2 * _PARTS + 2
+    longest_source = np.maximum.accumulate(_windows(source, width), axis=1)
+    longest_target = np.maximum.accumulate(_windows(target, width), axis=1)
+    padded_rows = _round_up(np.cumsum(_windows(rows, width), axis=1))
+    fits = padded_rows * np.maximum(longest_source, longest_target) <= budget
+    cost = padded_rows * (longest_source + longest_target) + _BATCH_COST * budget
+    cost = np.where(fits, cost, np.inf)
+
+    best = np.full(len(rows) + width + 1, np.inf)
+    best[0] = 0
+    previous = np.zeros(len(best), np.int64)
+    for begin in range(len(rows)):
+        reached = slice(begin + 1, begin + 1 + width)
+        through = best[begin] + cost[begin]
+        better = through < best[reached]
+        best[reached][better] = through[better]
+        previous[reached][better] = begin
+    cuts = []
+    end = len(rows)
+    while end:
+        begin = previous[end]
+        num_pairs = int(rows[begin:end].sum())
+        box = int(source[begin:end].max()), int(target[begin:end].max())
+        cuts.append(Region(num_pairs, int(_round_up(num_pairs)), *box))
+        end = begin
+    return cuts[::-1], float(best[len(rows)])
+
+
+def cut_into_regions(source, target, counts, budget, max_regions):
+    """Cuts a walk into at most `max_regions` regions, each of batches of one shape.
+
+    Returns:
+        list of `Region`, and their cost in positions.
+    """
+    totals = np.cumsum(counts)
+    piece = np.floor((totals - counts / 2) / totals[-1] * _PIECES).astype(int)
+    first = np.flatnonzero(np.diff(piece, prepend=-1))
+    source, target = np.maximum.reduceat(source, first), np.maximum.reduceat(target, first)
+    totals = np.concatenate([[0], totals[first[1:] - 1], totals[-1:]])
+
+    # Cost of the region from piece i to piece j, and the shortest way through k of them.
+    num_pieces = len(first)
+    cost = np.full((num_pieces, num_pieces + 1), np.inf)
+    for i in range(num_pieces):
+        box = np.maximum.accumulate(source[i:]), np.maximum.accumulate(target[i:])
+        num_batches, rows = _equal_batches(totals[i + 1 :] - totals[i], *box, budget)
+        cost[i, i + 1 :] = num_batches * (rows * (box[0] + box[1]) + _BATCH_COST * budget)
+    best = np.full((max_regions + 1, num_pieces + 1), np.inf)
+    best[0, 0] = 0
+    previous = np.zeros(best.shape, np.int64)
+    for k in range(1, max_regions + 1):
+        through = best[k - 1, :num_pieces, None] + cost
+        previous[k], best[k] = through.argmin(axis=0), through.min(axis=0)
+    k = int(best[:, num_pieces].argmin())
+    total, regions, end = float(best[k, num_pieces]), [], num_pieces
+    for left in range(k, 0, -1):
+        begin = previous[left, end]
+        num_pairs = int(totals[end] - totals[begin])
+        box = int(source[begin:end].max()), int(target[begin:end].max())
+        regions.append(Region(num_pairs, int(_equal_batches(num_pairs, *box, budget)[1]), *box))
+        end = begin
+    return regions[::-1], total
+
+
+def _equal_batches(num_pairs, source_len, target_len, budget):
+    """Returns number and rows of the fewest batches, as equal as multiples of 8 allow."""
+    capacity = budget // np.maximum(source_len, target_len) // ROWS_MULTIPLE * ROWS_MULTIPLE
+    num_batches = -(-num_pairs // capacity)
+    return num_batches, _round_up(-(-num_pairs // num_batches))
+
+
+def _parts(source, target, counts, budget):
+    """Cuts a walk into runs of rows that are a small part of a batch each.
+
+    Returns:
+        three int NumPy arrays: rows, longest source and longest target of each run.
+    """
+    parts = []
+    rows, longest_source, longest_target = 0, 0, 0
+    for source_len, target_len, count in zip(source.tolist(), target.tolist(), counts.tolist(), strict=True):
+        part = budget // max(source_len, target_len) // _PARTS // ROWS_MULTIPLE * ROWS_MULTIPLE
+        part = max(part, ROWS_MULTIPLE)
+        while count:
+            if rows >= part:
+                parts.append((rows, longest_source, longest_target))
+                rows, longest_source, longest_target = 0, 0, 0
+            taken = min(count, part - rows)
+            rows, count = rows + taken, count - taken
+            longest_source = max(longest_source, source_len)
+            longest_target = max(longest_target, target_len)
+    if rows:
+        parts.append((rows, longest_source, longest_target))
+    return np.array(parts, np.int64).reshape(-1, 3).T
+
+
+def _windows(values, width):
+    """Returns each element with the `width - 1` after it, zeros beyond the end."""
+    padded = np.concatenate([values, np.zeros(width, values.dtype)])
+    return np.lib.stride_tricks.sliding_window_view(padded, width)[: len(values)]
+
+
+def _round_up(rows):
+    return -(-rows // ROWS_MULTIPLE) * ROWS_MULTIPLE
