@@ -18,7 +18,14 @@ _PIECES = 400  # a walk is cut into regions at one of 400 places
 
 
 class Region(NamedTuple):
-    """So many pairs of the walk, in batches of one shape."""
+    """Consecutive pairs of a walk, in batches of one shape.
+
+    Attributes:
+        num_pairs: number of pairs.
+        rows: rows of each batch.
+        source_len: padded source length, in tokens.
+        target_len: padded target length, in tokens.
+    """
 
     num_pairs: int
     rows: int
@@ -27,10 +34,12 @@ class Region(NamedTuple):
 
     @property
     def num_batches(self):
+        """Number of batches; the last may have fewer pairs than rows."""
         return -(-self.num_pairs // self.rows)
 
     @property
     def num_positions(self):
+        """Number of positions of both sides, padding included."""
         return self.num_batches * self.rows * (self.source_len + self.target_len)
 
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_transformer.batches import cutting
+from keras_transformer.batches import cutting, planning
 from keras_transformer.batches.planning import EpochPlanner
 
 PADDINGS = ("longest", "fixed")
