@@ -30,7 +30,7 @@ def token_batches(pairs, planner, *, start=0, epochs=1, special=_SPECIAL, share=
 
     Starting at batch n makes no batch before it. The dataset can be mapped, sharded, saved, and handed to
     `tf.data.experimental.service`. Serialised for the service, the graph names memory-mapped ids by the path
-    of their file, which must be the same for the workers, and holds everything else: ids in memory, 24 bytes
+    of their file, which must be the same for the workers, and holds everything else: ids in memory, 16 bytes
     a pair, 4 bytes a pair and epoch. Protocol buffers limit that to 2 GB. In this process there is no limit.
 
     Args:
@@ -60,16 +60,22 @@ def token_batches(pairs, planner, *, start=0, epochs=1, special=_SPECIAL, share=
             for ids in sides
         )
         target_ids = tf.concat([tf.fill([number, 1], special.bos), labels[:, :-1]], axis=1)
+        source_ids, target_ids, labels = (
+            share.deal(ids, micro_batches, rows) for ids in (source_ids, target_ids, labels)
+        )
         parts = (source_ids, target_ids), labels
-        return tf.nest.map_structure(lambda ids: share.deal(ids, micro_batches, rows), parts)
+        return parts if share.num_replicas > 1 else tf.nest.map_structure(lambda ids: ids[0], parts)
 
     with tf.device("CPU:0"):
-        make_rows = _sampled_rows if sampling else _gathered_rows
-        dataset = make_rows(pairs, plans, shapes, share, special.pad, sampling).map(batch)
+        if sampling:
+            dataset = _sampled_rows(pairs, plans, shapes, share, special.pad, sampling).map(batch)
+        else:
+            rows = _gathered_rows(pairs, plans, shapes, share, special.pad)
+            dataset = tf.data.Dataset.range(len(plans)).map(
+                lambda number: batch(*rows(number)), num_parallel_calls=_BATCHES_AHEAD
+            )
         if share.num_replicas > 1:
             dataset = dataset.unbatch()
-        else:
-            dataset = dataset.map(lambda *parts: tf.nest.map_structure(lambda ids: ids[0], parts))
         return untuned(dataset.prefetch(_BATCHES_AHEAD))
 
 
@@ -208,8 +214,8 @@ def validation_batches(data, corpus):
     return TokenBatches(filtered.pairs, planner), filtered.num_dropped
 
 
-def _gathered_rows(pairs, plans, shapes, share, pad_id, _):
-    """Returns a dataset of a batch's shape and this worker's rows of either side, all graph."""
+def _gathered_rows(pairs, plans, shapes, share, pad_id):
+    """Returns a function from a batch's number to its shape and this worker's rows of either side."""
     narrow = np.int32 if pairs.num_pairs < 2**31 else np.int64
     indices = np.concatenate([plan.indices.astype(narrow) for plan in plans])
     ends = np.cumsum([0, *(len(plan.indices) for plan in plans)])
@@ -223,11 +229,11 @@ def _gathered_rows(pairs, plans, shapes, share, pad_id, _):
             side.padded(own, length) for side, length in zip(sides, (shape[2], shape[3]), strict=True)
         )
 
-    return tf.data.Dataset.range(len(plans)).map(rows)
+    return rows
 
 
 def _sampled_rows(pairs, plans, shapes, share, pad_id, sampling):
-    """As `_gathered_rows`, drawn in Python."""
+    """Returns a dataset of what `_gathered_rows` looks up, drawn in Python."""
 
     def rows():
         for plan, shape in zip(plans, shapes, strict=True):
@@ -254,52 +260,63 @@ class _Side:
     """The sentences of one side as tensors."""
 
     def __init__(self, sequences, pad_id):
-        self._arrays = [_array(array) for array in sequences.arrays]
-        self._first, self._starts, self._lengths = map(
-            tf.convert_to_tensor, (sequences.first, sequences.starts, sequences.lengths)
-        )
         self._pad_id = pad_id
+        self._arrays = [_Array(array) for array in sequences.arrays]
+        starts = sequences.starts + np.repeat(
+            [array.header for array in self._arrays], np.diff(sequences.first)
+        )
+        narrow = np.int32 if max(array.last for array in self._arrays) < 2**30 else np.int64
+        self._first, self._starts, self._lengths = map(
+            tf.convert_to_tensor, (sequences.first[:-1], starts.astype(narrow), sequences.lengths)
+        )
 
     def padded(self, numbers, length):
         """Returns the ids of some sentences, int32 tensor of shape `(number, length)`."""
-        columns = tf.range(length)
-        lengths, starts = (
-            tf.cast(tf.gather(each, numbers), tf.int64)[:, None] for each in (self._lengths, self._starts)
-        )
-        is_token = columns < lengths
-        tokens = self._tokens(numbers, tf.where(is_token, starts + columns, 0))
-        return tf.where(is_token, tokens, self._pad_id)
+        columns = tf.range(tf.cast(length, tf.int32))
+        tokens = self._tokens(numbers, tf.cast(columns, self._starts.dtype))
+        return tf.where(columns < tf.gather(self._lengths, numbers)[:, None], tokens, self._pad_id)
 
-    def _tokens(self, numbers, places):
+    def _tokens(self, numbers, columns):
+        """Returns the ids from the beginning of each sentence on, whatever follows its end."""
+        starts = tf.gather(self._starts, numbers)
         if len(self._arrays) == 1:
-            return self._arrays[0](places)
+            return self._arrays[0].gather(starts, columns)
         array_of = tf.searchsorted(self._first, tf.cast(numbers, tf.int64), side="right") - 1
         parts, rows = (
-            tf.dynamic_partition(each, array_of, len(self._arrays))
-            for each in (places, tf.range(tf.size(numbers)))
+            tf.dynamic_partition(values, array_of, len(self._arrays))
+            for values in (starts, tf.range(tf.size(numbers)))
         )
-        tokens = [array(part) for array, part in zip(self._arrays, parts, strict=True)]
-        return tf.dynamic_stitch(rows, tokens)
+        return tf.dynamic_stitch(
+            rows, [array.gather(part, columns) for array, part in zip(self._arrays, parts, strict=True)]
+        )
 
 
-def _array(array):
-    """Returns a function that gathers ids of an array in the graph."""
-    if isinstance(getattr(array, "base", None), mmap.mmap):
-        # A whole file, which the graph maps where it runs; ids begin behind its header.
-        header = array.offset // array.itemsize
-        dtype, size, name = tf.as_dtype(array.dtype), header + len(array), str(array.filename)
+class _Array:
+    """Ids in memory, or in a whole mapped file: the graph maps it where it runs.
 
-        def gather(places):
-            mapped = tf.raw_ops.ImmutableConst(dtype=dtype, shape=[size], memory_region_name=name)
-            return tf.cast(tf.gather(mapped, places + header), tf.int32)
+    Attributes:
+        header: int, what stands in the file before the ids, in ids.
+        last: int, place of the last id.
+    """
 
-    else:
-        ids = tf.convert_to_tensor(array)
+    def __init__(self, array):
+        self._file = None
+        self.header = 0
+        if isinstance(getattr(array, "base", None), mmap.mmap):
+            self.header = array.offset // array.itemsize
+            self._file = {
+                "dtype": tf.as_dtype(array.dtype),
+                "shape": [self.header + len(array)],
+                "memory_region_name": str(array.filename),
+            }
+        else:
+            self._ids = tf.convert_to_tensor(array)
+        self.last = self.header + len(array) - 1
 
-        def gather(places):
-            return tf.cast(tf.gather(ids, places), tf.int32)
-
-    return gather
+    def gather(self, starts, columns):
+        """Returns ids, int32 tensor of shape `(number, length)`, from each of some places on."""
+        ids = tf.raw_ops.ImmutableConst(**self._file) if self._file else self._ids
+        return tf.cast(tf.gather(ids, tf.minimum(starts[:, None] + columns, self.last)), tf.int32)
 
 
 def untuned(dataset):
