@@ -9,6 +9,10 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "decoding": (
+            "DecoderState",
+            "ModelStep",
+        ),
         "loss": ("LabelSmoothedCrossEntropy",),
         "metrics": (
             "Perplexity",
@@ -17,9 +21,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "schedule": ("TransformerSchedule",),
         "transformer": (
             "Attended",
-            "DecoderState",
             "Encoded",
-            "ModelStep",
             "Transformer",
         ),
     },

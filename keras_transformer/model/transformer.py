@@ -8,8 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config.settings import ModelConfig, SpecialIds
-from keras_transformer.model.kernels.tensor_ops import gather, take_along
-from keras_transformer.model.layers.attention import KeyValue
+from keras_transformer.model.decoding import CachedDecoding
 from keras_transformer.model.layers.decoder import DecoderLayer
 from keras_transformer.model.layers.dense import PACKAGE, Projection
 from keras_transformer.model.layers.dropout import Dropout
@@ -30,11 +29,6 @@ else:
         def run_layer(self, layer, *inputs, **how):
             """Calls a layer."""
             return layer(*inputs, **how)
-
-
-# Elements of an embedding matrix that pays to be transposed for a search: 16 MB, after some 8 steps.
-# One of 32,000 x 512 would take 35 ms and 65 MB, for 2 ms a step.
-TRANSPOSED_AT_MOST = 2**22
 
 
 class Encoded(NamedTuple):
@@ -69,38 +63,8 @@ class Attended(NamedTuple):
     encoder: dict
 
 
-class DecoderState(NamedTuple):
-    """What one decoding step leaves to the next, for n hypotheses of each sentence.
-
-    Attributes:
-        self_attention: list of one `KeyValue` a layer. Slot `position * n + i` of a sentence
-            is what its hypothesis i computed at that position.
-        cross_attention: list of one `KeyValue` a layer, made once.
-        source_mask: bool, shape `(batch, 1, source_len)`.
-        ancestors: int32, shape `(batch, n, positions)`: which hypothesis of the sentence
-            computed each position of hypothesis i; -1 for a position that is still to come.
-    """
-
-    self_attention: list[KeyValue]
-    cross_attention: list[KeyValue]
-    source_mask: object
-    ancestors: object
-
-
-class ModelStep(NamedTuple):
-    """What one decoding step returns.
-
-    Attributes:
-        logits: float, shape `(batch * n, target_vocab_size)`.
-        state: `DecoderState`.
-    """
-
-    logits: object
-    state: DecoderState
-
-
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Transformer(TokenWeightedStep, keras.Model):
+class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
     """The model of figure 1.
 
     It is built, with all its weights, when it is made.
@@ -295,119 +259,6 @@ class Transformer(TokenWeightedStep, keras.Model):
                 matrix = stack.enter_context(self.target_embedding.gradient_added_once(lookups))
             hidden, _ = self._decode(target_ids, self.encode(source_ids, training), training=training)
         return self.loss.projected_statistics(labels, hidden, matrix, self.output_bias, transposed=untied)
-
-    def start(self, encoded, *, max_length, hypotheses=1):
-        """Makes the caches for decoding step by step.
-
-        Args:
-            encoded: `Encoded` of `batch` sentences.
-            max_length: int or scalar tensor, number of steps there is room for; 0 for caches
-                that grow, see `step`.
-            hypotheses: n, hypotheses of each sentence.
-
-        Returns:
-            `DecoderState`.
-        """
-        batch = ops.shape(encoded.output)[0]
-        return DecoderState(
-            [
-                layer.self_attention.empty_cache(batch, max_length * hypotheses)
-                for layer in self.decoder_layers
-            ],
-            [layer.cross_attention.project(encoded.output) for layer in self.decoder_layers],
-            encoded.mask,
-            ops.full((batch, hypotheses, max_length), -1, dtype="int32"),
-        )
-
-    def step_kernel(self, *, hypotheses):
-        """Returns the output matrix in the form that multiplies few rows quickest, for many steps.
-
-        That is the embedding matrix transposed, which takes two thirds of the time.
-
-        Args:
-            hypotheses: int, of each sentence.
-
-        Returns:
-            float, shape `(d_model, target_vocab_size)`, of the present weights; `None` where it does
-            not pay, or the model makes its logits in another way.
-        """
-        size = self.config.target_vocab_size * self.config.d_model
-        if hypotheses == 1 or size > TRANSPOSED_AT_MOST or not self._logits_are_tied():
-            return None
-        return self.target_embedding.kernel()
-
-    def step(self, ids, position, state, *, grows=False, kernel=None):
-        """Decodes one position: as `decode` gives it, from the caches.
-
-        Args:
-            ids: int, shape `(batch * n,)`, the tokens at `position` (bos at first); row
-                `sentence * n + i` is hypothesis i.
-            position: int, scalar; 0 for the first.
-            state: `DecoderState` from `start`, `reorder`, `keep` or the step before.
-            grows: the caches are as long as `position` and grow by this one, in place of
-                being written into. They are never longer than needed then.
-            kernel: from `step_kernel`, or `None`.
-
-        Returns:
-            `ModelStep`.
-        """
-        batch, n, _ = ops.shape(state.ancestors)
-        own = ops.broadcast_to(ops.arange(n, dtype="int32")[None, :, None], (batch, n, 1))
-        if grows:
-            ancestors = ops.concatenate([state.ancestors, own], axis=2)
-        else:
-            here = ops.arange(ops.shape(state.ancestors)[2]) == position
-            ancestors = ops.where(here, own, state.ancestors)
-        mask = None
-        if not grows or state.ancestors.shape[1] != 1:  # one hypothesis sees all that there is
-            visible = ancestors[..., None] == ops.arange(n, dtype="int32")
-            mask = ops.reshape(visible, (batch, n, -1))
-
-        x = self.target_embedding(ids[:, None], first_position=position)
-        x = ops.reshape(x, (-1, self.config.d_model))
-        caches = []
-        for layer, cache, encoder_key_value in zip(
-            self.decoder_layers, state.self_attention, state.cross_attention, strict=True
-        ):
-            x, cache = layer.step(
-                x,
-                cache,
-                encoder_key_value,
-                mask,
-                state.source_mask,
-                hypotheses=n,
-                first_slot=None if grows else position * n,
-            )
-            caches.append(cache)
-        how = {} if kernel is None else {"kernel": kernel}
-        logits = self._logits(self._normalized(x), **how)
-        return ModelStep(logits, state._replace(self_attention=caches, ancestors=ancestors))
-
-    def reorder(self, state, parents):
-        """Lets hypothesis i of each sentence go on from hypothesis `parents[:, i]`.
-
-        No cache is copied: only which slots a hypothesis looks at changes.
-
-        Args:
-            state: `DecoderState`.
-            parents: int32, shape `(batch, n)`.
-
-        Returns:
-            `DecoderState`.
-        """
-        return state._replace(ancestors=take_along(state.ancestors, parents))
-
-    def keep(self, state, sentences):
-        """Leaves only some sentences in the batch.
-
-        Args:
-            state: `DecoderState`.
-            sentences: int32, shape `(left,)`.
-
-        Returns:
-            `DecoderState`.
-        """
-        return keras.tree.map_structure(lambda x: gather(x, sentences, axis=0), state)
 
     def export(self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs):
         """Writes the forward pass for other programs, as every Keras model does: ids in, logits out.

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import keras_transformer
 from keras_transformer.config.settings import ModelConfig, SearchConfig, SpecialIds
-from keras_transformer.model import transformer
+from keras_transformer.model import decoding
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import TokenAccuracy
 from keras_transformer.model.schedule import TransformerSchedule
@@ -200,7 +200,7 @@ def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits(monkeyp
     kernel = model.step_kernel(hypotheses=2)
     np.testing.assert_array_equal(kernel, model.target_embedding.embeddings.numpy().T)
     assert model.step_kernel(hypotheses=1) is None
-    monkeypatch.setattr(transformer, "TRANSPOSED_AT_MOST", VOCAB * model.config.d_model - 1)
+    monkeypatch.setattr(decoding, "TRANSPOSED_AT_MOST", VOCAB * model.config.d_model - 1)
     assert model.step_kernel(hypotheses=2) is None
     monkeypatch.undo()
     assert model_with(sharing="none").step_kernel(hypotheses=2) is None
@@ -417,7 +417,7 @@ def loaded_elsewhere(tmp_path_factory):
         models[name] = model_with(**kind)
         models[name].save(folder / f"{name}.keras")
     np.savez(folder / "inputs.npz", source=SOURCE, target=TARGET, kinds=list(KINDS))
-    root = pathlib.Path(keras_transformer.__file__).parents[2]
+    root = pathlib.Path(keras_transformer.__file__).parents[1]
     subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", LOAD_ELSEWHERE, str(folder)],
         check=True,
