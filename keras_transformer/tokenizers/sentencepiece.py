@@ -5,14 +5,10 @@ about 37,000 tokens). The model file alone decides what a text becomes, so train
 translation and serving cannot drift apart.
 """
 
-import contextlib
 import functools
 import io
 import logging
-import pathlib
 import re
-import tempfile
-import unicodedata
 
 import sentencepiece
 from google.protobuf.message import DecodeError
@@ -31,6 +27,7 @@ from keras_transformer.tokenizers.base import (
     import_tensorflow_text,
     valid_utf8,
 )
+from keras_transformer.tokenizers.normalization import normalization_rules
 from keras_transformer.tokenizers.subword_sampling import bpe_dropout, unigram_lattice, unigram_sample
 
 logger = logging.getLogger(__name__)
@@ -133,7 +130,7 @@ class SubwordTokenizer(Tokenizer):
         )
         model = io.BytesIO()
         stream = TrainingTexts(texts, _unicode_form(normalization), max_texts, seed)
-        with _rules(normalization) as rules:
+        with normalization_rules(normalization) as rules:
             try:
                 sentencepiece.SentencePieceTrainer.train(
                     sentence_iterator=iter(stream),
@@ -360,49 +357,3 @@ def _parse(model_bytes, name):
     if not proto.HasField("normalizer_spec"):
         raise ValueError(f"{name} is cut short: its normalization rules are missing")
     return proto
-
-
-@contextlib.contextmanager
-def _rules(normalization):
-    """Trainer arguments for a normalization; the rule file lives as long as the block."""
-    if normalization == "nfkc":
-        yield {"normalization_rule_name": "nmt_nfkc"}
-        return
-    rules = {SPACE: " "}  # so that runs of it, too, become one space
-    if normalization == "nfc":
-        rules.update(_nfc_rules())
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "rules.tsv")
-        path.write_text(
-            "".join(f"{_hexadecimal(old)}\t{_hexadecimal(new)}\n" for old, new in rules.items()),
-            encoding="ascii",
-        )
-        yield {"normalization_rule_tsv": str(path)}
-
-
-def _nfc_rules():
-    """What NFC makes of each character that has a canonical decomposition.
-
-    Three spellings each, Hangul syllables included: the full decomposition, the one
-    that leaves only the last mark apart, and the character itself where NFC replaces it
-    (the Kelvin sign becomes K). About 24,000 rules; they add 170 kB to a model.
-
-    Returns:
-        dict, sequence of characters to its composition.
-    """
-    rules = {}
-    for code in range(0x110000):
-        character = chr(code)
-        decomposed = unicodedata.normalize("NFD", character)
-        if decomposed == character:
-            continue
-        composed = unicodedata.normalize("NFC", character)
-        one_step = unicodedata.normalize("NFC", decomposed[:-1]) + decomposed[-1]
-        for sequence in (character, decomposed, one_step):
-            if sequence != composed and unicodedata.normalize("NFC", sequence) == composed:
-                rules[sequence] = composed
-    return rules
-
-
-def _hexadecimal(text):
-    return " ".join(f"{ord(character):X}" for character in text)
