@@ -19,7 +19,7 @@ from keras_transformer.model.kernels.embedding import copies
 from keras_transformer.model.kernels.layer_norm import layer_norm
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
 from keras_transformer.model.kernels.switch import uses_fast_forms
-from keras_transformer.model.kernels.tensor_ops import gather, reshape_static, take_along
+from keras_transformer.model.kernels.tensor_ops import reshape_static, take_along
 from keras_transformer.model.transformer import Transformer
 
 BATCH, HEADS, TARGET, SOURCE, D_MODEL, D_FF, VOCAB, TOKENS = 2, 3, 5, 7, 13, 29, 23, 11
@@ -110,8 +110,6 @@ CASES = [
     Case(copies, (MATRIX,), {}, use=embed_and_project),
     *map(token_case, TARGETS),
     *(projected_case(e, bias, side) for e in TARGETS for bias in (False, True) for side in (False, True)),
-    Case(gather, (HIDDEN,), {"indices": np.array([[3, 0], [3, 10]])}, half=(0,)),
-    Case(gather, (HIDDEN,), {"indices": np.array([12, 0]), "axis": 1}, half=(0,)),
     Case(take_along, (SCORES[0],), {"indices": np.array([[4, 0], [1, 1], [2, 3]], "int32")}, half=(0,)),
     Case(reshape_static, (SCORES,), {"shape": RESHAPED}, half=(0,)),
 ]

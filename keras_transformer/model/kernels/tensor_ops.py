@@ -1,25 +1,21 @@
 """Reshaping and gathering, of which a step of decoding has hundreds."""
 
+import keras
 from keras import ops
 
 from keras_transformer.model.kernels.switch import kernel
 
 
-@kernel
 def gather(x, indices, axis=0):
-    """`ops.take`.
+    """`ops.take`, but TensorFlow on a CPU refuses negative indices, where `ops.take` counts from the end.
 
     Args:
         x: tensor.
-        indices: int tensor, not negative.
+        indices: int tensor.
         axis: int.
     """
-    return ops.take(x, indices, axis=axis)
-
-
-@gather.fast_form
-def _gather(x, indices, axis=0):
-    """Does not look for negative indices."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.take(x, indices, axis=axis)
     import tensorflow as tf
 
     return tf.gather(x, indices, axis=axis)
