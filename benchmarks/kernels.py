@@ -24,7 +24,7 @@ from peers.models_ours import build  # noqa: E402
 from peers.work import BEAM_SIZE, DROPOUT, SIZES, SMOOTHING, training_batch  # noqa: E402
 from refusing import Parser  # noqa: E402
 
-from keras_transformer.batches.token_batches import id_dataset  # noqa: E402
+from keras_transformer.batches.dataset import untuned  # noqa: E402
 from keras_transformer.config import TrainingConfig  # noqa: E402
 from keras_transformer.model.kernels.adam import adam_update  # noqa: E402
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores  # noqa: E402
@@ -182,7 +182,11 @@ def step_of(size, form):
     compile_model(model, TrainingConfig())
     source_ids, target_ids, labels = training_batch(size)
     batch = (source_ids, target_ids), labels
-    iterator = iter(id_dataset(lambda: iter(lambda: batch, None), axes=2))
+    ids = tf.TensorSpec((None, None), tf.int32)
+    stream = tf.data.Dataset.from_generator(
+        lambda: iter(lambda: batch, None), output_signature=((ids, ids), ids)
+    )
+    iterator = iter(untuned(stream.prefetch(2)))
     model.make_train_function()
 
     def run():

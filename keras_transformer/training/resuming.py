@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 
-from keras_transformer.batches.dataset import training_batches
 from keras_transformer.config import settings as configs
 from keras_transformer.config.fields import unknown
 from keras_transformer.config.sections import VOCABULARY
@@ -159,6 +158,9 @@ def restored_position(checkpoints, config, corpus, batches):
         position = 0
         if all(old[name] == new[name] for name in ("sha256", *_CHOICE)):
             data = replace(config.data, **{name: old[name] for name in _CUT})
+            # Programs that refuse a run import this module, and do without TensorFlow.
+            from keras_transformer.batches.dataset import training_batches
+
             position = position_after_change(training_batches(data, corpus, seed=old["seed"]), batches, read)
         checkpoints.first_step.assign(step)
         checkpoints.first_batch.assign(position)
