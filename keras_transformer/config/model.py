@@ -12,6 +12,9 @@ MAX_LAYERS = 1000
 MAX_WEIGHTS = 10**12
 # In float32: a weight, its gradient and Adam's two moments.
 BYTES_IN_TRAINING = 16
+# Numbers that a batch may hold in caches and logits at once: two gigabytes of float32. A budget
+# of source tokens alone would put a thousand lines of one word, each with beams, into a batch.
+MAX_NUMBERS_IN_SEARCH = 2**29
 
 
 @section("Sizes and choices of one model.")
@@ -106,6 +109,19 @@ class ModelConfig:
             + self.num_decoder_layers * (2 * attention + feed_forward)
             + (tokens + positions) * self.d_model
         )
+
+    def numbers_in_search(self, tokens, search):
+        """Returns how many numbers the search for one sentence holds at once, in caches and logits.
+
+        Args:
+            tokens: int, length of the source, end of sentence included.
+            search: `SearchConfig`.
+        """
+        length = min(tokens * search.length_factor + search.extra_length, search.max_length)
+        hypotheses = search.n_best if search.sampling else search.beam_size
+        width = self.num_heads * (self.d_key + self.d_value)
+        caches = 2 * self.num_decoder_layers * width * (length + tokens)
+        return hypotheses * (caches + 4 * self.target_vocab_size) + 2 * self.num_heads * tokens**2
 
     @property
     def d_key(self):

@@ -4,11 +4,10 @@ import dataclasses
 import math
 import re
 
-from keras_transformer.config.settings import SearchConfig
+from keras_transformer.config.model import MAX_NUMBERS_IN_SEARCH
+from keras_transformer.config.sections import SearchConfig
 
 INPUTS = ("alpha", "extra_length")
-# Caches and logits that one batch may hold at once: two gigabytes of float32.
-_MAX_NUMBERS = 2**29
 _MOST = 2**24
 
 
@@ -73,14 +72,10 @@ class ServingSettings:
             list of int, at least 1 and never rising; entry n is of n tokens a sentence.
         """
         search = self.search
-        width = model.num_heads * (model.d_key + model.d_value)
         rows = [self.max_sentences]
         for tokens in range(1, self.max_tokens(model) + 1):
-            length = min(tokens * search.length_factor + search.extra_length, search.max_length)
-            caches = 2 * model.num_decoder_layers * width * (length + tokens)
-            numbers = search.beam_size * (caches + 4 * model.target_vocab_size)
-            numbers += 2 * model.num_heads * tokens**2
-            most = min(search.batch_tokens // tokens, math.floor(_MAX_NUMBERS / numbers))
+            fitting = math.floor(MAX_NUMBERS_IN_SEARCH / model.numbers_in_search(tokens, search))
+            most = min(search.batch_tokens // tokens, fitting)
             rows.append(min(rows[-1], max(1, most)))
         return rows
 

@@ -13,6 +13,14 @@ from keras_transformer.model.loss import token_statistics
 from keras_transformer.translation.alignment import default_choice, hard_alignment, soft_alignment
 
 
+def pad_rows(rows, pad):
+    """Returns lists of ids as an int32 array, shape `(len(rows), longest)`, filled up with `pad`."""
+    padded = np.full((len(rows), max(map(len, rows))), pad, np.int32)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    return padded
+
+
 class Forced(NamedTuple):
     """What a model says of one pair.
 
@@ -72,8 +80,8 @@ class ForcedPass:
         ]
         for numbers in _batches(source_rows, target_rows, self.batch_tokens):
             log_probs, attention = self._compile(layers, heads)(
-                self._padded([source_rows[number] for number in numbers]),
-                self._padded([target_rows[number] for number in numbers]),
+                pad_rows([source_rows[number] for number in numbers], self.model.special.pad),
+                pad_rows([target_rows[number] for number in numbers], self.model.special.pad),
             )
             log_probs, attention = log_probs.numpy(), attention.numpy()
             for i, number in enumerate(numbers):
@@ -110,13 +118,6 @@ class ForcedPass:
                 of_layers = [tf.gather(weights, heads, axis=1) for weights in of_layers]
             attention = tf.stack([tf.reduce_mean(weights, axis=1) for weights in of_layers], axis=1)
         return -statistics.cross_entropy, attention
-
-    def _padded(self, rows):
-        """Returns int32, shape `(len(rows), longest)`."""
-        padded = np.full((len(rows), max(map(len, rows))), self.model.special.pad, np.int32)
-        for i, row in enumerate(rows):
-            padded[i, : len(row)] = row
-        return padded
 
     def _check(self, source_rows, target_rows, layers, heads):
         config, pad = self.model.config, self.model.special.pad

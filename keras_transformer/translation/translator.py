@@ -11,19 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config.model import MAX_NUMBERS_IN_SEARCH
 from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.text.lines import one_line
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
 from keras_transformer.translation.ensemble import search_ids
-from keras_transformer.translation.forced_decoding import DetailsPass
+from keras_transformer.translation.forced_decoding import DetailsPass, pad_rows
 from keras_transformer.translation.long_lines import encode_texts, joint
 from keras_transformer.translation.results import BLANK, NBest, Translation, joined
 
 logger = logging.getLogger(__name__)
-
-# Numbers that a batch may hold in caches and logits at once: two gigabytes of float32. A budget
-# of source tokens alone would put a thousand lines of one word, each with beams, into a batch.
-_MAX_NUMBERS = 2**29
 
 
 class Translator:
@@ -208,10 +205,10 @@ class Translator:
 
     def _translate_batch(self, parts, config):
         special = self.tokenizers.source.special
-        source_ids = _padded([[*part.row, special.eos] for part in parts], special.pad)
+        source_ids = pad_rows([[*part.row, special.eos] for part in parts], special.pad)
         arguments = {}
         if any(part.prefix for part in parts):
-            arguments["prefix_ids"] = _padded([part.prefix for part in parts], special.pad)
+            arguments["prefix_ids"] = pad_rows([part.prefix for part in parts], special.pad)
         if config.sampling:
             arguments["uniforms"] = _uniforms(parts, config)
         found = [values.numpy() for values in self._search(config, arguments)(source_ids, **arguments)]
@@ -298,16 +295,7 @@ class Translator:
         """Returns a function: source length -> numbers that searching one sentence holds at once."""
 
         def count(source_length):
-            length = min(source_length * config.length_factor + config.extra_length, config.max_length)
-            hypotheses = config.n_best if config.sampling else config.beam_size
-            total = 0
-            for model in self.models:
-                sizes = model.config
-                width = sizes.num_heads * (sizes.d_key + sizes.d_value)
-                caches = 2 * sizes.num_decoder_layers * width * (length + source_length)
-                total += hypotheses * (caches + 4 * sizes.target_vocab_size)
-                total += 2 * sizes.num_heads * source_length**2
-            return total
+            return sum(model.config.numbers_in_search(source_length, config) for model in self.models)
 
         return count
 
@@ -336,18 +324,11 @@ def _batches(parts, batch_tokens, numbers_of_a_row, threads):
         length = len(parts[number].row) + 1
         size = len(batches[-1]) + 1 if batches else 0
         memory = size * numbers_of_a_row(length) * threads
-        if not batches or size * length > batch_tokens or memory > _MAX_NUMBERS:
+        if not batches or size * length > batch_tokens or memory > MAX_NUMBERS_IN_SEARCH:
             batches.append([])
         batches[-1].append(number)
     # The longest first: memory runs short at once or not at all.
     return batches[::-1]
-
-
-def _padded(rows, pad):
-    ids = np.full((len(rows), max(map(len, rows))), pad, np.int32)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-    return ids
 
 
 def _uniforms(parts, config):

@@ -22,6 +22,7 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
+from keras_transformer.translation import forced_decoding
 from keras_transformer.translation.alignment import (
     hard_alignment,
     soft_alignment,
@@ -120,11 +121,16 @@ def test_neighbours_order_and_budget_change_nothing(model, tokenizers, scorer, b
             np.testing.assert_allclose(one.attention, another.attention, atol=1e-6)
 
 
-def test_no_batch_is_over_the_budget_on_either_side(model):
+def test_no_batch_is_over_the_budget_on_either_side(model, monkeypatch):
     shapes = []
     forced = ForcedPass(model, batch_tokens=24)
-    padded = forced._padded
-    forced._padded = lambda rows: shapes.append((len(rows), max(map(len, rows)))) or padded(rows)
+
+    def pad_rows(rows, pad):
+        shapes.append((len(rows), max(map(len, rows))))
+        return plain(rows, pad)
+
+    plain = forced_decoding.pad_rows
+    monkeypatch.setattr(forced_decoding, "pad_rows", pad_rows)
     rng = np.random.default_rng(0)
     rows = [[4] * length for length in rng.integers(1, 13, 40)], [[5] * n for n in rng.integers(1, 13, 40)]
     assert len(forced(*rows)) == 40

@@ -406,7 +406,7 @@ def test_no_batch_exceeds_its_budgets(monkeypatch, limit, threads):
         translator_module._Part([5] * length, prefix=[], number=0, index=0)
         for length in np.random.default_rng(0).integers(1, 30, 200)
     ]
-    monkeypatch.setattr(translator_module, "_MAX_NUMBERS", 1000)
+    monkeypatch.setattr(translator_module, "MAX_NUMBERS_IN_SEARCH", 1000)
     batches = translator_module._batches(parts, 40 * limit, lambda length: 1000 / limit, threads)
     assert sorted(sum(batches, [])) == list(range(200))
     assert max(map(len, batches)) <= max(limit // threads, 1)
