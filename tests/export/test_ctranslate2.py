@@ -548,7 +548,7 @@ def test_the_program_exports_with_settings_of_search(run, tmp_path, capsys):
     facts = json.loads((out / "keras_transformer.json").read_text())
     assert (facts["quantization"], facts["search"]["beam_size"], facts["weights"]) == ("int8", 3, "last")
     assert CTranslate2Translator(out).search.beam_size == 3
-    assert f"translate_ctranslate2.py '{out}' < TEXT" in capsys.readouterr().out
+    assert f"keras-transformer translate-ctranslate2 '{out}' < TEXT" in capsys.readouterr().out
     assert export_model.main(argv) == 2
     assert "exists and is not an empty folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):
@@ -572,7 +572,7 @@ def test_the_program_translates_line_by_line(folder):
 
 def test_the_program_refuses_in_one_line(folder, tmp_path, capsys):
     for argv, message in (
-        ([tmp_path], "translate_ctranslate2.py: .*not an exported model"),
+        ([tmp_path], "keras-transformer translate-ctranslate2: .*not an exported model"),
         ([folder, "--length-penalty", "gnmt"], "Received: length_penalty='gnmt'"),
         ([folder, "--beam-size", "0"], "`beam_size` of SearchConfig must be from 1"),
         ([folder, "--seed", "4"], "--seed is for --sampling"),

@@ -114,7 +114,7 @@ class Place:
 
     def call(self, more="", settings=None):
         """Runs the program in this process."""
-        program = importlib.import_module("train_wmt")
+        program = importlib.import_module("keras_transformer.cli.train")
         with (
             contextlib.redirect_stdout(io.StringIO()) as out,
             contextlib.redirect_stderr(io.StringIO()) as err,
@@ -914,7 +914,7 @@ def test_f44_a_clock_that_jumps(place):
 
 
 def test_f44_a_name_is_not_used_twice(place):
-    program = importlib.import_module("train_wmt")
+    program = importlib.import_module("keras_transformer.cli.train")
 
     class Stopped(program.datetime.datetime):
         @classmethod

@@ -7,6 +7,7 @@ import sacrebleu
 import tensorflow as tf
 
 from keras_transformer.config.settings import SearchConfig, replace
+from keras_transformer.model.transformer import Transformer
 from keras_transformer.text.lines import Pairs
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.training import validation as validations
@@ -236,9 +237,9 @@ def test_the_best_weights_are_updated_when_the_record_is_there(tiny, fit, new, t
 def test_a_worker_that_does_not_write_computes_the_loss_alone(tiny, fit, tmp_path, capsys, monkeypatch):
     run, calls = tiny.Run(tmp_path / "run", writes=False), []
     monkeypatch.setattr(ValidationSearch, "__call__", lambda self: calls.append("translated"))
-    evaluate = keras.Model.evaluate
+    evaluate = Transformer.evaluate
     monkeypatch.setattr(
-        keras.Model, "evaluate", lambda *a, **k: calls.append("evaluated") or evaluate(*a, **k)
+        Transformer, "evaluate", lambda *a, **k: calls.append("evaluated") or evaluate(*a, **k)
     )
     fit(run)
     assert calls == ["evaluated"] * 3
@@ -332,12 +333,12 @@ def test_without_a_signal_all_parts_ask(tiny, fit, tmp_path, monkeypatch):
 
 def test_early_stopping_asks_to_stop_and_says_why(tiny, fit, tmp_path, monkeypatch):
     run, losses = tiny.Run(tmp_path / "run"), iter([3.0, 2.0, 2.5, 2.0, 1.0])
-    evaluate = keras.Model.evaluate
+    evaluate = Transformer.evaluate
 
     def given(*args, **kwargs):
         return {**evaluate(*args, **kwargs), "loss": next(losses)}
 
-    monkeypatch.setattr(keras.Model, "evaluate", given)
+    monkeypatch.setattr(Transformer, "evaluate", given)
     stopper = fit(run, search=False, validate_every_steps=1, early_stopping=2)
     assert stopper.reasons == ["the last 2 validations were no better than step 2 (loss 2.000)"]
     assert [record["step"] for record in run.of_kind("validation")] == [1, 2, 3, 4]
