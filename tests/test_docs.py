@@ -225,7 +225,7 @@ def test_the_road_of_the_data_and_the_service_run(tmp_path, monkeypatch):
     road, service = found.blocks(TEXTS["docs/data.md"], "python")
     for longer, shorter in (
         ('kt.preset("demo")', 'override(kt.preset("demo"), ["data.dataset=raw", "data.vocab_size=290"])'),
-        ('prepare(config, "corpus")', 'prepare(config, "corpus", num_workers=1)'),
+        ('prepare(config, "prepared/demo")', 'prepare(config, "corpus", num_workers=1)'),
         ("batch_tokens=25_000", "batch_tokens=2_000"),
         ("start=137", "start=5"),
     ):

@@ -51,8 +51,11 @@ class DeviceShare(NamedTuple):
             int32 tensor of shape `(num_replicas, rows, length)`, or with `device_tokens`
             `(num_replicas, micro_batches, rows, length)`.
         """
+        parts = self.num_replicas * micro_batches
+        # Row r of part p is row `r * parts + p` of all.
+        order = tf.range(rows)[None, :] * parts + tf.range(parts)[:, None]
+        dealt = tf.gather(ids, tf.reshape(order, [-1]))
         length = tf.shape(ids, tf.int64)[1]
         if not self.device_tokens:
-            return tf.transpose(tf.reshape(ids, [rows, self.num_replicas, length]), [1, 0, 2])
-        dealt = tf.reshape(ids, [rows, self.num_replicas, micro_batches, length])
-        return tf.transpose(dealt, [1, 2, 0, 3])
+            return tf.reshape(dealt, [self.num_replicas, rows, length])
+        return tf.reshape(dealt, [self.num_replicas, micro_batches, rows, length])

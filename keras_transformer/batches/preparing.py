@@ -63,6 +63,9 @@ _LOCK = ".lock"
 def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SHARD_PAIRS):
     """Prepares a corpus, or continues an interrupted preparation.
 
+    It starts processes that import the main module anew: a script calls it under
+    `if __name__ == "__main__":`.
+
     Args:
         config: `Config`, of which the sections `data` and `cleaning` count.
         folder: a folder that is new, empty, or that of the same preparation before.

@@ -26,6 +26,7 @@ _FOLLOW = ("model.source_vocab_size", "model.target_vocab_size")
 _GONE = {
     "data.service": "Batches are a tf.data graph, which tf.data service takes as it is: see docs/data.md"
 }
+_TOLD = set()  # said once a process
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +152,8 @@ def from_dict(values):
         part = values.get(section) if isinstance(values, dict) else None
         if isinstance(part, dict) and name in part:
             values = {**values, section: {key: value for key, value in part.items() if key != name}}
-            if part[name]:
+            if part[name] and path not in _TOLD:
+                _TOLD.add(path)
                 print(f"{path}={part[name]!r}: the setting is gone. {advice}", file=sys.stderr)
     return _from_dict(Config, values)
 
