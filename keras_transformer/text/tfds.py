@@ -248,12 +248,14 @@ def _prepare(builder, dataset, manual_dir):
                 raise DataError(
                     f"{dataset}: {reason}. Replace that file and run the same command again"
                 ) from error
+            if isinstance(error, requests.exceptions.RetryError):
+                break  # the library has retried by itself, for minutes
         except (AssertionError, ImportError, OSError, ValueError) as error:
             raise DataError(f"{dataset}: cannot be prepared: {_one_line(error)}") from error
-    raise DataError(_advice(dataset, manual_dir, failure)) from failure
+    raise DataError(_advice(dataset, manual_dir, failure, attempt + 1)) from failure
 
 
-def _advice(dataset, manual_dir, failure):
+def _advice(dataset, manual_dir, failure, attempts):
     request = getattr(failure, "request", None)
     said = re.search(r"https?://[^\s,]*[^\s,.]", str(failure))
     url = request.url if request is not None else said[0] if said else None
@@ -263,8 +265,9 @@ def _advice(dataset, manual_dir, failure):
         if url
         else ""
     )
+    times = f" {attempts} times" if attempts > 1 else ""
     return (
-        f"{dataset}: download of {url or 'a file'} failed {ATTEMPTS} times: {_one_line(failure)} "
+        f"{dataset}: download of {url or 'a file'} failed{times}: {_one_line(failure)} "
         f"({type(failure).__name__}). Run the same command again later; what is complete is kept.{by_hand}"
     )
 
