@@ -2,6 +2,7 @@
 
     python benchmarks/compare.py --rounds 5 --records build/bench/records.jsonl --output build/bench
     python benchmarks/compare.py --train ours,ours:static,torch --sizes small --seconds 5
+    python benchmarks/compare.py --train ours,before --decode ours,before --before ../older
     python benchmarks/compare.py --show build/bench/records.jsonl
 
 Peers take turns, round after round, so that a machine that is busy for a while is busy for all of them;
@@ -13,7 +14,8 @@ words of a variant are joined by `+`.
 Each environment of peers has a Python of its own: `--install` makes them under `.venv-bench/` from
 `benchmarks/peers/requirements-*.txt`; where PEER_TORCH (PyTorch, Marian, CTranslate2), PEER_OPENNMT_TF,
 PEER_TF_MODELS, PEER_KERASHUB, PEER_JOEYNMT or PEER_OURS names a Python, that is taken as it is. A peer that
-cannot be had, or fails, is a line in the table.
+cannot be had, or fails, is a line in the table. The peer `before` is this package as `--before` has it, a
+checkout of another commit: its own programs, run by our Python.
 """
 
 import argparse
@@ -24,7 +26,7 @@ import os
 import pathlib
 import sys
 
-from peers.environments import NEWEST_PYTHON, environment_of, install, python_of
+from peers.environments import BEFORE, NEWEST_PYTHON, environment_of, install, python_of
 from peers.running import child_environment, launch, machine
 from peers.tables import TITLES, UNITS, groups_of, is_ours, report
 from peers.work import SIZES
@@ -47,6 +49,7 @@ def parse_args(argv=None):
     names = {"nargs": "?", "metavar": "PEERS", "type": names_of}
     parser.add_argument("--train", const=names_of(TRAIN), help="training, by these peers", **names)
     parser.add_argument("--decode", const=names_of(DECODE), help="beam search, by these peers", **names)
+    parser.add_argument("--before", type=pathlib.Path, metavar="FOLDER", help="checkout of the peer `before`")
     parser.add_argument("--sizes", type=sizes_of, default=["small"], help=f"of: {','.join(SIZES)} (small)")
     parser.add_argument("--rounds", type=int, default=3, help="of all peers (3)")
     parser.add_argument("--seconds", type=float, default=15.0, help="timed in each process, about (15)")
@@ -61,7 +64,10 @@ def parse_args(argv=None):
         args.train, args.decode = names_of(TRAIN), names_of(DECODE)
     for task in ("train", "decode"):
         for peer in getattr(args, task) or []:
-            if not program_of(task, peer).exists():
+            if name_of(peer) == BEFORE:
+                if not (args.before and program_of(task, peer, args.before).exists()):
+                    parser.error("the peer `before` needs `--before FOLDER`, a checkout of this repository")
+            elif not program_of(task, peer).exists():
                 known = sorted(path.stem.removeprefix(f"{task}_") for path in PEERS.glob(f"{task}_*.py"))
                 parser.error(f"`--{task}` takes: {', '.join(known)}. Received: {peer!r}")
     for name in ("rounds", "seconds", "limit", "threads"):
@@ -75,9 +81,16 @@ def parse_args(argv=None):
     return args
 
 
-def program_of(task, peer):
-    """Returns the path of the program of a peer, `NAME` or `NAME:VARIANT`."""
-    return PEERS / f"{task}_{peer.partition(':')[0]}.py"
+def name_of(peer):
+    """Returns the name of a peer, `NAME` or `NAME:VARIANT`."""
+    return peer.partition(":")[0]
+
+
+def program_of(task, peer, before=None):
+    """Returns the path of the program of a peer; that of `before` is our own in the checkout `before`."""
+    if name_of(peer) == BEFORE:
+        return before / "benchmarks" / "peers" / f"{task}_ours.py"
+    return PEERS / f"{task}_{name_of(peer)}.py"
 
 
 def names_of(text):
@@ -141,8 +154,8 @@ class Comparison:
     def _measure(self, task, size, peer):
         variant = peer.partition(":")[2]
         arguments = ["--size", size, "--seconds", str(self.args.seconds), "--variant", variant]
-        module, what = program_of(task, peer).stem, {"task": task, "size": size, "peer": peer}
-        self._process(what, module, arguments, environment_of(peer))
+        program, what = program_of(task, peer, self.args.before), {"task": task, "size": size, "peer": peer}
+        self._process(what, program, arguments, environment_of(peer))
 
     def _measure_peaks(self):
         """Measures matrix products once in each Python, and in ours without oneDNN, too."""
@@ -152,11 +165,11 @@ class Comparison:
                 environments.setdefault(python_of(environment_of(peer)), environment_of(peer))
         for python, environment in environments.items():
             what = {"task": "peak", "environment": environment}
-            self._process(what, "peak", [], environment)
+            self._process(what, PEERS / "peak.py", [], environment)
             if python == python_of("ours"):
-                self._process(what, "peak", [], environment, onednn=False)
+                self._process(what, PEERS / "peak.py", [], environment, onednn=False)
 
-    def _process(self, what, module, arguments, environment, *, onednn=True):
+    def _process(self, what, program, arguments, environment, *, onednn=True):
         """Runs one process and writes its records, or why there are none."""
         how = "" if onednn else " without oneDNN"
         print(
@@ -166,7 +179,7 @@ class Comparison:
         try:
             python = python_of(environment)
             records = self._run_process(
-                python, module, arguments, environment=variables, limit=self.args.limit
+                python, program, arguments, environment=variables, limit=self.args.limit
             )
         except ValueError as error:
             self._given_up.add(tuple(what.values()))

@@ -23,8 +23,11 @@ EXTRA_INDEX = {"torch": "https://download.pytorch.org/whl/cpu"}
 _SECONDS_TO_ANSWER = 10
 # Some gigabytes; what takes longer will not end.
 _SECONDS_TO_INSTALL = 3600
+# The peer that is this package as another checkout has it.
+BEFORE = "before"
 # Peers whose environment is not named as they are; ours run where this program does.
 ENVIRONMENT_OF = {
+    BEFORE: "ours",
     "marian": "torch",
     "ctranslate2": "torch",
     "ours": "ours",

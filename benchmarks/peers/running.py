@@ -9,8 +9,6 @@ import signal
 import subprocess
 import time
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parents[1]
-
 
 def child_environment(threads, *, onednn=True):
     """Variables of a peer's process.
@@ -31,16 +29,15 @@ def child_environment(threads, *, onednn=True):
         "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "-1",
-        "PYTHONPATH": str(BENCHMARKS.parent),
     }
 
 
-def launch(python, module, arguments, *, environment, limit):
+def launch(python, program, arguments, *, environment, limit):
     """Runs one process to its end.
 
     Args:
         python: str, path of its Python.
-        module: str, name in `peers`.
+        program: `pathlib.Path`, a file of a `benchmarks/peers/`; the package is that of its checkout.
         arguments: list of str.
         environment: dict of variables.
         limit: float, seconds until it is killed.
@@ -53,10 +50,12 @@ def launch(python, module, arguments, *, environment, limit):
         ValueError: the process failed, with the last line that it left.
     """
     begin, (busy, stolen), own = time.time(), _processor_seconds(), _child_seconds()
-    command = [python, "-m", f"peers.{module}", *arguments]
+    benchmarks = program.parents[1]
+    command = [python, "-m", f"peers.{program.stem}", *arguments]
+    environment = {**environment, "PYTHONPATH": str(benchmarks.parent)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     try:
-        process = subprocess.Popen(command, cwd=BENCHMARKS, env=environment, start_new_session=True, **pipes)
+        process = subprocess.Popen(command, cwd=benchmarks, env=environment, start_new_session=True, **pipes)
     except OSError as error:
         raise ValueError(f"{python} cannot be started: {error.strerror}") from error
     try:

@@ -183,7 +183,9 @@ def test_a_process_leaves_its_records_and_the_load_beside_them(tmp_path):
     python.write_text('#!/bin/sh\necho noise\necho "{\\"threads\\": $OMP_NUM_THREADS, \\"of\\": \\"$2\\"}"\n')
     python.chmod(0o755)
     variables = running.child_environment(3)
-    (found,) = running.launch(str(python), "train_torch", [], environment=variables, limit=20)
+    (found,) = running.launch(
+        str(python), BENCHMARKS / "peers" / "train_torch.py", [], environment=variables, limit=20
+    )
     assert (found["threads"], found["of"]) == (3, "peers.train_torch")
     assert found["others_cores"] >= 0
     assert found["stolen_cores"] >= 0
@@ -202,12 +204,18 @@ def test_a_process_that_fails_says_why(tmp_path, program, reason):
     python.write_text(f"#!/bin/sh\n{program}\n")
     python.chmod(0o755)
     with pytest.raises(ValueError, match=reason):
-        running.launch(str(python), "train_torch", [], environment={"PATH": "/usr/bin:/bin"}, limit=0.2)
+        running.launch(
+            str(python),
+            BENCHMARKS / "peers" / "train_torch.py",
+            [],
+            environment={"PATH": "/usr/bin:/bin"},
+            limit=0.2,
+        )
 
 
 def test_a_python_that_is_not_there_says_so():
     with pytest.raises(ValueError, match="/no/python cannot be started: No such file"):
-        running.launch("/no/python", "train_torch", [], environment={}, limit=1)
+        running.launch("/no/python", BENCHMARKS / "peers" / "train_torch.py", [], environment={}, limit=1)
 
 
 def test_a_variable_names_the_python_of_several_peers(monkeypatch, tmp_path):
@@ -339,11 +347,11 @@ def test_peers_take_turns_and_one_that_fails_is_not_asked_again(monkeypatch):
     monkeypatch.setattr(compare, "python_of", lambda environment: environment)
     asked, written = [], []
 
-    def run_process(python, module, arguments, *, environment, limit):
-        if module == "peak":
+    def run_process(python, program, arguments, *, environment, limit):
+        if program.stem == "peak":
             return [{"gflops": {"NumPy float32": 1.0}, "onednn": environment["TF_ENABLE_ONEDNN_OPTS"]}]
-        asked.append((python, module, arguments[-1]))
-        if "joeynmt" in module:
+        asked.append((python, program.stem, arguments[-1]))
+        if "joeynmt" in program.stem:
             raise ValueError("broken")
         return [{"speed": 1.0}]
 
@@ -363,6 +371,23 @@ def test_peers_take_turns_and_one_that_fails_is_not_asked_again(monkeypatch):
     assert {each["run"] for each in written} == {written[0]["run"]}
 
 
+def test_another_checkout_of_this_package_is_a_peer(tmp_path):
+    peers = tmp_path / "benchmarks" / "peers"
+    peers.mkdir(parents=True)
+    (tmp_path / "keras_transformer.py").write_text("VERSION = 'older'\n")
+    program = "import json, sys, keras_transformer as package\n"
+    program += "print(json.dumps({'speed': 5.0, 'version': package.VERSION, 'variant': sys.argv[-1]}))\n"
+    (peers / "train_ours.py").write_text(program)
+    arguments = ["--train", "before:static", "--before", str(tmp_path), "--rounds", "1", "--limit", "60"]
+    written = []
+    comparison = compare.Comparison(compare.parse_args(arguments), written.append)
+    comparison._measure_peaks = lambda: None
+    comparison.run()
+    (record,) = (each for each in written if each["task"] == "train")
+    assert (record["peer"], record["version"], record["variant"]) == ("before:static", "older", "static")
+    assert not tables.is_ours("before:static")  # so that ours is compared with it
+
+
 def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, tmp_path):
     args = compare.parse_args(["--train", "--sizes", "small32k,base"])
     assert (args.train, args.decode) == (compare.names_of(compare.TRAIN), None)
@@ -371,6 +396,8 @@ def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, 
     assert both.train
     assert both.decode
     for argv, message in (
+        (["--train", "before"], "the peer `before` needs `--before FOLDER`, a checkout of this repository"),
+        (["--decode", "before", "--before", str(tmp_path)], "the peer `before` needs `--before FOLDER`"),
         (["--sizes", "huge"], "sizes are: small, small32k, base. Received: 'huge'"),
         (
             ["--decode", "ours,marain:x"],
