@@ -37,13 +37,7 @@ def lazy_names(package, modules):
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "batches": (
-            "EpochPlanner",
-            "PreparedCorpus",
-            "encode_pairs",
-            "prepare",
-            "token_batches",
-        ),
+        "batches": ("EpochPlanner", "PreparedCorpus", "encode_pairs", "prepare", "token_batches"),
         "checkpoints": ("RunFolder",),
         "config": (
             "CleaningConfig",
@@ -56,14 +50,8 @@ __all__, __getattr__, __dir__ = lazy_names(
             "TrainingConfig",
             "preset",
         ),
-        "evaluation": (
-            "compare",
-            "corpus_scores",
-        ),
-        "export": (
-            "export_saved_model",
-            "load_exported",
-        ),
+        "evaluation": ("compare", "corpus_scores"),
+        "export": ("export_saved_model", "load_exported"),
         "model": (
             "LabelSmoothedCrossEntropy",
             "Perplexity",
@@ -82,11 +70,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "scaled_dot_product_attention",
             "sinusoids",
         ),
-        "text": (
-            "Cleaner",
-            "CleaningReport",
-            "load_corpus",
-        ),
+        "text": ("Cleaner", "CleaningReport", "load_corpus"),
         "tokenizers": (
             "SubwordTokenizer",
             "Tokenizers",
@@ -94,10 +78,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "load_tokenizer",
             "train_tokenizer",
         ),
-        "training": (
-            "compile_model",
-            "train",
-        ),
+        "training": ("compile_model", "train"),
         "translation": (
             "Rules",
             "Scorer",

@@ -5,14 +5,8 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "complexity": (
-            "products",
-            "reach",
-        ),
-        "heads": (
-            "attention_maps",
-            "without_heads",
-        ),
+        "complexity": ("products", "reach"),
+        "heads": ("attention_maps", "without_heads"),
         "ibm1": ("sure_links",),
     },
 )

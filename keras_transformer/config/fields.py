@@ -1,13 +1,14 @@
 """One line a setting: its default, its meaning and its range, from which everything else is made.
 
-`setting` makes a field, `section` a frozen dataclass of such fields. The checks of types and ranges, the
-`Attributes` of the docstring, the list of `describe_settings` and texts of `--help` come from these lines.
+`setting` and `choice` make a field, `section` a frozen dataclass of such fields. The checks of types and
+ranges, `Attributes` of the docstring, the list of `describe_settings` and `--help` come from these lines.
 """
 
 import dataclasses
 import difflib
 import math
 import operator
+import re
 import textwrap
 import types
 import typing
@@ -15,22 +16,21 @@ import typing
 _HOLDS = {"at_least": operator.ge, "above": operator.gt, "below": operator.lt, "at_most": operator.le}
 
 
-def setting(default, meaning, *, at_least=None, at_most=None, above=None, below=None, choices=None):
+def setting(default, meaning, **limits):
     """Returns the dataclass field of one setting.
 
     Args:
         default: its value if nothing is given.
         meaning: str, a phrase without its full stop.
-        at_least: smallest value.
-        at_most: largest value.
-        above: what the value must exceed.
-        below: what the value must stay below.
-        choices: tuple of all values.
+        **limits: of its range: `at_least`, `at_most`, `above`, `below`.
     """
-    limits = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
-    limits = {name: limit for name, limit in limits.items() if limit is not None}
-    metadata = {"meaning": meaning, "limits": limits, "choices": choices}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "limits": limits})
+
+
+def choice(default, meaning):
+    """Returns the field of a setting whose values are all the words that its meaning has as `"word"`."""
+    choices = tuple(dict.fromkeys(re.findall(r'`"(\w+)"`', meaning)))
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "choices": choices})
 
 
 def section(summary):
@@ -47,12 +47,11 @@ def section(summary):
     """
 
     def decorate(cls):
-        check_together = cls.__dict__.get("__post_init__")
+        check_together = cls.__dict__.get("__post_init__", lambda self: None)
 
         def check_all(self):
             check(self)
-            if check_together is not None:
-                check_together(self)
+            check_together(self)
 
         cls.__post_init__ = check_all
         made = dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
@@ -78,49 +77,57 @@ def check(config):
     Raises:
         ValueError: names the field, what it must be, and what it is.
     """
-    owner = type(config).__name__
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, options = getattr(config, field.name), alternatives(hints[field.name])
+        name = f"`{field.name}` of {type(config).__name__}"
         # `True` is an int to Python; as a number of layers it is a mistake.
         if type(value) not in options and not (float in options and type(value) is int):
             names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in options)
-            raise ValueError(f"`{field.name}` of {owner} must be {names}. Received: {value!r}")
+            raise ValueError(f"{name} must be {names}. Received: {value!r}")
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"`{field.name}` of {owner} must be finite. Received: {value!r}")
-    for field in dataclasses.fields(config):
-        value, limits = getattr(config, field.name), field.metadata.get("limits")
-        if limits and value is not None:
-            holds = all(_HOLDS[name](value, limit) for name, limit in limits.items())
-            require(config, field.name, holds, _range_text(limits))
+            raise ValueError(f"{name} must be finite. Received: {value!r}")
+        if (limits := field.metadata.get("limits")) and value is not None:
+            holds = all(_HOLDS[limit](value, number) for limit, number in limits.items())
+            require(holds, f"{name} must be {_range_text(limits)}", **{field.name: value})
         if (choices := field.metadata.get("choices")) and value not in choices:
-            known = f" Known: {', '.join(choices)}"
-            text = unknown(f"`{field.name}` of {owner} cannot be", value, list(choices))
-            raise ValueError(text if known in text else text + known)
+            hint = did_you_mean(value, choices)
+            raise ValueError(f"{name} cannot be {value!r}. {hint and hint + ' '}Known: {', '.join(choices)}")
 
 
-def require(config, name, holds, wanted):
-    """Refuses the value of one field.
+def require(holds, demand, **received):
+    """Refuses values that are out of range or do not go together.
 
     Args:
-        config: a dataclass.
-        name: str, of the field.
-        holds: bool, whether the value is accepted.
-        wanted: str, what the value must be.
+        holds: bool, whether they are accepted.
+        demand: str, what they must be.
+        **received: the values by name.
 
     Raises:
         ValueError: `holds` is false.
     """
     if not holds:
-        value = getattr(config, name)
-        raise ValueError(f"`{name}` of {type(config).__name__} must be {wanted}. Received: {name}={value}")
+        values = ", ".join(f"{name}={value!r}" for name, value in received.items())
+        raise ValueError(f"{demand}. Received: {values}")
+
+
+def nearest(name, known):
+    """Returns at most three known names that a misspelt or shortened name may stand for, a list of str."""
+    if close := difflib.get_close_matches(name, known, n=1, cutoff=0.85):
+        return close
+    longer = [one for one in known if len(name) > 3 and name in one]
+    return list(dict.fromkeys([*longer, *difflib.get_close_matches(name, known)]))[:3]
+
+
+def did_you_mean(name, known, show=repr):
+    """Returns a question with the nearest known names, each as `show` writes it; "" if none is near."""
+    near = " or ".join(map(show, nearest(name, known)))
+    return f"Did you mean {near}?" if near else ""
 
 
 def unknown(what, name, known, *, otherwise=None):
-    """Returns `what 'name'.` and the nearest known name; if none is near, `otherwise` or all of them."""
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else otherwise or f"Known: {', '.join(known)}"
-    return f"{what} {name!r}. {hint}"
+    """Returns `what 'name'.` and the nearest known names; if none is near, `otherwise` or all of them."""
+    return f"{what} {name!r}. {did_you_mean(name, known) or otherwise or 'Known: ' + ', '.join(known)}"
 
 
 def alternatives(annotation):

@@ -4,28 +4,10 @@ A preset is a whole recipe: model, data budget, training and search. Figures tha
 paper gives are used as they stand; what it leaves open is said beside the preset.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 from keras_transformer.config.fields import unknown
-from keras_transformer.config.settings import (
-    Config,
-    DataConfig,
-    ModelConfig,
-    TrainingConfig,
-    replace,
-)
-
-
-def _with(config, *, model=None, data=None, training=None, search=None):
-    """Returns `config` with some fields of its sections changed."""
-    return replace(
-        config,
-        model=replace(config.model, **(model or {})),
-        data=replace(config.data, **(data or {})),
-        training=replace(config.training, **(training or {})),
-        search=replace(config.search, **(search or {})),
-    )
+from keras_transformer.config.settings import Config, replace
 
 
 def _dropout(rate):
@@ -38,11 +20,47 @@ def _layers(number):
     return {"num_encoder_layers": number, "num_decoder_layers": number}
 
 
+def _compact(vocab_size, *, num_layers, dropout, model, training, batch_tokens=4096, dataset="cldr/en-de"):
+    """A model for a small corpus, its vocabulary and a training that keeps ten checkpoints."""
+    return replace(
+        with_vocab_size(Config(), vocab_size),
+        model={"num_heads": 4, **_layers(num_layers), **_dropout(dropout), **model},
+        data={
+            "dataset": dataset,
+            "vocab_size": vocab_size,
+            "max_length": 128,
+            "batch_tokens": batch_tokens,
+        },
+        training={
+            "validation_sentences": 500,
+            "checkpoint_every_minutes": 0,
+            "keep_checkpoints": 10,
+            "average_last": 10,
+            **training,
+        },
+    )
+
+
+def with_vocab_size(config, source, target=None):
+    """Returns `config` for a model over vocabularies of these sizes.
+
+    Args:
+        config: `Config`.
+        source: number of source tokens.
+        target: number of target tokens; `None` for one shared vocabulary.
+
+    Raises:
+        ValueError: two sizes and `sharing="all"`, which needs one vocabulary.
+    """
+    target = source if target is None else target
+    return replace(config, model={"source_vocab_size": source, "target_vocab_size": target})
+
+
 # WMT14 English-German, sections 5 and 6.1; 27.3 BLEU (tokenised, compounds split).
 BASE = Config()
 
 # Table 3, last line; 28.4 BLEU. 300,000 steps, average of 20 checkpoints.
-BIG = _with(
+BIG = replace(
     BASE,
     model={"d_model": 1024, "d_ff": 4096, "num_heads": 16, **_dropout(0.3)},
     training={"max_steps": 300_000, "average_last": 20},
@@ -50,16 +68,9 @@ BIG = _with(
 
 # Tensor2Tensor's `transformer_base` (version 3), which most later code copied. Its
 # learning-rate factor, warm-up and beta_2 all differ from the paper's.
-T2T_BASE = _with(
-    BASE,
-    model={
-        "norm_first": True,
-        "positions": "halves",
-        "attention_dropout": 0.1,
-        "relu_dropout": 0.1,
-        "source_vocab_size": 32_000,
-        "target_vocab_size": 32_000,
-    },
+T2T_BASE = replace(
+    with_vocab_size(BASE, 32_000),
+    model={"norm_first": True, "positions": "halves", "attention_dropout": 0.1, "relu_dropout": 0.1},
     data={"vocab_size": 32_000, "batch_tokens": 32_768},
     training={"warmup_steps": 8000, "learning_rate_scale": 2.0, "adam_beta_2": 0.997},
     search={"extra_length": 100},
@@ -71,91 +82,56 @@ T2T_BASE = _with(
 # value matrices. From Glorot's, and with batches half as large, four post-norm layers
 # leave the words of a sentence so alike that attention to the source stays uniform for
 # thousands of steps, so this preset normalises first, at the rate of equation 3.
-MULTI30K_TINY = Config(
-    model=ModelConfig(
-        source_vocab_size=8000,
-        target_vocab_size=8000,
-        d_model=128,
-        d_ff=256,
-        num_heads=4,
-        norm_first=True,
-        **_layers(4),
-        **_dropout(0.3),
-    ),
-    data=DataConfig(dataset="multi30k", vocab_size=8000, max_length=128, batch_tokens=4096),
-    training=TrainingConfig(
-        max_steps=16_000,
-        warmup_steps=2000,
-        log_every_steps=50,
-        validate_every_steps=500,
-        checkpoint_every_steps=250,
-        checkpoint_every_minutes=0,
-        keep_checkpoints=10,
-        average_last=10,
-    ),
+MULTI30K_TINY = _compact(
+    8000,
+    num_layers=4,
+    dropout=0.3,
+    dataset="multi30k",
+    model={"d_model": 128, "d_ff": 256, "norm_first": True},
+    training={
+        "max_steps": 16_000,
+        "warmup_steps": 2000,
+        "log_every_steps": 50,
+        "validate_every_steps": 500,
+        "validation_sentences": 1000,
+        "checkpoint_every_steps": 250,
+    },
 )
 
 # At most ten minutes on two CPU cores with the built-in corpus. Little dropout, as the
 # corpus shows no noise to fit.
-DEMO = Config(
-    model=ModelConfig(
-        source_vocab_size=2000,
-        target_vocab_size=2000,
-        d_model=128,
-        d_ff=512,
-        num_heads=4,
-        **_layers(2),
-        **_dropout(0.05),
-    ),
-    data=DataConfig(vocab_size=2000, max_length=128, batch_tokens=2048),
-    training=TrainingConfig(
-        max_steps=4000,
-        max_minutes=9.0,
-        warmup_steps=500,
-        log_every_steps=100,
-        validate_every_steps=500,
-        validation_sentences=500,
-        checkpoint_every_steps=100,
-        checkpoint_every_minutes=0,
-        keep_checkpoints=10,
-        average_last=10,
-    ),
+DEMO = _compact(
+    2000,
+    num_layers=2,
+    dropout=0.05,
+    batch_tokens=2048,
+    model={"d_model": 128, "d_ff": 512},
+    training={
+        "max_steps": 4000,
+        "max_minutes": 9.0,
+        "warmup_steps": 500,
+        "validate_every_steps": 500,
+        "checkpoint_every_steps": 100,
+    },
 )
 
 # For 10,000 to a million pairs on a few CPU cores: half the paper's width, normalised first as
 # MULTI30K_TINY, with dropout 0.2 between its 0.3 and the paper's 0.1.
-SMALL = Config(
-    model=ModelConfig(
-        source_vocab_size=8000,
-        target_vocab_size=8000,
-        d_model=256,
-        d_ff=1024,
-        num_heads=4,
-        norm_first=True,
-        **_layers(4),
-        **_dropout(0.2),
-    ),
-    data=DataConfig(vocab_size=8000, max_length=128, batch_tokens=4096),
-    training=TrainingConfig(
-        max_steps=60_000,
-        warmup_steps=4000,
-        log_every_steps=100,
-        validate_every_steps=2000,
-        validation_sentences=500,
-        checkpoint_every_steps=1000,
-        checkpoint_every_minutes=0,
-        keep_checkpoints=10,
-        average_last=10,
-    ),
+SMALL = _compact(
+    8000,
+    num_layers=4,
+    dropout=0.2,
+    model={"d_model": 256, "d_ff": 1024, "norm_first": True},
+    training={"max_steps": 60_000, "validate_every_steps": 2000, "checkpoint_every_steps": 1000},
 )
 
 PRESETS = {
     "base": BASE,
     "big": BIG,
     # English-French: dropout 0.1 for big, too (section 6.1); word pieces of 32,000.
-    "big_enfr": _with(
-        BIG,
-        model={**_dropout(0.1), "source_vocab_size": 32_000, "target_vocab_size": 32_000},
+    "big_enfr": replace(
+        with_vocab_size(BIG, 32_000),
+        model=_dropout(0.1),
         data={
             "dataset": "cldr/en-fr",
             "target": "fr",
@@ -164,28 +140,28 @@ PRESETS = {
         },
     ),
     # Table 3. Row A: heads, with h * d_k constant.
-    "table3_a_heads_1": _with(BASE, model={"num_heads": 1}),
-    "table3_a_heads_4": _with(BASE, model={"num_heads": 4}),
-    "table3_a_heads_16": _with(BASE, model={"num_heads": 16}),
-    "table3_a_heads_32": _with(BASE, model={"num_heads": 32}),
+    "table3_a_heads_1": replace(BASE, model={"num_heads": 1}),
+    "table3_a_heads_4": replace(BASE, model={"num_heads": 4}),
+    "table3_a_heads_16": replace(BASE, model={"num_heads": 16}),
+    "table3_a_heads_32": replace(BASE, model={"num_heads": 32}),
     # Row B: size of the keys; d_v stays 64.
-    "table3_b_key_16": _with(BASE, model={"key_dim": 16}),
-    "table3_b_key_32": _with(BASE, model={"key_dim": 32}),
+    "table3_b_key_16": replace(BASE, model={"key_dim": 16}),
+    "table3_b_key_32": replace(BASE, model={"key_dim": 32}),
     # Row C: size of the model.
-    "table3_c_layers_2": _with(BASE, model=_layers(2)),
-    "table3_c_layers_4": _with(BASE, model=_layers(4)),
-    "table3_c_layers_8": _with(BASE, model=_layers(8)),
-    "table3_c_model_256": _with(BASE, model={"d_model": 256}),
-    "table3_c_model_1024": _with(BASE, model={"d_model": 1024}),
-    "table3_c_ff_1024": _with(BASE, model={"d_ff": 1024}),
-    "table3_c_ff_4096": _with(BASE, model={"d_ff": 4096}),
+    "table3_c_layers_2": replace(BASE, model=_layers(2)),
+    "table3_c_layers_4": replace(BASE, model=_layers(4)),
+    "table3_c_layers_8": replace(BASE, model=_layers(8)),
+    "table3_c_model_256": replace(BASE, model={"d_model": 256}),
+    "table3_c_model_1024": replace(BASE, model={"d_model": 1024}),
+    "table3_c_ff_1024": replace(BASE, model={"d_ff": 1024}),
+    "table3_c_ff_4096": replace(BASE, model={"d_ff": 4096}),
     # Row D: regularisation.
-    "table3_d_dropout_0.0": _with(BASE, model=_dropout(0.0)),
-    "table3_d_dropout_0.2": _with(BASE, model=_dropout(0.2)),
-    "table3_d_smoothing_0.0": _with(BASE, training={"label_smoothing": 0.0}),
-    "table3_d_smoothing_0.2": _with(BASE, training={"label_smoothing": 0.2}),
+    "table3_d_dropout_0.0": replace(BASE, model=_dropout(0.0)),
+    "table3_d_dropout_0.2": replace(BASE, model=_dropout(0.2)),
+    "table3_d_smoothing_0.0": replace(BASE, training={"label_smoothing": 0.0}),
+    "table3_d_smoothing_0.2": replace(BASE, training={"label_smoothing": 0.2}),
     # Row E: learned positions.
-    "table3_e_learned_positions": _with(BASE, model={"positions": "learned"}),
+    "table3_e_learned_positions": replace(BASE, model={"positions": "learned"}),
     "t2t_base": T2T_BASE,
     "multi30k_tiny": MULTI30K_TINY,
     "small": SMALL,
@@ -205,8 +181,8 @@ class _Row(NamedTuple):
 # The smaller a corpus, the smaller model and vocabulary and the more dropout: Sennrich and Zhang
 # (2019), Ding et al. (2019), Araabi and Monz (2020), Gowda and May (2020).
 _AUTO = (
-    _Row(5_000, _with(DEMO, model=_dropout(0.3), training={"max_steps": 6000}), 1000, 400),
-    _Row(20_000, _with(DEMO, model=_dropout(0.3), training={"max_steps": 12_000}), 2000, 400),
+    _Row(5_000, replace(DEMO, model=_dropout(0.3), training={"max_steps": 6000}), 1000, 400),
+    _Row(20_000, replace(DEMO, model=_dropout(0.3), training={"max_steps": 12_000}), 2000, 400),
     _Row(100_000, MULTI30K_TINY, 8000, 125),
     _Row(1_000_000, SMALL, 8000, 25),
     _Row(float("inf"), BASE, 37_000, 0.3),
@@ -239,7 +215,7 @@ def auto(num_pairs, *, num_characters=0, max_minutes=0.0, gpu=False):
     every = max(1, expected // 40)
     # 300: the special tokens and the bytes.
     vocab_size = max(row.vocab_size, -(-(300 + 2 * num_characters) // 500) * 500)
-    return _with(
+    return replace(
         with_vocab_size(row.config, vocab_size),
         data={"vocab_size": vocab_size},
         training={
@@ -274,20 +250,4 @@ def preset(name, **model_changes):
     """
     if name not in PRESETS:
         raise ValueError(unknown("No preset", name, [*PRESETS, "auto"]))
-    config = PRESETS[name]
-    return dataclasses.replace(config, model=replace(config.model, **model_changes))
-
-
-def with_vocab_size(config, source, target=None):
-    """Returns `config` for a model over vocabularies of these sizes.
-
-    Args:
-        config: `Config`.
-        source: number of source tokens.
-        target: number of target tokens; `None` for one shared vocabulary.
-
-    Raises:
-        ValueError: two sizes and `sharing="all"`, which needs one vocabulary.
-    """
-    target = source if target is None else target
-    return _with(config, model={"source_vocab_size": source, "target_vocab_size": target})
+    return replace(PRESETS[name], model=model_changes)

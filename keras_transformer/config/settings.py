@@ -4,18 +4,17 @@ Standard library only, so that a configuration can be read, checked and compared
 """
 
 import dataclasses
-import difflib
 import json
 import sys
 import textwrap
 import typing
 
-from keras_transformer.config.fields import alternatives, check, meaning_of, unknown
-from keras_transformer.config.model import ModelConfig
+from keras_transformer.config.fields import alternatives, check, meaning_of, nearest, require, unknown
 from keras_transformer.config.sections import (
     CleaningConfig,
     DataConfig,
     DeviceConfig,
+    ModelConfig,
     SearchConfig,
     TrainingConfig,
 )
@@ -23,9 +22,7 @@ from keras_transformer.config.sections import (
 # Nobody sets these: they are those of the tokenizers.
 _FOLLOW = ("model.source_vocab_size", "model.target_vocab_size")
 # Settings of earlier versions, and what to do instead.
-_GONE = {
-    "data.service": "Batches are a tf.data graph, which tf.data service takes as it is: see docs/data.md"
-}
+GONE = {"data.service": "Hand the dataset to tf.data.experimental.service yourself: see docs/data.md"}
 _TOLD = set()  # said once a process
 
 
@@ -52,40 +49,35 @@ class Config:
 
     def __post_init__(self):
         check(self)
-        if 0 < self.devices.batch_tokens < self.data.max_length:
-            raise ValueError(
-                "`devices.batch_tokens` must hold a sentence of `data.max_length` tokens. Received: "
-                f"batch_tokens={self.devices.batch_tokens}, max_length={self.data.max_length}"
-            )
-        if self.devices.xla and self.data.padding != "fixed":
-            raise ValueError(
-                "`devices.xla` compiles once for each shape and needs `data.padding='fixed'`. "
-                f"Received: padding={self.data.padding!r}"
-            )
-        if self.cleaning.min_length > self.data.max_length:
-            raise ValueError(
-                "`cleaning.min_length` must be at most `data.max_length`. Received: "
-                f"min_length={self.cleaning.min_length}, max_length={self.data.max_length}"
-            )
-        if self.model.positions == "learned" and self.data.max_length > self.model.max_positions:
-            raise ValueError(
-                "`data.max_length` must be at most `model.max_positions` with learned positions. "
-                f"Received: max_length={self.data.max_length}, "
-                f"max_positions={self.model.max_positions}"
-            )
+        length, tokens = self.data.max_length, self.devices.batch_tokens
+        demand = "`devices.batch_tokens` must hold a sentence of `data.max_length` tokens"
+        require(tokens == 0 or tokens >= length, demand, batch_tokens=tokens, max_length=length)
+        demand = "`devices.xla` compiles once for each shape and needs `data.padding='fixed'`"
+        padding = self.data.padding
+        require(not self.devices.xla or padding == "fixed", demand, padding=padding)
+        demand, least = "`cleaning.min_length` must be at most `data.max_length`", self.cleaning.min_length
+        require(least <= length, demand, min_length=least, max_length=length)
+        if self.model.positions == "learned":
+            demand = "`data.max_length` must be at most `model.max_positions` with learned positions"
+            most = self.model.max_positions
+            require(length <= most, demand, max_length=length, max_positions=most)
 
 
-def replace(config, **changes):
-    """Returns a copy of `config` with some fields changed.
+def replace(config, /, **changes):
+    """Returns a copy of `config` with some fields changed; a dict changes some fields of a section.
 
     Raises:
-        ValueError: for an unknown field (with the nearest name) or a refused value.
+        ValueError: for an unknown field (with the nearest names) or a refused value.
     """
     known = [field.name for field in dataclasses.fields(config)]
-    for name in changes:
+    new = {}
+    for name, value in changes.items():
         if name not in known:
             raise ValueError(unknown(f"{type(config).__name__} has no field", name, known))
-    return dataclasses.replace(config, **changes)
+        part = getattr(config, name)
+        is_part = isinstance(value, dict) and dataclasses.is_dataclass(part)
+        new[name] = replace(part, **value) if is_part else value
+    return dataclasses.replace(config, **new)
 
 
 def override(config, assignments):
@@ -97,28 +89,25 @@ def override(config, assignments):
 
     Raises:
         ValueError: for a malformed assignment, an unknown section or field (with the
-            nearest name), or a value of the wrong type or range.
+            nearest names), or a value of the wrong type or range.
     """
     changes = {}
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         section, dot, name = path.strip().partition(".")
+        if path.strip() in GONE:
+            raise ValueError(f"{path.strip()}: the setting is gone. {GONE[path.strip()]}")
         if not equals or not dot:
             raise ValueError(_expected(config, assignment))
         sections = [field.name for field in dataclasses.fields(config)]
         if section not in sections:
             raise ValueError(unknown("No section", section, sections))
-        part = getattr(config, section)
-        known = [field.name for field in dataclasses.fields(part)]
-        if name not in known:
-            raise ValueError(unknown(f"{type(part).__name__} has no field", name, known))
-        wanted = typing.get_type_hints(type(part))[name]
-        changes.setdefault(section, {})[name] = _parse(f"{section}.{name}", text.strip(), wanted)
-    # One replacement a section: settings that must agree are checked together.
-    return replace(
-        config,
-        **{section: replace(getattr(config, section), **new) for section, new in changes.items()},
-    )
+        hints = typing.get_type_hints(type(getattr(config, section)))
+        # `replace` refuses a name that is unknown.
+        value = _parse(path.strip(), text.strip(), hints[name]) if name in hints else text
+        changes.setdefault(section, {})[name] = value
+    # One replacement for each section: settings that must agree are checked together.
+    return replace(config, **changes)
 
 
 def to_json(config):
@@ -147,15 +136,17 @@ def from_dict(values):
     Raises:
         ValueError: for unknown fields, or refused values.
     """
-    for path, advice in _GONE.items():
+    if not isinstance(values, dict):
+        raise ValueError(f"Config must be a JSON object. Received: {values!r}")
+    for path, advice in GONE.items():
         section, name = path.split(".")
-        part = values.get(section) if isinstance(values, dict) else None
+        part = values.get(section)
         if isinstance(part, dict) and name in part:
             values = {**values, section: {key: value for key, value in part.items() if key != name}}
             if part[name] and path not in _TOLD:
                 _TOLD.add(path)
                 print(f"{path}={part[name]!r}: the setting is gone. {advice}", file=sys.stderr)
-    return _from_dict(Config, values)
+    return replace(Config(), **values)
 
 
 def differences(old, new):
@@ -165,14 +156,8 @@ def differences(old, new):
         list of `(path, old value, new value)`, for example
         `("model.d_model", 512, 1024)`.
     """
-    found = []
-    for section in dataclasses.fields(old):
-        a, b = getattr(old, section.name), getattr(new, section.name)
-        for field in dataclasses.fields(a):
-            before, after = getattr(a, field.name), getattr(b, field.name)
-            if before != after:
-                found.append((f"{section.name}.{field.name}", before, after))
-    return found
+    values = zip(_settings(old), _settings(new), strict=True)
+    return [(path, before, after) for (path, _, before), (_, _, after) in values if before != after]
 
 
 def describe_settings(config, *, width=110):
@@ -186,45 +171,34 @@ def describe_settings(config, *, width=110):
         str: for each section its name, and for each setting `section.field=value`, as `--set`
         takes it, with its meaning below.
     """
-    lines = []
-    for part in dataclasses.fields(config):
-        values = getattr(config, part.name)
-        lines += [f"{part.name}: {values.__doc__.splitlines()[0]}", ""]
-        for field in dataclasses.fields(values):
-            if f"{part.name}.{field.name}" in _FOLLOW:
-                continue
-            lines.append(f"  {part.name}.{field.name}={_as_given(getattr(values, field.name))}")
-            meaning = textwrap.wrap(meaning_of(field).replace("`", ""), width - 6)
-            lines += [f"      {line}" for line in meaning]
-        lines.append("")
-    return "\n".join(lines).rstrip("\n")
+    lines, section = [], ""
+    for path, field, value in _settings(config):
+        if path in _FOLLOW:
+            continue
+        if path.split(".")[0] != section:
+            section = path.split(".")[0]
+            lines += ["", f"{section}: {getattr(config, section).__doc__.splitlines()[0]}", ""]
+        shown = str(value).lower() if isinstance(value, bool) or value is None else value
+        lines.append(f"  {path}={shown}")
+        meaning = textwrap.wrap(meaning_of(field).replace("`", ""), width - 6)
+        lines += [f"      {line}" for line in meaning]
+    return "\n".join(lines[1:])
 
 
-def _from_dict(cls, values):
-    if not isinstance(values, dict):
-        raise ValueError(f"{cls.__name__} must be a JSON object. Received: {values!r}")
-    hints = typing.get_type_hints(cls)
-    for name in values:
-        if name not in hints:
-            raise ValueError(unknown(f"{cls.__name__} has no field", name, list(hints)))
-    return cls(
-        **{
-            name: _from_dict(hints[name], value) if dataclasses.is_dataclass(hints[name]) else value
-            for name, value in values.items()
-        }
-    )
+def _settings(config):
+    """Yields the path, the field and the value of every setting."""
+    for section in dataclasses.fields(config):
+        part = getattr(config, section.name)
+        for field in dataclasses.fields(part):
+            yield f"{section.name}.{field.name}", field, getattr(part, field.name)
 
 
 def _expected(config, assignment):
     """What to say of an assignment without a section, or without a value."""
-    name = assignment.partition("=")[0].strip()
-    paths = {
-        field.name: f"{section.name}.{field.name}"
-        for section in dataclasses.fields(config)
-        for field in dataclasses.fields(getattr(config, section.name))
-    }
-    near = difflib.get_close_matches(name, paths, n=1)
-    hint = f". Did you mean {paths[near[0]]}?" if near else ""
+    fields = {path: field.name for path, field, _ in _settings(config)}
+    near = nearest(assignment.partition("=")[0].strip(), list(fields.values()))
+    paths = [path for path, name in fields.items() if name in near]
+    hint = f". Did you mean {' or '.join(paths)}?" if paths else ""
     return f"Expected section.field=value. Received: {assignment!r}{hint}"
 
 
@@ -242,10 +216,3 @@ def _parse(path, text, wanted):
     except ValueError:
         name = {int: "a whole number", float: "a number"}[kind]
         raise ValueError(f"`{path}` must be {name}. Received: {text!r}") from None
-
-
-def _as_given(value):
-    """A value as `--set` takes it."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "none"}[value]
-    return str(value)

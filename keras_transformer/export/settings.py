@@ -4,8 +4,7 @@ import dataclasses
 import math
 import re
 
-from keras_transformer.config.model import MAX_NUMBERS_IN_SEARCH
-from keras_transformer.config.sections import SearchConfig
+from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH, SearchConfig
 
 INPUTS = ("alpha", "extra_length")
 _MOST = 2**24

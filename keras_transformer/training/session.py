@@ -14,8 +14,8 @@ from keras_transformer.checkpoints.new_folder import check_unused
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.tensor_files import storing
 from keras_transformer.config import settings as configs
-from keras_transformer.config.model import BYTES_IN_TRAINING
 from keras_transformer.config.presets import with_vocab_size
+from keras_transformer.config.sections import BYTES_IN_TRAINING
 from keras_transformer.files import write_text
 from keras_transformer.training.fine_tuning import check_initial_weights
 from keras_transformer.training.resuming import CORPUS_SUM, continue_with

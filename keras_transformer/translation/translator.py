@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
-from keras_transformer.config.model import MAX_NUMBERS_IN_SEARCH
+from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH
 from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.text.lines import one_line
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies

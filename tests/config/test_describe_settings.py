@@ -6,7 +6,7 @@ import re
 import pytest
 
 from keras_transformer.cli import train
-from keras_transformer.config.fields import require, section, setting
+from keras_transformer.config.fields import choice, require, section, setting
 from keras_transformer.config.presets import preset
 from keras_transformer.config.settings import Config, describe_settings, override
 
@@ -45,14 +45,14 @@ def test_a_setting_said_once_is_checked_documented_and_listed():
     class Numbers:
         count: int | None = setting(None, "how many; `None` is all", at_least=1, at_most=9)
         share: float = setting(0.5, "of what is there", above=0, below=1)
-        kind: str = setting("even", "which, ...", choices=("even", "odd"))
+        kind: str = choice("even", '`"even"` or `"odd"`, ...')
 
         def __post_init__(self):
-            require(self, "kind", self.count != 2 or self.kind == "even", "even for two")
+            require(self.count != 2 or self.kind == "even", "`kind` must be even for two", kind=self.kind)
 
     assert Numbers.__doc__ == (
         "Numbers.\n\nAttributes:\n    count: how many; `None` is all.\n    share: of what is there.\n"
-        "    kind: which, ...\n"
+        '    kind: `"even"` or `"odd"`, ...\n'
     )
     changed = dataclasses.replace(Numbers(count=9, kind="odd"), share=0.1)
     assert Numbers(count=9, share=0.1, kind="odd") == changed
@@ -61,7 +61,7 @@ def test_a_setting_said_once_is_checked_documented_and_listed():
         ({"count": "2"}, "`count` of Numbers must be int or None. Received: '2'"),
         ({"share": 1.0}, "`share` of Numbers must be above 0 and below 1. Received: share=1.0"),
         ({"kind": "evn"}, "`kind` of Numbers cannot be 'evn'. Did you mean 'even'? Known: even, odd"),
-        ({"count": 2, "kind": "odd"}, "`kind` of Numbers must be even for two. Received: kind=odd"),
+        ({"count": 2, "kind": "odd"}, "`kind` must be even for two. Received: kind='odd'"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             Numbers(**changes)
@@ -72,6 +72,31 @@ def test_every_section_documents_its_settings(field):
     part = type(getattr(Config(), field.name))
     documented = re.findall(r"^    (\w+): ", part.__doc__, re.M)
     assert documented == [one.name for one in dataclasses.fields(part)]
+
+
+def test_the_values_of_a_choice_are_the_words_of_its_meaning():
+    choices = {
+        f"{part.name}.{field.name}": field.metadata["choices"]
+        for part in dataclasses.fields(Config)
+        for field in dataclasses.fields(getattr(Config(), part.name))
+        if "choices" in field.metadata
+    }
+    assert {path: " ".join(sorted(words)) for path, words in choices.items()} == {
+        "model.positions": "halves interleaved learned",
+        "model.sharing": "all none target_output",
+        "data.model_type": "bpe unigram wordpiece",
+        "data.normalization": "identity nfc nfkc",
+        "data.padding": "fixed longest",
+        "data.on_bad_utf8": "refuse replace",
+        "training.smoothing_formula": "t2t uniform",
+        "training.precision": "float32 mixed_bfloat16 mixed_float16",
+        "training.best_by": "bleu loss",
+        "search.length_penalty": "average gnmt none",
+        "search.stop": "exact first",
+        "search.long_lines": "cut split",
+        "devices.strategy": "auto mirrored multiworker none",
+        "devices.cross_device_ops": "auto hierarchical nccl reduction ring",
+    }
 
 
 def test_meanings_are_listed():
