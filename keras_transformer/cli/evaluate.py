@@ -215,7 +215,7 @@ def language_of(paths):
 
 def detokenized(which, systems, references, language):
     """Returns systems and references with the tokens of one side or both joined."""
-    from keras_transformer.evaluation.moses import detokenize
+    from keras_transformer.evaluation.bleu import detokenize
 
     if not language:
         raise ValueError("--detokenize needs --target, such as --target de: Moses' rules are a language's")

@@ -15,11 +15,6 @@ __all__, __getattr__, __dir__ = lazy_names(
             "token_bleu",
             "token_scorer",
         ),
-        "report": (
-            "Comparison",
-            "Figure",
-            "NamedLines",
-            "compare",
-        ),
+        "report": ("Comparison", "Figure", "NamedLines", "compare"),
     },
 )

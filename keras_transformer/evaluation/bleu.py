@@ -8,11 +8,16 @@ What is scored is always the text that a search wrote. Tokens that a model predi
 it is shown the reference (teacher forcing) are no translation, and nothing here scores them.
 """
 
+import re
 from typing import NamedTuple
 
+import sacremoses
 from sacrebleu.metrics import BLEU, CHRF
 
-from keras_transformer.evaluation.moses import hide_unicode_spaces, tokenize
+# Perl works on bytes: only ASCII's white space is white space to it.
+_COMPOUND = re.compile(r"(\S)-(\S)", re.ASCII)
+_SPACE_BEYOND_ASCII = re.compile(r"[^\S \t\n\r\f\v]")
+_PRIVATE_PLANE = 0xF0000
 
 
 class TokenBleu(NamedTuple):
@@ -24,9 +29,19 @@ class TokenBleu(NamedTuple):
     hypothesis_length: int  # in tokens, over all lines
     reference_length: int  # in tokens, over all lines; of several, the closest of each line
 
-    def __str__(self):
+    @property
+    def details(self):
+        """Precisions, brevity penalty and lengths as text."""
+        lengths = f"{self.hypothesis_length:,} : {self.reference_length:,} tokens"
         precisions = "/".join(f"{precision:.1f}" for precision in self.precisions)
-        return f"{self.score:.2f} {precisions} (BP {self.brevity_penalty:.3f})"
+        return f"{precisions} (BP {self.brevity_penalty:.3f}, {lengths})"
+
+    def to_dict(self):
+        """Returns plain values for JSON."""
+        return {**self._asdict(), "precisions": list(self.precisions)}
+
+
+_TOKENIZED = ("tokenized_bleu", "tokenized_bleu_lowercase")
 
 
 class Scores(NamedTuple):
@@ -43,19 +58,17 @@ class Scores(NamedTuple):
 
     def to_dict(self):
         """Returns the scores as plain values for JSON."""
-        return {
-            **self._asdict(),
-            "tokenized_bleu": _plain(self.tokenized_bleu),
-            "tokenized_bleu_lowercase": _plain(self.tokenized_bleu_lowercase),
-        }
+        tokenized = {name: getattr(self, name).to_dict() for name in _TOKENIZED}
+        return {**self._asdict(), **tokenized}
 
     def format(self):
         """Returns a table of a few lines, each figure with how it was computed."""
+        cased, lower = self.tokenized_bleu, self.tokenized_bleu_lowercase
         rows = (
             ("BLEU", f"{self.bleu:.2f}", self.bleu_signature),
             ("chrF", f"{self.chrf:.2f}", self.chrf_signature),
-            _token_row("tokenized BLEU", self.tokenized_bleu),
-            _token_row("  lower case", self.tokenized_bleu_lowercase),
+            ("tokenized BLEU", f"{cased.score:.2f}", cased.details),
+            ("  lower case", f"{lower.score:.2f}", lower.details),
             ("exact match", f"{self.exact_match:.2f}", f"of {self.num_lines} lines"),
         )
         return "\n".join(f"{name:<15}{score:>6}  {how}" for name, score, how in rows)
@@ -65,7 +78,7 @@ class Scores(NamedTuple):
 
 
 def corpus_scores(hypotheses, references, *, target_language):
-    """Scores translations by the quick measures; `comparison.compare` has all of them.
+    """Scores translations by the quick measures; `report.compare` has all of them.
 
     Args:
         hypotheses: list of str, detokenised translations. An empty line is a bad
@@ -121,7 +134,7 @@ def bleu_scorer(target_language=None, **settings):
 def token_scorer(*, lowercase=False):
     """Returns the `sacrebleu.BLEU` that counts as `multi-bleu.perl`; see `multi_bleu`.
 
-    Its lines must have gone through `moses_text.hide_unicode_spaces`.
+    Its lines must have gone through `hide_unicode_spaces`.
     """
     return BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
 
@@ -217,10 +230,59 @@ def _check_list(name, lines):
             raise TypeError(f"`{name}` must hold str only. Received: {type(line).__name__} on line {number}")
 
 
-def _token_row(name, bleu):
-    score, how = str(bleu).split(" ", 1)
-    return name, score, how
+def tokenize(lines, language):
+    """Tokenizes as `tokenizer.perl -no-escape -l LANGUAGE` does.
+
+    Args:
+        lines: list of str, raw text.
+        language: such as `"de"`; of one that Moses does not know, the rules are English.
+
+    Returns:
+        list of str, a space between tokens.
+    """
+    moses = sacremoses.MosesTokenizer(lang=language)
+    return [" ".join(moses.tokenize(line, escape=False)) for line in lines]
 
 
-def _plain(bleu):
-    return {**bleu._asdict(), "precisions": list(bleu.precisions)}
+def detokenize(lines, language):
+    """Joins tokens and unescapes (`&apos;`, `@-@`) as `detokenizer.perl -l LANGUAGE` does.
+
+    Also undoes `&#39;`, which Moses does not write but other tools do.
+
+    Args:
+        lines: list of str, a space between tokens.
+        language: such as `"de"`.
+
+    Returns:
+        list of str, raw text.
+    """
+    moses = sacremoses.MosesDetokenizer(lang=language)
+    return [moses.detokenize(line.replace("&#39;", "'").split()) for line in lines]
+
+
+def replace_unicode_punctuation(lines):
+    """Writes quotes, dots and full-width marks in ASCII, as `replace-unicode-punctuation.perl`.
+
+    Unlike the script, which turns a full-width 1 into a quote, it becomes 1.
+    """
+    replace = sacremoses.MosesPunctNormalizer().replace_unicode_punct
+    return [replace(line) for line in lines]
+
+
+def split_compounds(lines):
+    """Splits words at hyphens: Perl's `s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g`.
+
+    As in Perl, matches do not overlap: of `a-b-c` only the first hyphen is split, as the
+    one letter between the two belongs to the first match; of `ab-cd-ef` both are.
+    """
+    return [_COMPOUND.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]
+
+
+def hide_unicode_spaces(lines):
+    """Replaces white space beyond ASCII by private characters, each by its own.
+
+    Perl's `split` does not split at it, Python's `str.split` does.
+    """
+    return [
+        _SPACE_BEYOND_ASCII.sub(lambda found: chr(_PRIVATE_PLANE + ord(found[0])), line) for line in lines
+    ]

@@ -1,10 +1,9 @@
 """All scores of one or several systems, with intervals and tests, in one table.
 
-Intervals are sacreBLEU's bootstrap: the lines are drawn anew with replacement, so many
-times. Of several systems, each is tested against the first on the same draws (paired
-bootstrap, Koehn 2004) or by exchanging their lines at random (approximate randomisation,
-Riezler and Maxwell 2005). Every measure is computed from translations of real search; none
-from teacher-forced output.
+Intervals are sacreBLEU's bootstrap: the lines are drawn with replacement many times. Of several
+systems, each is tested against the first on the same draws (paired bootstrap, Koehn 2004) or by
+exchanging their lines at random (approximate randomisation, Riezler and Maxwell 2005). Every measure
+is computed from translations of a search; none from teacher-forced output.
 """
 
 import logging
@@ -12,17 +11,30 @@ import os
 import re
 from typing import NamedTuple
 
+from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
-from keras_transformer.evaluation.bleu import exact_match, token_bleu
-from keras_transformer.evaluation.measures import TOKENS, all_measures, forms_of
+from keras_transformer.config.fields import require
+from keras_transformer.evaluation.bleu import (
+    bleu_scorer,
+    exact_match,
+    hide_unicode_spaces,
+    replace_unicode_punctuation,
+    split_compounds,
+    token_bleu,
+    token_scorer,
+    tokenize,
+)
 from keras_transformer.evaluation.test_sets import sets_with_lines
 
-SIGNIFICANCE = {"bootstrap": "bs", "randomization": "ar"}
+TOKENS = ("moses", "given")
+# The test -> sacreBLEU's name of it, and its number of draws.
+SIGNIFICANCE = {"bootstrap": ("bs", 1000), "randomization": ("ar", 10_000)}
 NOTE = """\
 BLEU, chrF and TER are sacreBLEU's: they take raw text and split it by their own rules. Tokenised BLEU
 counts the tokens that stand beside it. One text gets several figures: compare only what is computed alike."""
 
+FEWEST_DRAWS = 40
 # The tests count on many lines that may be drawn or exchanged.
 FEWEST_DIFFERING = 30
 
@@ -46,6 +58,16 @@ class NamedLines(NamedTuple):
     lines: list  # of str
 
 
+class Measure(NamedTuple):
+    """One way to score."""
+
+    key: str  # in JSON
+    label: str  # in tables
+    scorer: object  # of `sacrebleu.metrics`
+    form: str  # what it counts: "raw", "tokens" or "compounds"
+    steps: str  # how that form is made; "" where the signature of the scorer says all
+
+
 class Figure(NamedTuple):
     """One score of one system."""
 
@@ -58,22 +80,8 @@ class Figure(NamedTuple):
 
     def to_dict(self):
         """Returns the figure as plain values, without those that were not computed."""
-        found = {"score": self.score, "how": self.how}
-        if self.bleu:
-            found |= {**self.bleu._asdict(), "precisions": list(self.bleu.precisions)}
-        rest = {"mean": self.mean, "half_width": self.half_width, "p_value": self.p_value}
-        return found | {name: value for name, value in rest.items() if value is not None}
-
-    @property
-    def details(self):
-        """Precisions, brevity penalty and lengths of BLEU as text."""
-        if not self.bleu:
-            return ""
-        precisions = "/".join(f"{precision:.1f}" for precision in self.bleu.precisions)
-        return (
-            f"{precisions} (BP {self.bleu.brevity_penalty:.3f}, "
-            f"{self.bleu.hypothesis_length:,} : {self.bleu.reference_length:,} tokens)"
-        )
+        values = {**self._asdict(), **(self.bleu.to_dict() if self.bleu else {})}
+        return {name: value for name, value in values.items() if value is not None and name != "bleu"}
 
 
 class Comparison(NamedTuple):
@@ -89,58 +97,104 @@ class Comparison(NamedTuple):
 
     def to_dict(self):
         """Returns everything as plain values for JSON."""
-        return {
-            "num_lines": self.num_lines,
-            "references": list(self.references),
-            "systems": [
-                {
-                    "name": name,
-                    "num_empty": self.num_empty[i],
-                    "scores": {key: figures[i].to_dict() for (key, _), figures in self.figures.items()},
-                }
-                for i, name in enumerate(self.systems)
-            ],
-            "left_out": self.left_out,
-            "sampling": self.sampling,
-        }
+        systems = [
+            {
+                "name": name,
+                "num_empty": self.num_empty[i],
+                "scores": {key: figures[i].to_dict() for (key, _), figures in self.figures.items()},
+            }
+            for i, name in enumerate(self.systems)
+        ]
+        kept = ("num_lines", "references", "systems", "left_out", "sampling")
+        values = {**self._asdict(), "systems": systems}
+        return {name: values[name] for name in kept}
 
     def format(self):
         """Returns the table as text: each figure with how it was computed."""
-        several = len(self.systems) > 1
-        names = _short(self.systems)
-        width = max(map(len, names)) + 2 if several else 0
+        names = [""]
+        if len(self.systems) > 1:
+            names = [os.path.basename(name.rstrip("/")) for name in self.systems]
+            names = names if len(set(names)) == len(names) else self.systems
+        width = max(map(len, names)) + 2 * (len(names) > 1)
         lines = [f"{self.num_lines:,} lines against {' and '.join(dict.fromkeys(self.references))}", ""]
         for (_, label), figures in self.figures.items():
             for i, figure in enumerate(figures):
                 interval = "" if figure.half_width is None else f" ± {figure.half_width:.2f}"
-                cells = [
-                    f"{'' if i else label:<21}",
-                    f"{names[i]:<{width}}" if several else "",
-                    f"{figure.score:6.2f}{interval}  ",
-                    _p_cell(figure.p_value) if several and self.sampling else "",
-                    f"{figure.details}  " if figure.details else "",
-                    "" if i else figure.how,
-                ]
-                lines.append("".join(cells).rstrip())
-        lines += ["", *([self.left_out] if self.left_out else []), *self._sampling_lines(), NOTE]
-        return "\n".join(lines)
+                p_value = "" if figure.p_value is None else f"p = {figure.p_value:.4f}"
+                cells = f"{'' if i else label:<21}{names[i]:<{width}}{figure.score:6.2f}{interval}  "
+                cells += f"{p_value:<{12 * (len(names) > 1)}}"
+                cells += f"{figure.bleu.details}  " if figure.bleu else ""
+                lines.append((cells + ("" if i else figure.how)).rstrip())
+        lines += ["", *filter(None, [self.left_out])]
+        sampling = self.sampling
+        if "interval" in sampling:
+            draws = f"{sampling['interval']:,} bootstrap draws of the lines, seed {sampling['seed']}"
+            lines.append(f"±: 95 % of {draws}")
+        if "test" in sampling:
+            test = f"paired {sampling['test']}, {sampling['draws']:,} draws, seed {sampling['seed']}"
+            lines.append(f"p: how often a system as good as {names[0]} would differ as much; {test}")
+        return "\n".join([*lines, NOTE])
 
     def __str__(self):
         return self.format()
 
-    def _sampling_lines(self):
-        found = []
-        if "interval" in self.sampling:
-            found.append(
-                f"±: 95 % of {self.sampling['interval']:,} bootstrap draws of the lines, "
-                f"seed {self.sampling['seed']}"
-            )
-        if "test" in self.sampling:
-            found.append(
-                f"p: how often a system as good as {_short(self.systems)[0]} would differ as much; paired "
-                f"{self.sampling['test']}, {self.sampling['draws']:,} draws, seed {self.sampling['seed']}"
-            )
-        return found
+
+def all_measures(language, tokens, *, ter=True):
+    """Returns the list of `Measure`, each with a scorer of its own.
+
+    Args:
+        language: of the translations, such as `"de"`, or `None`.
+        tokens: what tokenised BLEU counts, one of `TOKENS`.
+        ter: also translation edit rate.
+    """
+    given = tokens == "given"
+    split = "tokens as given" if given else f"Moses tokens ({language})"
+    asian = {"normalized": True, "asian_support": True} if language in ("ja", "zh") else {}
+    kinds = [
+        ("bleu", "BLEU", lambda lower: bleu_scorer(language, lowercase=lower, force=True), "raw"),
+        ("chrf", "chrF2", lambda lower: CHRF(lowercase=lower), "raw"),
+        ("ter", "TER (low is good)", lambda lower: TER(case_sensitive=not lower, **asian), "raw"),
+        ("tokenized_bleu", "tokenised BLEU", lambda lower: token_scorer(lowercase=lower), "tokens"),
+    ]
+    measures = []
+    for key, label, scorer, form in kinds:
+        if key != "ter" or ter:
+            steps = f"multi-bleu of {split}, " if form == "tokens" else ""
+            cased, lower = (steps and steps + case for case in ("cased", "lower-cased"))
+            measures.append(Measure(key, label, scorer(False), form, cased))
+            measures.append(Measure(f"{key}_lowercase", "  lower case", scorer(True), form, lower))
+    steps = "" if given else "Unicode punctuation replaced, "
+    steps = f"the paper's: multi-bleu of {steps}{split}, hyphens split (##AT##-##AT##), cased"
+    return [*measures, Measure("paper_bleu", "  compounds split", token_scorer(), "compounds", steps)]
+
+
+def forms_of(lines, tokens, language):
+    """Returns lines as the measures take them.
+
+    `"compounds"` follows the script that scored the paper's English-German translations,
+    Tensor2Tensor's `get_ende_bleu.sh`, on both sides: Unicode punctuation is replaced, the
+    text tokenized, and words split at hyphens. Where tokens are given, the first two are
+    taken as done.
+
+    Args:
+        lines: list of str.
+        tokens: one of `TOKENS`.
+        language: such as `"de"`, or `None`, with which Moses cannot tokenize.
+
+    Returns:
+        dict from the name of a form to lines, of the forms that can be made.
+    """
+    if tokens == "given":
+        made = lines, lines
+    elif language:
+        made = tokenize(lines, language), tokenize(replace_unicode_punctuation(lines), language)
+    else:
+        return {"raw": lines}
+    return {
+        "raw": lines,
+        "tokens": hide_unicode_spaces(made[0]),
+        "compounds": hide_unicode_spaces(split_compounds(made[1])),
+    }
 
 
 def compare(
@@ -160,7 +214,7 @@ def compare(
     Args:
         systems: list of `NamedLines`, translations of the same text. Blank lines are bad
             translations: they are scored, counted, and warned about.
-        references: list of `NamedLines`, one or several, as many lines each.
+        references: list of `NamedLines`, one or several, with the same number of lines.
         target_language: such as `"de"`. Without it sacreBLEU splits as for most languages
             (13a), and what needs Moses' tokenizer is left out.
         tokens: what tokenised BLEU counts: `"moses"` tokenizes both sides, `"given"`
@@ -177,42 +231,87 @@ def compare(
     Raises:
         ValueError: the counts of lines differ, there are none, or a setting is wrong.
     """
-    _check_settings(tokens, significance, draws)
+    require(tokens in (None, *TOKENS), f"`tokens` must be one of {list(TOKENS)}", tokens=tokens)
+    demand = f"`significance` must be one of {list(SIGNIFICANCE)}"
+    require(significance in SIGNIFICANCE, demand, significance=significance)
+    demand = f"`draws` must be at least {FEWEST_DRAWS}, of which 2.5 % is one"
+    require(draws is None or draws >= FEWEST_DRAWS, demand, draws=draws)
     _check_counts(systems, references, standard_set)
     num_empty = _warn(systems, references)
     if tokens is None:
         tokenized = all(_looks_tokenized(text.lines) for text in (*systems, *references))
         tokens = "given" if tokenized else "moses"
-    left_out = ""
-    if tokens == "moses" and not target_language:
-        left_out = "Left out: BLEU on Moses' tokens, for which --target must name the language."
-    paired = len(systems) > 1
-    hypothesis_forms = [forms_of(text.lines, tokens, target_language) for text in systems]
-    reference_forms = [forms_of(text.lines, tokens, target_language) for text in references]
+    test, usual_draws = SIGNIFICANCE[significance if len(systems) > 1 else "bootstrap"]
+    sampling = {}
+    if confidence or len(systems) > 1:
+        sampling = {"seed": os.environ.get("SACREBLEU_SEED", "12345")}
+    if confidence:
+        sampling["interval"] = 1000 if test == "ar" else draws or usual_draws
+    if len(systems) > 1:
+        sampling |= {"test": significance, "draws": draws or usual_draws}
+    forms = [forms_of(text.lines, tokens, target_language) for text in (*systems, *references)]
     figures = {}
     for measure in all_measures(target_language, tokens, ter=ter):
-        if measure.form not in hypothesis_forms[0]:
-            continue
-        hypotheses = [forms[measure.form] for forms in hypothesis_forms]
-        against = [forms[measure.form] for forms in reference_forms]
-        results = None
-        if confidence or paired:
-            test = SIGNIFICANCE[significance] if paired else "bs"
-            results = _sampled(measure.scorer, hypotheses, against, test, confidence, draws)
-        figures[measure.key, measure.label] = _figures(
-            measure, hypotheses, against, results, confidence, standard_set
-        )
+        if measure.form in forms[0]:
+            lines = [form[measure.form] for form in forms]
+            hypotheses, against = lines[: len(systems)], lines[len(systems) :]
+            results = [None] * len(systems)
+            if sampling:
+                results = _sampled(measure.scorer, hypotheses, against, test, confidence, draws)
+            figures[measure.key, measure.label] = [
+                _figure(measure, lines, against, result, results[0], confidence, standard_set)
+                for lines, result in zip(hypotheses, results, strict=True)
+            ]
     lines = [text.lines for text in references]
     how = f"of {len(lines[0]):,} lines, equal to {'a' if len(lines) > 1 else 'the'} reference"
     figures["exact_match", "exact match"] = [Figure(exact_match(text.lines, lines), how) for text in systems]
+    missing = "Left out: BLEU on Moses' tokens, for which --target must name the language."
     return Comparison(
         num_lines=len(lines[0]),
         systems=[text.name for text in systems],
         num_empty=num_empty,
         references=[text.name for text in references],
         figures=figures,
-        left_out=left_out,
-        sampling=_sampling(confidence, paired, significance, draws),
+        left_out="" if "tokens" in forms[0] else missing,
+        sampling=sampling,
+    )
+
+
+def _sampled(scorer, hypotheses, references, test, confidence, draws):
+    """Returns sacreBLEU's `Result` of each system."""
+    paired = PairedTest(
+        [(str(number), lines) for number, lines in enumerate(hypotheses)],
+        {"measure": scorer},
+        references,
+        test_type=test,
+        n_samples=draws or 0,
+        n_ar_confidence=0 if confidence and test == "ar" else -1,
+    )
+    _, scores = paired()
+    (results,) = (results for name, results in scores.items() if name != "System")
+    return results
+
+
+def _figure(measure, lines, references, result, first, confidence, standard_set):
+    """The `Figure` of a system; `result` and `first` are its `Result` and that of the first, or `None`."""
+    is_bleu = isinstance(measure.scorer, BLEU)
+    score = measure.scorer.corpus_score(lines, references) if is_bleu or result is None else result
+    bleu = token_bleu(score) if is_bleu else None
+    signature = measure.scorer.get_signature()
+    if standard_set:
+        signature.update("test", standard_set.name)
+        signature.update("lang", standard_set.pair)
+    p_value = None
+    if result is not first:
+        # sacreBLEU counts the draws that differ by more; equal scores have none.
+        p_value = 1.0 if result.score == first.score else result.p_value
+    return Figure(
+        score=float((bleu or score).score),
+        how=measure.steps or str(signature),
+        bleu=bleu,
+        mean=float(result.mean) if confidence else None,
+        half_width=float(result.ci) if confidence else None,
+        p_value=p_value,
     )
 
 
@@ -248,102 +347,15 @@ def _looks_tokenized(lines):
     return 2 * sum(map(bool, map(_TOKENIZED.search, lines))) >= max(len(lines), 1)
 
 
-def _figures(measure, hypotheses, references, results, confidence, standard_set):
-    figures = []
-    for i, lines in enumerate(hypotheses):
-        result = results[i] if results else None
-        bleu = None
-        if result is None or hasattr(measure.scorer, "smooth_method"):
-            score = measure.scorer.corpus_score(lines, references)
-            bleu = token_bleu(score) if hasattr(score, "precisions") else None
-        value = bleu or result or score
-        figures.append(
-            Figure(
-                score=float(value.score),
-                how=measure.steps or _signature(measure.scorer, standard_set),
-                bleu=bleu,
-                mean=float(result.mean) if confidence else None,
-                half_width=float(result.ci) if confidence else None,
-                p_value=_p_value(results, i) if results and i else None,
-            )
-        )
-    return figures
-
-
-def _signature(scorer, standard_set):
-    signature = scorer.get_signature()
-    if standard_set:
-        signature.update("test", standard_set.name)
-        signature.update("lang", standard_set.pair)
-    return str(signature)
-
-
-def _p_value(results, i):
-    # sacreBLEU counts the draws that differ by more, of which equal scores have none.
-    return 1.0 if results[i].score == results[0].score else results[i].p_value
-
-
-def _sampled(scorer, hypotheses, references, test, confidence, draws):
-    """Returns sacreBLEU's `Result` of each system."""
-    paired = PairedTest(
-        [(str(number), lines) for number, lines in enumerate(hypotheses)],
-        {"measure": scorer},
-        references,
-        test_type=test,
-        n_samples=draws or 0,
-        n_ar_confidence=0 if confidence and test == "ar" else -1,
-    )
-    _, scores = paired()
-    (results,) = (found for name, found in scores.items() if name != "System")
-    return results
-
-
-def _sampling(confidence, paired, significance, draws):
-    if not (confidence or paired):
-        return {}
-    found = {"seed": os.environ.get("SACREBLEU_SEED", "12345")}
-    number = draws or (10_000 if paired and significance == "randomization" else 1000)
-    if confidence:
-        found["interval"] = 1000 if paired and significance == "randomization" else number
-    if paired:
-        found |= {"test": significance, "draws": number}
-    return found
-
-
-def _short(names):
-    """Returns file names without their folders, unless two are alike."""
-    short = [os.path.basename(name.rstrip("/")) for name in names]
-    return short if len(set(short)) == len(short) else names
-
-
-def _p_cell(p_value):
-    return f"{'' if p_value is None else f'p = {p_value:.4f}':<12}"
-
-
-def _check_settings(tokens, significance, draws):
-    if tokens not in (None, *TOKENS):
-        raise ValueError(f"`tokens` must be one of {list(TOKENS)}. Received: {tokens!r}")
-    if significance not in SIGNIFICANCE:
-        raise ValueError(f"`significance` must be one of {list(SIGNIFICANCE)}. Received: {significance!r}")
-    if draws is not None and draws < 40:
-        raise ValueError(f"`draws` must be at least 40, of which 2.5 % is one. Received: {draws}")
-
-
 def _check_counts(systems, references, standard_set):
-    if not systems or not references:
-        raise ValueError(
-            "`systems` and `references` must hold one text at least. "
-            f"Received: {len(systems)} and {len(references)}"
-        )
+    demand = "`systems` and `references` must hold one text at least"
+    require(systems and references, demand, systems=len(systems), references=len(references))
     number = len(references[0].lines)
     if not number:
         raise ValueError(f"{references[0].name}: has no lines. Give a file with one sentence a line")
-    for text in (*references[1:], *systems):
-        if len(text.lines) == number:
-            continue
-        fix = "Give translations of the same text, one line for each"
-        if standard_set and (fitting := sets_with_lines(len(text.lines), standard_set.pair)):
-            fix = f"{len(text.lines):,} lines have: {', '.join(fitting)} (--test-set)"
-        raise ValueError(
-            f"{text.name}: {len(text.lines):,} lines, but {references[0].name} has {number:,}. {fix}"
-        )
+    for name, lines in (*references[1:], *systems):
+        if len(lines) != number:
+            fix = "Give translations of the same text, one line for each"
+            if standard_set and (fitting := sets_with_lines(len(lines), standard_set.pair)):
+                fix = f"{len(lines):,} lines have: {', '.join(fitting)} (--test-set)"
+            raise ValueError(f"{name}: {len(lines):,} lines, but {references[0].name} has {number:,}. {fix}")

@@ -4,7 +4,6 @@
 German), `wmt14/full` what was translated (3,003); papers mean either by "newstest2014".
 """
 
-import difflib
 import http.client
 import logging
 import os
@@ -15,20 +14,13 @@ from typing import NamedTuple
 from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR, extract_tarball, get_md5sum
 
+from keras_transformer.config.fields import did_you_mean
 from keras_transformer.text.lines import read_lines
 
 # Lines of newstest20NN, either direction, as WMT published them.
 _LINES = {
-    ("de", "en"): {
-        "wmt12": 3003,
-        "wmt13": 3000,
-        "wmt14": 2737,
-        "wmt14/full": 3003,
-        "wmt15": 2169,
-        "wmt16": 2999,
-        "wmt17": 3004,
-        "wmt18": 2998,
-    },
+    ("de", "en"): {"wmt12": 3003, "wmt13": 3000, "wmt14": 2737, "wmt14/full": 3003}
+    | {"wmt15": 2169, "wmt16": 2999, "wmt17": 3004, "wmt18": 2998},
     ("en", "fr"): {"wmt12": 3003, "wmt13": 3000, "wmt14": 3003, "wmt14/full": 3003},
 }
 
@@ -64,45 +56,43 @@ def load_standard_set(name, source, target):
     """
     pair = f"{source}-{target}"
     if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, n=3)
-        hint = f"Did you mean {' or '.join(near)}?" if near else "`sacrebleu --list` shows all"
+        hint = did_you_mean(name, list(DATASETS), str) or "`sacrebleu --list` shows all"
         raise ValueError(f"sacreBLEU knows no test set {name!r}. {hint}")
     dataset = DATASETS[name]
     if pair not in dataset.langpairs:
         raise ValueError(f"test set {name} has no direction {pair}. It has: {', '.join(dataset.langpairs)}")
     folder = pathlib.Path(SACREBLEU_DIR, name)
-    archives = {
-        url: (folder / "raw" / f"{name.replace('/', '_')}.{os.path.basename(url)}", md5)
+    archives = [
+        (url, folder / "raw" / f"{name.replace('/', '_')}.{os.path.basename(url)}", md5)
         for url, md5 in zip(dataset.data, dataset.md5 or [None] * len(dataset.data), strict=True)
-    }
+    ]
     logger = logging.getLogger("sacrebleu")
     try:
         logger.disabled = True  # what it logs, in several lines, is said in the one line of the exception
-        for url, (path, md5) in archives.items():
+        for url, path, md5 in archives:
             if path.exists():  # sacreBLEU neither checks nor unpacks what it did not download itself
                 if not _is_whole(path, md5):
                     raise ValueError(f"{path}: is not {url}: its MD5 is not {md5}. Remove it and run again")
                 extract_tarball(str(path), str(path.parent))
         files = [dataset.get_source_file(pair), *dataset.get_reference_files(pair)]
     except (OSError, http.client.HTTPException, tarfile.TarError, EOFError, SystemExit) as error:
-        missing = {url: path for url, (path, md5) in archives.items() if not _is_whole(path, md5)}
-        for path in missing.values():
+        reason = str(error) or type(error).__name__
+        if isinstance(error, SystemExit):
+            reason = "what arrived is not the file, or the connection is not trusted"
+        missing = [(url, path) for url, path, md5 in archives if not _is_whole(path, md5)]
+        for _, path in missing:
             path.unlink(missing_ok=True)  # sacreBLEU would take it for whole next time
+        puts = " and ".join(f"{url} as {path}" for url, path in missing)
+        fault = f"cannot be downloaded ({reason}). Put {puts}"
         if not missing:
-            raise ValueError(
-                f"test set {name} {pair}: its files in {folder} are damaged ({_reason(error)}). "
-                "Remove that folder and run again"
-            ) from error
-        files = " and ".join(f"{url} as {path}" for url, path in missing.items())
-        raise ValueError(
-            f"test set {name} {pair} cannot be downloaded ({_reason(error)}). Put {files}, and run again"
-        ) from error
+            fault = f"has damaged files ({reason}). Remove {folder}"
+        raise ValueError(f"test set {name} {pair} {fault}, and run again") from error
     finally:
         logger.disabled = False
     lines, *references = map(read_lines, files)
     expected = _LINES.get(tuple(sorted((source, target))), {}).get(name, len(lines))
     counts = [len(lines), *map(len, references)]
-    if any(count != expected for count in counts):
+    if set(counts) != {expected}:
         raise ValueError(
             f"test set {name} {pair} must have {expected:,} lines, and {folder} has "
             f"{' and '.join(f'{count:,}' for count in counts)}. Remove that folder and run again"
@@ -123,9 +113,3 @@ def sets_with_lines(number, pair):
 
 def _is_whole(path, md5):
     return path.exists() and path.stat().st_size > 0 and md5 in (None, get_md5sum(str(path)))
-
-
-def _reason(error):
-    if isinstance(error, SystemExit):
-        return "what arrived is not the file, or the connection is not trusted"
-    return str(error) or type(error).__name__

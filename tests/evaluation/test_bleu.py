@@ -204,7 +204,7 @@ def test_table_shows_figures_and_signature():
     assert str(found) == found.format()
     assert found.bleu_signature in str(found)
     assert len(str(found).splitlines()) == 5
-    assert "100.0/100.0/100.0/100.0 (BP 1.000)" in str(found)
+    assert "100.0/100.0/100.0/100.0 (BP 1.000, 5 : 5 tokens)" in str(found)
 
 
 def test_scores_go_through_json():

@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from keras_transformer.evaluation.bleu import multi_bleu
-from keras_transformer.evaluation.moses import (
+from keras_transformer.evaluation.bleu import (
     detokenize,
     hide_unicode_spaces,
+    multi_bleu,
     replace_unicode_punctuation,
     split_compounds,
     tokenize,

@@ -251,11 +251,21 @@ def test_raw_text_is_not_warned_about(caplog):
         ([["a"], ["a", "b"]], [["a"]], {}, "out/1.de: 2 lines, but ref/0.de has 1"),
         ([["a"]], [["a"], ["a", "b"]], {}, "ref/1.de: 2 lines, but ref/0.de has 1"),
         ([[]], [[]], {}, "ref/0.de: has no lines"),
-        ([], [["a"]], {}, "`systems` and `references` must hold one text at least. Received: 0 and 1"),
-        ([["a"]], [], {}, "Received: 1 and 0"),
-        ([["a"]], [["a"]], {"tokens": "mine"}, "`tokens` must be one of .*Received: 'mine'"),
-        ([["a"]], [["a"]], {"significance": "t"}, "`significance` must be one of .*Received: 't'"),
-        ([["a"]], [["a"]], {"draws": 3}, "`draws` must be at least 40.*Received: 3"),
+        (
+            [],
+            [["a"]],
+            {},
+            "must hold one text at least. Received: systems=0, references=1",
+        ),
+        ([["a"]], [], {}, "Received: systems=1, references=0"),
+        ([["a"]], [["a"]], {"tokens": "mine"}, "`tokens` must be one of .*Received: tokens='mine'"),
+        (
+            [["a"]],
+            [["a"]],
+            {"significance": "t"},
+            "`significance` must be one .*: significance='t'",
+        ),
+        ([["a"]], [["a"]], {"draws": 3}, "`draws` must be at least 40.*Received: draws=3"),
     ],
 )
 def test_refuses(systems, references, settings, message):
