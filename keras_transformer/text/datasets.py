@@ -19,8 +19,8 @@ from keras_transformer.text import tfds
 from keras_transformer.text.archives import ENDINGS, is_archive, unpack
 from keras_transformer.text.cldr import corpus as cldr
 from keras_transformer.text.folders import TRAIN, VALIDATION_NAMES, FolderDataset, file_identity
-from keras_transformer.text.lines import BLOCK_LINES, DataError, Pairs, drop_empty
-from keras_transformer.text.parallel import Block, decode_blocks
+from keras_transformer.text.lines import DataError, Pairs
+from keras_transformer.text.parallel import BLOCK_LINES, Block, decode_blocks, drop_empty
 
 # OWNER/NAME of the Hugging Face Hub, as far as it is no name of TensorFlow Datasets.
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -297,11 +297,11 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
         if len(datasets) > 1 and TRAIN not in opened.splits:
             sizes.append(0)
             continue
-        filtered = drop_empty(OpenSplit(opened, TRAIN).load(on_bad_utf8=on_bad_utf8))
-        train.source.extend(filtered.pairs.source)
-        train.target.extend(filtered.pairs.target)
-        sizes.append(len(filtered.pairs.source))
-        num_blank += filtered.num_dropped
+        pairs, num_dropped = drop_empty(OpenSplit(opened, TRAIN).load(on_bad_utf8=on_bad_utf8))
+        train.source.extend(pairs.source)
+        train.target.extend(pairs.target)
+        sizes.append(len(pairs.source))
+        num_blank += num_dropped
     if not train.source:
         raise DataError(f"{dataset}: no training split in any of them")
     return Corpus(

@@ -17,8 +17,8 @@ import pathlib
 import re
 from typing import NamedTuple
 
-from keras_transformer.text.lines import BLOCK_LINES, DataError
-from keras_transformer.text.parallel import FilePair, TabSeparatedFile, make_blocks
+from keras_transformer.text.lines import DataError
+from keras_transformer.text.parallel import BLOCK_LINES, FilePair, TabSeparatedFile, make_blocks
 
 VALIDATION_NAMES = ("valid", "validation", "val", "dev")
 TRAIN = "train"

@@ -1,12 +1,10 @@
 """The one reader of text files: training, evaluation and translation all use it.
 
-A line ends at byte 0x0A and nowhere else. Python's text mode and `str.splitlines`
-also break lines at U+2028, U+0085 and others, which shifts one side of a parallel
-corpus against the other without a word.
+A line ends at byte 0x0A and nowhere else. Python's text mode and `str.splitlines` also break lines at
+U+2028, U+0085 and others, which silently shifts one side of a parallel corpus against the other.
 
-`iterate_lines` says what a line is, one by one, as a stream needs it. `LineReader` and
-`decode_lines` take the same lines in blocks, several times as fast, from plain files
-and from compressed ones.
+`LineReader` gives the raw lines of a file, plain or compressed. `decode_lines` decodes a block of them;
+`iterate_lines` decodes a stream line by line.
 """
 
 import bz2
@@ -23,9 +21,7 @@ from typing import NamedTuple
 logger = logging.getLogger(__name__)
 
 ON_BAD_UTF8 = ("refuse", "replace")
-BLOCK_LINES = 50_000
 MAX_LINE_BYTES = 2**22
-MAX_BLOCK_BYTES = 2**26
 
 # All at which `str.splitlines` would break a line, and NUL: each becomes a space.
 _ODD = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"
@@ -55,66 +51,48 @@ class Pairs(NamedTuple):
     """The two sides of a parallel corpus; line i of one translates line i of the other."""
 
     source: list  # of str
-    target: list  # of str, as many
-
-
-class Filtered(NamedTuple):
-    """Pairs that are left after a filter, and how many are not."""
-
-    pairs: Pairs
-    num_dropped: int
+    target: list  # of str, of the same length
 
 
 def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
     """Yields the lines of a binary stream, such as `sys.stdin.buffer`.
 
-    A byte-order mark at the start and a carriage return before a line's end are
-    removed; any other character that some program takes for a line's end becomes a
-    space. The last line counts whether or not a newline ends it.
+    A byte-order mark at the start and a carriage return before a line's end are removed; any other
+    character that some program takes for a line's end becomes a space. The last line counts whether or
+    not a newline ends it.
 
     Args:
-        stream: a binary file, or an iterable of bytes that are cut after `b"\\n"`.
+        stream: a binary file, or an iterable of bytes that are cut after `b"\\n"`, such as a `LineReader`.
         name: what messages call the stream.
-        on_bad_utf8: `"refuse"` raises `DataError` at the first byte that is not UTF-8;
-            `"replace"` puts U+FFFD in its place and logs how many lines had any.
+        on_bad_utf8: `"refuse"` raises `DataError` at the first byte that is not UTF-8; `"replace"` puts
+            U+FFFD in its place and logs on how many lines.
 
     Yields:
         str, one line without its end.
 
     Raises:
-        DataError: the text is UTF-16; or not UTF-8, unless that is to be replaced; or a file
-            has a line of more than `MAX_LINE_BYTES`.
+        DataError: the text is UTF-16; or not UTF-8, unless that is to be replaced; or a file has a line of
+            more than `MAX_LINE_BYTES`.
     """
-    if on_bad_utf8 not in ON_BAD_UTF8:
-        raise ValueError(f"`on_bad_utf8` must be one of {list(ON_BAD_UTF8)}. Received: {on_bad_utf8!r}")
-    if hasattr(stream, "readline"):
-        stream = _limited_lines(stream, name)
-    return _lines(stream, name, on_bad_utf8)
+    num_replaced = 0
+    lines = _raw_lines(stream, name) if hasattr(stream, "readline") else stream
+    for number, line in enumerate(lines, start=1):
+        texts, replaced = decode_lines([line], name=name, first_line=number, on_bad_utf8=on_bad_utf8)
+        num_replaced += replaced
+        yield from texts
+    warn_of_replaced(name, num_replaced)
 
 
-def _limited_lines(stream, name, first_line=1):
-    """Yields the raw lines of a binary file, and never holds more of a line than is allowed."""
+def _raw_lines(stream, name):
+    """Yields the lines of a binary file; never holds more of a line than `MAX_LINE_BYTES`."""
     read = functools.partial(stream.readline, MAX_LINE_BYTES + 1)
-    for number, line in enumerate(iter(read, b""), first_line):
+    for number, line in enumerate(iter(read, b""), start=1):
         if len(line) > MAX_LINE_BYTES:
             raise DataError(
                 f"{name}: line {number} is longer than {MAX_LINE_BYTES:,} bytes. "
                 "Give text with one sentence a line"
             )
         yield line
-
-
-def _lines(stream, name, on_bad_utf8):
-    num_replaced = 0
-    for number, line in enumerate(stream, start=1):
-        if number == 1:
-            line = _without_mark(line, name)
-            if not line:
-                continue  # the stream was a byte-order mark and nothing more
-        text, replaced = _decode_line(line, name, number, on_bad_utf8)
-        num_replaced += replaced
-        yield text
-    warn_of_replaced(name, num_replaced)
 
 
 def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
@@ -128,62 +106,56 @@ def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
         on_bad_utf8: `"refuse"` or `"replace"`.
 
     Returns:
-        `(list of str, num_replaced)`: the lines without their ends, and on how many of
-        them U+FFFD stands for bytes that are not UTF-8.
+        `(list of str, num_replaced)`: the lines without their ends, and the number of lines on which
+        U+FFFD stands for bytes that are not UTF-8.
 
     Raises:
         DataError: the text is UTF-16; or not UTF-8, unless that is to be replaced.
     """
     if on_bad_utf8 not in ON_BAD_UTF8:
         raise ValueError(f"`on_bad_utf8` must be one of {list(ON_BAD_UTF8)}. Received: {on_bad_utf8!r}")
+    if lines and first_line == 1:
+        _refuse_utf16(lines[0], name)
+        first = lines[0].removeprefix(_BOM)
+        lines = [first, *lines[1:]] if first else lines[1:]
     if not lines:
         return [], 0
-    if first_line == 1 and lines[0].startswith((_BOM, *_UTF16_MARKS)):
-        first = _without_mark(lines[0], name)
-        lines = [first, *lines[1:]] if first else lines[1:]
-        if not lines:
-            return [], 0
-    data = b"".join(lines)
+    num_replaced = 0
     try:
-        text = data.decode("utf-8")
+        text = b"".join(lines).decode("utf-8")
     except UnicodeDecodeError:
         decoded = [
             _decode_line(line, name, number, on_bad_utf8) for number, line in enumerate(lines, first_line)
         ]
-        return [text for text, _ in decoded], sum(replaced for _, replaced in decoded)
-    if "\r" in text:
-        if not text.endswith("\n"):
-            text += "\n"
-        text = text.replace("\r\n", "\n")
+        text, num_replaced = "".join(text for text, _ in decoded), sum(replaced for _, replaced in decoded)
+    text = (text if text.endswith("\n") else text + "\n").replace("\r\n", "\n")
     if any(character in text for character in _ODD):  # a third of the time of one pattern
         text = text.translate(_TO_SPACE)
     texts = text.removesuffix("\n").split("\n")
     if len(texts) != len(lines):
         raise ValueError(f"`lines` must be cut after each newline. Received: {len(texts)} in {len(lines)}")
-    return texts, 0
-
-
-def _without_mark(line, name):
-    if line.startswith(_UTF16_MARKS):
-        raise DataError(
-            f"{name}: line 1: the text is UTF-16. Convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)"
-        )
-    return line.removeprefix(_BOM)
+    return texts, num_replaced
 
 
 def _decode_line(line, name, number, on_bad_utf8):
     """Returns the text of one line, and whether invalid bytes of it were replaced."""
-    line = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
-        return line.decode("utf-8").translate(_TO_SPACE), False
+        return line.decode("utf-8"), False
     except UnicodeDecodeError as error:
         if on_bad_utf8 == "refuse":
             raise DataError(
-                f"{name}: line {number}: byte {error.start + 1} "
-                f"(0x{line[error.start]:02x}) is not valid UTF-8. "
-                "Convert the file to UTF-8, or, in a corpus, replace them: --set data.on_bad_utf8=replace"
+                f"{name}: line {number}: byte {error.start + 1} (0x{line[error.start]:02x}) "
+                "is not valid UTF-8. Convert the file to UTF-8, or, in a corpus, replace them: "
+                "--set data.on_bad_utf8=replace"
             ) from error
-        return line.decode("utf-8", errors="replace").translate(_TO_SPACE), True
+        return line.decode("utf-8", errors="replace"), True
+
+
+def _refuse_utf16(line, name):
+    if line.startswith(_UTF16_MARKS):
+        raise DataError(
+            f"{name}: line 1: the text is UTF-16. Convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)"
+        )
 
 
 def one_line(text):
@@ -198,29 +170,24 @@ def warn_of_replaced(name, num_replaced):
 
 
 class LineReader:
-    """The raw lines of one file, plain or compressed by gzip, xz or bzip2.
+    """Iterator over the raw lines of one file, plain or compressed by gzip, xz or bzip2.
 
-    Which it is, the first bytes tell, not the name. Use as a context manager.
+    The first bytes tell the compression, not the name. Each line is bytes with `b"\\n"` at its end; a
+    file that is nothing but a byte-order mark has no lines. Use as a context manager.
 
     Args:
         path: the file.
 
-    Raises:
-        DataError: the file is missing, a folder, unreadable, or packed in a form that
-            is not read; `read` and `count_rest` raise it where a compressed file is
-            damaged or cut short, and `read` where a line has more than `MAX_LINE_BYTES`.
-
     Attributes:
-        num_read: int, lines that `read` has given so far.
-        is_cut: bool, whether the last `read` gave fewer lines than asked for because they are
-            long, and more may follow.
+        is_compressed: bool, whether the lines are not the bytes of the file.
+
+    Raises:
+        DataError: the file is missing, a folder, unreadable, or packed in another form. While it is read:
+            it is damaged or cut short, is UTF-16, or has a line of more than `MAX_LINE_BYTES`.
     """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
-        self.num_read = 0
-        self.is_cut = False
-        self._given_back = []
         if self.path.is_dir():
             raise DataError(f"{path}: is a folder. Name a text file")
         try:
@@ -229,95 +196,64 @@ class LineReader:
             raise DataError(f"{path}: no such file. Check the path") from error
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-        self._stream, self._form = self._file, None
+        self._stream = self._file
         try:
-            first = self._guarded(lambda: self._file.peek(16))[:16]
-            for mark, reason in _UNREADABLE.items():
-                if first.startswith(mark):
-                    raise DataError(f"{path}: {reason}")
-            for form, (mark, opener) in _COMPRESSED.items():
-                if mark.match(first):
-                    # These read line by line in Python; a buffer round them does it in C.
-                    self._stream = io.BufferedReader(opener(self._file), 2**20)
-                    self._form = form
-            # The first bytes may be damaged; text has none of these.
-            form = _ENDINGS.get(self.path.suffix)
-            if form and not self._form and any(byte < 9 for byte in first):
-                raise DataError(
-                    f"{path}: ends in {self.path.suffix} and is neither {form} nor text. Get or make it anew"
-                )
+            self._form = self._find_form(self.path)
         except BaseException:
             self.close()
             raise
+        self.is_compressed = self._form is not None
+        if self.is_compressed:
+            # These read line by line in Python; a buffer round them does it in C.
+            self._stream = io.BufferedReader(_COMPRESSED[self._form][1](self._file), 2**20)
+        self._lines = self._read()
 
-    def read(self, num_lines):
-        """Returns up to `num_lines` further lines, each with `b"\\n"` at its end.
+    def _find_form(self, path):
+        """Returns the name of the compression, or `None`; refuses a form that is not read."""
+        try:
+            first = self._file.peek(16)[:16]
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        for mark, reason in _UNREADABLE.items():
+            if first.startswith(mark):
+                raise DataError(f"{path}: {reason}")
+        for form, (mark, _) in _COMPRESSED.items():
+            if mark.match(first):
+                return form
+        form = _ENDINGS.get(path.suffix)
+        if form and any(byte < 9 for byte in first):  # text has none of these
+            raise DataError(
+                f"{path}: ends in {path.suffix} and is neither {form} nor text. Get or make it again"
+            )
+        return None
 
-        Of long lines it returns fewer, about `MAX_BLOCK_BYTES` together.
-
-        Returns:
-            list of bytes, empty at the end of the file.
-        """
-        lines, self._given_back = self._given_back, []
-        size = sum(map(len, lines))
-        if len(lines) < num_lines and size < MAX_BLOCK_BYTES:
-            size = self._guarded(lambda: self._read_on(lines, size, num_lines))
-        self.is_cut = len(lines) < num_lines and size >= MAX_BLOCK_BYTES
-        if lines and not lines[-1].endswith(b"\n"):
-            lines[-1] += b"\n"
-        if not self.num_read and lines:
-            _without_mark(lines[0], self.path)  # before its lines are counted against others
-        if not self.num_read and lines == [_BOM + b"\n"] and self._stream.tell() == len(_BOM):
-            return []  # a byte-order mark and nothing more
-        self.num_read += len(lines)
-        return lines
-
-    def give_back(self, lines):
-        """Takes back the last of the lines that `read` returned, to return them once more."""
-        self._given_back = lines
-        self.num_read -= len(lines)
-
-    @property
-    def is_compressed(self):
-        """Whether the lines are not the bytes of the file."""
-        return self._form is not None
-
-    def count_rest(self):
-        """Returns how many lines are left, and reads past them."""
-        count, last = len(self._given_back), b"\n"
-        while chunk := self._guarded(lambda: self._stream.read(2**20)):
-            count += chunk.count(b"\n")
-            last = chunk[-1:]
-        return count + (last != b"\n")
+    def _read(self):
+        try:
+            for number, line in enumerate(_raw_lines(self._stream, self.path)):
+                if number == 0:
+                    _refuse_utf16(line, self.path)
+                    if line == _BOM:
+                        return
+                yield line if line.endswith(b"\n") else line + b"\n"
+        except (*_DAMAGED, OSError) as error:
+            if self.is_compressed and (isinstance(error, _DAMAGED) or error.errno is None):
+                reason = f"is damaged or cut short ({self._form}: {error}). Get or make it again"
+                raise DataError(f"{self.path}: {reason}") from error
+            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def close(self):
         """Closes the file."""
         self._stream.close()
         self._file.close()
 
+    def __iter__(self):
+        return self._lines
+
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
         self.close()
-
-    def _read_on(self, lines, size, num_lines):
-        """Appends to lines of so many bytes until they are enough; returns the bytes of all."""
-        for line in _limited_lines(self._stream, self.path, self.num_read + len(lines) + 1):
-            lines.append(line)
-            size += len(line)
-            if len(lines) == num_lines or size >= MAX_BLOCK_BYTES:
-                break
-        return size
-
-    def _guarded(self, work):
-        try:
-            return work()
-        except (*_DAMAGED, OSError) as error:
-            if self._form is not None and (isinstance(error, _DAMAGED) or error.errno is None):
-                reason = f"is damaged or cut short ({self._form}: {error}). Get or make it anew"
-                raise DataError(f"{self.path}: {reason}") from error
-            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
 
 
 def read_lines(path, *, on_bad_utf8="refuse"):
@@ -330,41 +266,13 @@ def read_lines(path, *, on_bad_utf8="refuse"):
     Raises:
         DataError: the file is missing, unreadable, damaged, empty, or not UTF-8.
     """
-    texts, num_replaced = [], 0
     with LineReader(path) as reader:
-        first_line = 1
-        while lines := reader.read(BLOCK_LINES):
-            found, replaced = decode_lines(
-                lines, name=str(path), first_line=first_line, on_bad_utf8=on_bad_utf8
-            )
-            texts += found
-            num_replaced += replaced
-            first_line += len(lines)
+        texts = list(iterate_lines(reader, str(path), on_bad_utf8=on_bad_utf8))
     if not texts:
-        raise DataError(f"{path}: the file is empty. Give a file with one sentence a line")
-    warn_of_replaced(path, num_replaced)
+        refuse_empty(path)
     return texts
 
 
-def drop_empty(pairs):
-    """Drops pairs of which either side is blank; warns where they are over 1 %.
-
-    Returns:
-        `Filtered`.
-
-    Raises:
-        DataError: nothing is left.
-    """
-    kept = [pair for pair in zip(*pairs, strict=True) if _has_text(*pair)]
-    num_pairs = len(pairs.source)
-    num_dropped = num_pairs - len(kept)
-    if not kept:
-        raise DataError(f"all {num_pairs} pairs are blank on one side or both: nothing is left")
-    if num_dropped > 0.01 * num_pairs:
-        logger.warning("dropped %d of %d pairs: one side is blank", num_dropped, num_pairs)
-    source, target = map(list, zip(*kept, strict=True))
-    return Filtered(Pairs(source, target), num_dropped)
-
-
-def _has_text(source, target):
-    return bool(source.strip()) and bool(target.strip())
+def refuse_empty(path):
+    """Raises `DataError` for a file without lines."""
+    raise DataError(f"{path}: the file is empty. Give a file with one sentence a line")

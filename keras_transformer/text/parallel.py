@@ -1,28 +1,32 @@
 """Files of parallel text as blocks of raw line pairs, in constant memory.
 
 Two forms: two files where line i of one translates line i of the other, and one tab-separated file. The
-bytes stay as they are until `decode_block`. `stream_files` and `stream_columns` leave nothing out: there,
-blank lines at the end are pairs as well.
+bytes stay as they are until `decode_block`.
 """
 
 import itertools
+import logging
 import pathlib
 from typing import NamedTuple
 
 from keras_transformer.text.lines import (
-    BLOCK_LINES,
-    MAX_BLOCK_BYTES,
     DataError,
     LineReader,
     Pairs,
     decode_lines,
     iterate_lines,
+    refuse_empty,
     warn_of_replaced,
 )
 
+logger = logging.getLogger(__name__)
+
+BLOCK_LINES = 50_000
+MAX_BLOCK_BYTES = 2**26
+
 
 class Origin(NamedTuple):
-    """Where the pairs of a block from number `begin` on stand.
+    """Where the pairs of a block from number `begin` on come from.
 
     Attributes:
         begin: int, a pair of the block, from 0.
@@ -42,7 +46,7 @@ class Block(NamedTuple):
 
     Attributes:
         source: list of bytes, each with `b"\\n"` at its end and nowhere else.
-        target: list of bytes, as many.
+        target: list of bytes, of the same length.
         source_name: what messages call the file of the first pair's source.
         target_name: the same of its target.
         first_line: int, line of the first pair in those files, from 1.
@@ -68,41 +72,36 @@ class FilePair(NamedTuple):
         """The files that are read."""
         return (self.source_path, self.target_path)
 
-    def chunks(self, num_pairs):
-        """Yields (source lines, target lines), up to `num_pairs` of each.
+    def pairs(self):
+        """Yields (source line, target line), bytes.
 
         Raises:
-            DataError: as `LineReader`; or a file is empty; or they differ in their
-                number of lines.
+            DataError: as `LineReader`; or a file is empty; or they differ in their number of lines.
         """
+        number = -1
         with LineReader(self.source_path) as source, LineReader(self.target_path) as target:
-            while True:
-                lines = source.read(num_pairs), target.read(num_pairs)
-                for path, found, reader in zip(self.paths, lines, (source, target), strict=True):
-                    if not found and not reader.num_read:
-                        _refuse_empty(path)
-                if len(lines[0]) != len(lines[1]) and all(lines) and (source.is_cut or target.is_cut):
-                    number = min(map(len, lines))
-                    for found, reader in zip(lines, (source, target), strict=True):
-                        reader.give_back(found[number:])
-                    lines = tuple(found[:number] for found in lines)
-                elif len(lines[0]) != len(lines[1]):
-                    counts = [reader.num_read + reader.count_rest() for reader in (source, target)]
+            for number, pair in enumerate(itertools.zip_longest(source, target)):
+                if None in pair:
+                    ended = pair.index(None)
+                    if not number:
+                        refuse_empty(self.paths[ended])
+                    counts = [number, number]
+                    counts[1 - ended] += 1 + sum(1 for _ in (target, source)[ended])
                     raise DataError(
-                        f"{self.source_path} and {self.target_path} must have as many lines: line i of one "
-                        f"translates line i of the other. Received: {counts[0]} and {counts[1]} lines"
+                        f"{self.source_path} and {self.target_path} must have the same number of lines: "
+                        "line i of one translates line i of the other. "
+                        f"Received: {counts[0]} and {counts[1]} lines"
                     )
-                if not lines[0]:
-                    return
-                yield lines
+                yield pair
+        if number < 0:
+            refuse_empty(self.source_path)
 
 
 class TabSeparatedFile(NamedTuple):
     """One file with the two sides in its first two columns.
 
-    Further columns, such as scores or attributions, are ignored. Every line has as many
-    columns as the first, so that a tab inside a sentence is found out; a blank line is
-    a pair of blank sides.
+    Further columns, such as scores or attributions, are ignored. Every line has as many columns as the
+    first, so that a tab inside a sentence is noticed; a blank line is a pair of blank sides.
 
     Attributes:
         path: the file.
@@ -117,85 +116,100 @@ class TabSeparatedFile(NamedTuple):
         """The files that are read."""
         return (self.path,)
 
-    def chunks(self, num_pairs):
-        """Yields (source lines, target lines), up to `num_pairs` of each.
+    def pairs(self):
+        """Yields (source line, target line), bytes.
 
         Raises:
-            DataError: as `LineReader`; or the file is empty; or a line has another
-                number of columns than the first, or only one.
+            DataError: as `LineReader`; or the file is empty; or a line has another number of columns
+                than the first, or only one.
         """
+        number, num_columns = 0, None
         with LineReader(self.path) as reader:
-            number, num_columns = 0, None
-            while lines := reader.read(num_pairs):
-                sides = [], []
-                for line in lines:
-                    number += 1
-                    columns = line.rstrip(b"\r\n").split(b"\t")
-                    if columns == [b""]:
-                        columns = [b"", b""]
-                    elif num_columns is None and len(columns) > 1:
-                        num_columns = len(columns)
-                    elif len(columns) != num_columns:
-                        wanted = f"{num_columns}, as before it" if num_columns else "at least 2"
-                        raise DataError(
-                            f"{self.path}: line {number}: {len(columns)} columns instead of {wanted}. A line "
-                            "is source, tab, target (further columns are ignored); no text holds a tab"
-                        )
-                    sides[0].append(columns[self.source_column] + b"\n")
-                    sides[1].append(columns[1 - self.source_column] + b"\n")
-                yield sides
-            if not number:
-                _refuse_empty(self.path)
+            for number, line in enumerate(reader, start=1):
+                columns = line.rstrip(b"\r\n").split(b"\t")
+                if columns == [b""]:
+                    columns = [b"", b""]
+                elif num_columns is None and len(columns) > 1:
+                    num_columns = len(columns)
+                elif len(columns) != num_columns:
+                    expected = f"{num_columns}, as before it" if num_columns else "at least 2"
+                    raise DataError(
+                        f"{self.path}: line {number}: {len(columns)} columns instead of {expected}. A line "
+                        "is source, tab, target (further columns are ignored); no text holds a tab"
+                    )
+                yield columns[self.source_column] + b"\n", columns[1 - self.source_column] + b"\n"
+        if not number:
+            refuse_empty(self.path)
 
 
-def make_blocks(files, num_pairs=BLOCK_LINES):
+def make_blocks(files, num_pairs=BLOCK_LINES, *, keep_blank_end=False):
     """Yields the pairs of several files, one after the other.
-
-    Pairs of blank lines at the end of a file are left out.
 
     Args:
         files: list of `FilePair` and `TabSeparatedFile`.
         num_pairs: int, pairs of each block but the last, which may have fewer, and those of
             long lines, which end at about `MAX_BLOCK_BYTES`.
+        keep_blank_end: keeps pairs of blank lines at the end of a file, and takes files without text.
 
     Yields:
         `Block`.
 
     Raises:
-        DataError: as `chunks` of the files; or a file has no pair with text on both
-            sides.
+        DataError: as `pairs` of the files; or a file has no pair with text on both sides.
     """
     if num_pairs < 1:
         raise ValueError(f"`num_pairs` must be at least 1. Received: num_pairs={num_pairs}")
     source, target, origins, size = [], [], [], 0
     for file in files:
         names = str(file.paths[0]), str(file.paths[-1])
-        line = 1
-        for chunk in _without_blank_tail(file, num_pairs):
-            begin = 0
-            while begin < len(chunk[0]):
-                end = begin + num_pairs - len(source)
-                if not origins or origins[-1][1:3] != names:
-                    origins.append(Origin(len(source), *names, line + begin))
-                added = [side[begin:end] for side in chunk]
-                source += added[0]
-                target += added[1]
-                size += sum(len(line) for side in added for line in side)
-                if len(source) == num_pairs or size >= MAX_BLOCK_BYTES:
-                    yield Block(source, target, *origins[0][1:], tuple(origins[1:]))
-                    source, target, origins, size = [], [], [], 0
-                begin = end
-            line += len(chunk[0])
+        in_block = False  # whether the block has pairs of this file
+        pairs = file.pairs() if keep_blank_end else _without_blank_end(file)
+        for number, (source_line, target_line) in enumerate(pairs, start=1):
+            if not in_block:
+                origins.append(Origin(len(source), *names, number))
+                in_block = True
+            source.append(source_line)
+            target.append(target_line)
+            size += len(source_line) + len(target_line)
+            if len(source) == num_pairs or size >= MAX_BLOCK_BYTES:
+                yield Block(source, target, *origins[0][1:], tuple(origins[1:]))
+                source, target, origins, size, in_block = [], [], [], 0, False
     if source:
         yield Block(source, target, *origins[0][1:], tuple(origins[1:]))
+
+
+def _without_blank_end(file):
+    blank_pairs, num_pairs, has_text = [], 0, False  # blank pairs are an end, until text follows
+    for pair in file.pairs():
+        num_pairs += 1
+        blank = _is_blank(pair[0]), _is_blank(pair[1])
+        if all(blank):
+            blank_pairs.append(pair)
+            continue
+        has_text = has_text or not any(blank)
+        yield from blank_pairs
+        blank_pairs.clear()
+        yield pair
+    if not has_text:
+        raise DataError(
+            f"{' and '.join(map(str, file.paths))}: no line has text on both sides "
+            f"({num_pairs} lines read). Check that these are the right files"
+        )
+
+
+def _is_blank(line):
+    if b"!" <= line[:1] <= b"~":  # nearly always: spares the decoding
+        return False
+    # Of the bytes that are a space in `decode_lines`, `str.strip` keeps NUL alone.
+    return not line.decode("utf-8", "replace").replace("\0", " ").strip()
 
 
 def decode_block(block, *, on_bad_utf8="refuse"):
     """Decodes the lines of a block.
 
     Returns:
-        `(Pairs, num_replaced)`: the texts, and on how many lines of both sides U+FFFD
-        stands for bytes that are not UTF-8.
+        `(Pairs, num_replaced)`: the texts, and the number of lines of both sides on which U+FFFD stands
+        for bytes that are not UTF-8.
 
     Raises:
         DataError: names the file and line of the first byte that is not UTF-8.
@@ -230,42 +244,10 @@ def decode_blocks(blocks, name, *, on_bad_utf8="refuse"):
     return pairs
 
 
-def _without_blank_tail(file, num_pairs):
-    held = [], []  # blank pairs: a tail, until text follows
-    num_lines, has_text = 0, False
-    for source, target in file.chunks(num_pairs):
-        num_lines += len(source)
-        if held[0]:
-            source, target = held[0] + source, held[1] + target
-        end = len(source)
-        while end and _is_blank(source[end - 1]) and _is_blank(target[end - 1]):
-            end -= 1
-        held = source[end:], target[end:]
-        if held[0]:
-            source, target = source[:end], target[:end]
-        has_text = has_text or any(
-            not (_is_blank(a) or _is_blank(b)) for a, b in zip(source, target, strict=True)
-        )
-        if source:
-            yield source, target
-    if not has_text:
-        raise DataError(
-            f"{' and '.join(map(str, file.paths))}: no line has text on both sides "
-            f"({num_lines} lines read). Check that these are the right files"
-        )
-
-
-def _is_blank(line):
-    # Of the bytes that are a space in `decode_lines`, NUL alone is none to `str.strip`.
-    return not line.strip(b" \n") or not line.decode("utf-8", "replace").replace("\0", " ").strip()
-
-
-def _refuse_empty(path):
-    raise DataError(f"{path}: the file is empty. Give a file with one sentence a line")
-
-
 def stream_files(source_path, target_path, num_pairs):
     """Yields the pairs of two files, decoded; bytes that are not UTF-8 become U+FFFD.
+
+    Nothing is left out: blank lines at the end are pairs, too.
 
     Args:
         source_path: a file, plain or compressed as `LineReader` reads it, or a pipe.
@@ -276,23 +258,19 @@ def stream_files(source_path, target_path, num_pairs):
         `Pairs`.
 
     Raises:
-        DataError: as `FilePair.chunks`; of files that can be read twice, it is found out
-            before the first pair is yielded that they differ in their number of lines.
+        DataError: as `FilePair.pairs`; for files that can be read twice, different numbers of lines are
+            reported before the first pair is yielded.
     """
     files = FilePair(pathlib.Path(source_path), pathlib.Path(target_path))
     if all(path.is_file() for path in files.paths):
-        _check_line_counts(files)
-    first_line, num_replaced = 1, [0, 0]
-    for lines in files.chunks(num_pairs):
-        pairs = Pairs([], [])
-        for number, (side, path) in enumerate(zip(lines, files.paths, strict=True)):
-            texts, replaced = decode_lines(side, name=str(path), first_line=first_line, on_bad_utf8="replace")
-            pairs[number].extend(texts)
-            num_replaced[number] += replaced
+        for _ in files.pairs():
+            pass
+    num_replaced = 0
+    for block in make_blocks([files], num_pairs, keep_blank_end=True):
+        pairs, replaced = decode_block(block, on_bad_utf8="replace")
+        num_replaced += replaced
         yield pairs
-        first_line += len(lines[0])
-    for path, number in zip(files.paths, num_replaced, strict=True):
-        warn_of_replaced(path, number)
+    warn_of_replaced(f"{source_path} and {target_path}", num_replaced)
 
 
 def stream_columns(stream, name, num_pairs):
@@ -311,27 +289,31 @@ def stream_columns(stream, name, num_pairs):
     Raises:
         DataError: a line with text has no tab.
     """
-    first_line = 1
-    lines = iterate_lines(stream, name, on_bad_utf8="replace")
+    lines = enumerate(iterate_lines(stream, name, on_bad_utf8="replace"), start=1)
     while chunk := list(itertools.islice(lines, num_pairs)):
         pairs = Pairs([], [])
-        for number, line in enumerate(chunk, start=first_line):
-            source, tab, rest = line.partition("\t")
-            if source.strip() and not tab:
+        for number, line in chunk:
+            columns = [*line.split("\t"), ""]
+            if len(columns) == 2 and line.strip():
                 raise DataError(f"{name}: line {number}: no tab. A line is source, tab, target")
-            pairs.source.append(source)
-            pairs.target.append(rest.partition("\t")[0])
+            pairs.source.append(columns[0])
+            pairs.target.append(columns[1])
         yield pairs
-        first_line += len(chunk)
 
 
-def _check_line_counts(files):
-    counts = []
-    for path in files.paths:
-        with LineReader(path) as reader:
-            counts.append(reader.count_rest())
-    if counts[0] != counts[1]:
-        raise DataError(
-            f"{files.source_path} and {files.target_path} must have as many lines: line i of one "
-            f"translates line i of the other. Received: {counts[0]} and {counts[1]} lines"
-        )
+def drop_empty(pairs):
+    """Drops pairs of which either side is blank; warns where they are over 1 %.
+
+    Returns:
+        `(Pairs, num_dropped)`.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    kept = [pair for pair in zip(*pairs, strict=True) if all(map(str.strip, pair))]
+    num_pairs, num_dropped = len(pairs.source), len(pairs.source) - len(kept)
+    if not kept:
+        raise DataError(f"all {num_pairs} pairs are blank on one side or both: nothing is left")
+    if num_dropped > 0.01 * num_pairs:
+        logger.warning("dropped %d of %d pairs: one side is blank", num_dropped, num_pairs)
+    return Pairs(*map(list, zip(*kept, strict=True))), num_dropped

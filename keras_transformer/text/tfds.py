@@ -14,8 +14,8 @@ import re
 import sys
 import time
 
-from keras_transformer.text.lines import BLOCK_LINES, DataError
-from keras_transformer.text.parallel import Block
+from keras_transformer.text.lines import DataError
+from keras_transformer.text.parallel import BLOCK_LINES, Block
 
 ATTEMPTS = 3
 WAIT_SECONDS = (2, 10)  # before the second and third attempt

@@ -13,7 +13,6 @@ PAUSE_SECONDS = 0.02
 # ... and in any case after this.
 LONGEST_WAIT_SECONDS = 0.25
 MAX_CHUNK_CHARACTERS = 2**20
-_LINES_AT_ONCE = 32
 
 
 class Input:
@@ -43,9 +42,8 @@ class Input:
     @classmethod
     def of_reader(cls, reader):
         """Reads a `LineReader`, of a plain or a compressed file."""
-        raw = itertools.chain.from_iterable(iter(lambda: reader.read(_LINES_AT_ONCE), []))
         size = None if reader.is_compressed else reader.path.stat().st_size
-        return cls(raw, str(reader.path), is_regular=True, num_bytes=size)
+        return cls(reader, str(reader.path), is_regular=True, num_bytes=size)
 
     def __iter__(self):
         """Yields str, one line after the other; invalid UTF-8 becomes U+FFFD.

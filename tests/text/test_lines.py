@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import io
+import itertools
 import logging
 import lzma
 import os
@@ -15,10 +16,10 @@ from keras_transformer.text.lines import (
     LineReader,
     Pairs,
     decode_lines,
-    drop_empty,
     iterate_lines,
     read_lines,
 )
+from keras_transformer.text.parallel import drop_empty
 
 # name: (bytes, lines)
 FILES = {
@@ -260,29 +261,28 @@ def test_what_is_packed_in_another_way_is_refused_by_name(tmp_path, content, mes
 
 @pytest.mark.parametrize("ending", ["", *PACKERS])
 @pytest.mark.parametrize("content", [b"a\nb\nc\nd\n", b"a\nb\nc\nd"])
-def test_a_reader_gives_raw_lines_and_counts_the_rest(tmp_path, ending, content):
+def test_a_reader_gives_raw_lines_one_after_the_other(tmp_path, ending, content):
     path = write(tmp_path, "text", PACKERS.get(ending, bytes)(content))
     for taken in range(6):
         with LineReader(path) as reader:
-            assert reader.read(taken) == [b"a\n", b"b\n", b"c\n", b"d\n"][:taken]
-            assert reader.num_read == min(taken, 4)
-            assert reader.count_rest() == max(4 - taken, 0)
-            assert reader.read(1) == []
+            assert list(itertools.islice(reader, taken)) == [b"a\n", b"b\n", b"c\n", b"d\n"][:taken]
+            assert len(list(reader)) == max(4 - taken, 0)
+            assert list(reader) == []
 
 
 def test_drops_pairs_with_a_blank_side_and_counts_them(caplog):
     pairs = Pairs(["a", "", "c", " ", "e"], ["x", "y", "\t", "", "z"])
     with caplog.at_level(logging.WARNING):
-        filtered = drop_empty(pairs)
-    assert filtered.pairs == Pairs(["a", "e"], ["x", "z"])
-    assert filtered.num_dropped == 3
+        kept, num_dropped = drop_empty(pairs)
+    assert kept == Pairs(["a", "e"], ["x", "z"])
+    assert num_dropped == 3
     assert "dropped 3 of 5 pairs" in caplog.text
 
 
 def test_drops_a_hundredth_without_a_warning(caplog):
     pairs = Pairs(["a"] * 100, ["x"] * 99 + [""])
     with caplog.at_level(logging.WARNING):
-        assert drop_empty(pairs).num_dropped == 1
+        assert drop_empty(pairs)[1] == 1
     assert caplog.text == ""
 
 

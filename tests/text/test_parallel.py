@@ -239,7 +239,6 @@ def test_long_lines_make_short_blocks_of_the_same_pairs(tmp_path, monkeypatch):
     paths = [write(tmp_path, f"text.{i}", b"".join(lines)) for i, lines in enumerate(sides)]
     files = [FilePair(*paths), FilePair(*paths[::-1])]
     (whole,) = make_blocks(files, 1000)
-    monkeypatch.setattr(text, "MAX_BLOCK_BYTES", 2000)
     monkeypatch.setattr(parallel, "MAX_BLOCK_BYTES", 2000)
     blocks = list(make_blocks(files, 1000))
     assert len(blocks) > 20
@@ -251,7 +250,7 @@ def test_long_lines_make_short_blocks_of_the_same_pairs(tmp_path, monkeypatch):
 
 
 def test_of_long_lines_too_it_is_told_that_files_have_not_as_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "MAX_BLOCK_BYTES", 100)
+    monkeypatch.setattr(parallel, "MAX_BLOCK_BYTES", 100)
     source = write(tmp_path, "text.en", (b"x" * 70 + b"\n") * 40)
     target = write(tmp_path, "text.de", b"y\n" * 37)
     with pytest.raises(DataError, match="Received: 40 and 37 lines"):

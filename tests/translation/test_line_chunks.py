@@ -99,7 +99,6 @@ def test_what_was_read_before_an_error_is_handed_out():
 @pytest.mark.parametrize("pack", [None, bytes, gzip.compress], ids=["stream", "file", "gzip"])
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch, pack):
     monkeypatch.setattr(text, "MAX_LINE_BYTES", 8)
-    monkeypatch.setattr(line_stream, "_LINES_AT_ONCE", 1)
     lines = b"1234567\n12345678\n"
     path = tmp_path / "name"
     path.write_bytes((pack or bytes)(lines))

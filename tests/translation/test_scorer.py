@@ -365,7 +365,7 @@ def test_bytes_in_files_that_are_not_utf_8_are_replaced_and_counted(run, files, 
     [
         (["--target", "{folder}/none.de"], ["none.de: no such file"]),
         (["--target", "{folder}/short.de"], ["text.en and ", "Received: 6 and 2 lines"]),
-        (["--target", "{folder}/empty.de"], ["Received: 6 and 0 lines"]),
+        (["--target", "{folder}/empty.de"], ["empty.de: the file is empty"]),
         (["--max-length", "12"], ["text.en: line 4: ", "are over the limit of 12", "--max-length"]),
         (["--max-length", "0"], ["`max_length` must be at least 1"]),
         (["--batch-tokens", "0"], ["`batch_tokens` must be at least 1"]),
