@@ -10,17 +10,26 @@ import importlib.metadata
 import math
 import pathlib
 import re
-import shutil
-import tempfile
-import weakref
 from typing import NamedTuple
 
-from keras_transformer.text import tfds
-from keras_transformer.text.archives import ENDINGS, is_archive, unpack
-from keras_transformer.text.cldr import corpus as cldr
-from keras_transformer.text.folders import TRAIN, VALIDATION_NAMES, FolderDataset, file_identity
+from keras_transformer.text import cldr, tfds
+from keras_transformer.text.folders import (
+    ENDINGS,
+    TRAIN,
+    VALIDATION_NAMES,
+    ArchiveDataset,
+    FolderDataset,
+    is_archive,
+)
 from keras_transformer.text.lines import DataError, Pairs
-from keras_transformer.text.parallel import BLOCK_LINES, Block, decode_blocks, drop_empty
+from keras_transformer.text.parallel import (
+    BLOCK_LINES,
+    NamedPairs,
+    check_split,
+    decode_blocks,
+    drop_empty,
+    make_blocks,
+)
 
 # OWNER/NAME of the Hugging Face Hub, as far as it is no name of TensorFlow Datasets.
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -145,40 +154,15 @@ class CldrDataset:
 
     def blocks(self, split, num_pairs=BLOCK_LINES):
         """Yields `Block`s of a split."""
-        self._check_split(split)
-        pairs = getattr(self._pairs, split)
-        name = f"{self.name} {split}"
-        for begin in range(0, len(pairs), num_pairs):
-            sides = zip(*pairs[begin : begin + num_pairs], strict=True)
-            source, target = ([text.encode() + b"\n" for text in side] for side in sides)
-            yield Block(source, target, name, name, begin + 1)
+        check_split(self, split)
+        lines = ([f"{text}\n".encode() for text in pair] for pair in getattr(self._pairs, split))
+        return make_blocks([NamedPairs(f"{self.name} {split}", lines)], num_pairs, keep_blank_end=True)
 
     def fingerprint(self, split):
         """Returns name, languages and the versions of the two libraries that it is made by."""
-        self._check_split(split)
+        check_split(self, split)
         versions = {name: importlib.metadata.version(name) for name in ("Babel", "num2words")}
         return {"name": self.name, "languages": list(self._languages), "split": split, **versions}
-
-    def _check_split(self, split):
-        if split not in self.splits:
-            raise DataError(f"{self.name}: no split {split!r}. Known: {', '.join(self.splits)}")
-
-
-class ArchiveDataset(FolderDataset):
-    """The parallel files in one archive.
-
-    They are unpacked into `data_dir`, to be found there the next time, or into a
-    temporary folder that goes with this object.
-    """
-
-    def __init__(self, path, source, target, data_dir=None):
-        if data_dir:
-            parent = pathlib.Path(data_dir) / "unpacked"
-        else:
-            parent = pathlib.Path(tempfile.mkdtemp(prefix="keras_transformer."))
-            weakref.finalize(self, shutil.rmtree, parent, ignore_errors=True)
-        folder = unpack(path, parent)
-        super().__init__(folder, source, target, name=str(path), identity=[file_identity(path)])
 
 
 class Corpus(NamedTuple):

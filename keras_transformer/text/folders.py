@@ -1,32 +1,53 @@
-"""A folder of parallel files as a corpus with splits.
+"""A folder or an archive of parallel files as a corpus with splits.
 
-The name of a file is SPLIT.LANGUAGE, SPLIT.SOURCE-TARGET.LANGUAGE as OPUS and WMT write
-it, or SPLIT.tsv and SPLIT.SOURCE-TARGET.tsv with two columns (without the languages in
-its name, the source comes first). The pair of languages stands in either order, and
-`.gz`, `.xz` or `.bz2` may follow. Files of other languages are passed over.
+The name of a file is SPLIT.LANGUAGE, SPLIT.SOURCE-TARGET.LANGUAGE as OPUS and WMT write it, or SPLIT.tsv
+and SPLIT.SOURCE-TARGET.tsv with two columns (without the languages in its name, the source comes first).
+The pair of languages is named in either order, and `.gz`, `.xz` or `.bz2` may follow. Files of other
+languages are ignored.
 
-A split is one such file or pair of files; or a folder of that name with any number of
-them; or, for training only, numbered parts such as `train.1.en` or `train-00.en`
-(`test.2016` and `test.2017` are two test sets, not two parts of one). Several are read
-in the order of their names, numbered parts in that of their numbers. Where nothing is
-called `train`, all that is called neither validation nor test is for training:
-`Europarl.de-en.*` of an OPUS archive is.
+A split is one such file or pair of files; or a folder of that name with any number of them; or, for
+training only, numbered parts such as `train.1.en` or `train-00.en` (`test.2016` and `test.2017` are two
+test sets, not two parts of one). Several are read in the order of their names, numbered parts in that of
+their numbers. Where nothing is called `train`, all that is called neither validation nor test is for
+training: `Europarl.de-en.*` of an OPUS archive is.
 """
 
+import contextlib
+import functools
+import gzip
+import hashlib
+import lzma
+import os
 import pathlib
 import re
-from typing import NamedTuple
+import shutil
+import stat
+import tarfile
+import tempfile
+import weakref
+import zipfile
+import zlib
 
+from keras_transformer.files import temporary_beside
 from keras_transformer.text.lines import DataError
-from keras_transformer.text.parallel import BLOCK_LINES, FilePair, TabSeparatedFile, make_blocks
+from keras_transformer.text.parallel import BLOCK_LINES, FilePair, TabSeparatedFile, check_split, make_blocks
 
 VALIDATION_NAMES = ("valid", "validation", "val", "dev")
 TRAIN = "train"
 
 _COMPRESSION = re.compile(r"\.(gz|xz|bz2)$")
 _LOCALE = r"[a-z]{2,3}(?:[-_][A-Z]\w*)*"
-_PART = re.compile(rf"{TRAIN}[.-]\d+")
+_PART = re.compile(rf"{TRAIN}[.-](\d+)")
 _HELD_OUT = re.compile("val|dev|test|eval|newstest|newsdev", re.IGNORECASE)
+
+# Text shrinks to a fifth or so; what shrinks to a hundredth says the same over and over.
+MAX_RATIO = 200
+SMALL_BYTES = 2**26  # up to this size an archive may unpack whatever its ratio
+MAX_BYTES = 2**38
+MAX_MEMBERS = 1_000_000
+ENDINGS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
+
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 class FolderDataset:
@@ -36,29 +57,23 @@ class FolderDataset:
         folder: the folder.
         source: source language.
         target: target language.
-        name: what messages call the dataset; the folder's path by default.
-        identity: what `fingerprint` returns; by default, what tells the files of a
-            split from others.
 
     Raises:
         DataError: two files claim to be the same split.
     """
 
-    def __init__(self, folder, source, target, *, name=None, identity=None):
+    def __init__(self, folder, source, target):
         self.folder = pathlib.Path(folder)
         self.source = source
         self.target = target
-        self.name = name or str(folder)
-        self._identity = identity
-        self._files = _find(self.folder, source, target)
+        self.name = str(folder)
+        self._files = self._find(self.folder)
 
     @property
     def splits(self):
         """Names of the splits, a tuple in alphabetical order."""
         names = {name for name in self._files if not _PART.fullmatch(name)} | self._subfolders()
-        if self._parts() or self._unnamed():
-            names.add(TRAIN)
-        return tuple(sorted(names))
+        return tuple(sorted(names | ({TRAIN} if self._parts() or self._unnamed() else set())))
 
     def blocks(self, split, num_pairs=BLOCK_LINES):
         """Yields the pairs of a split, in order; see `make_blocks`.
@@ -66,7 +81,7 @@ class FolderDataset:
         Raises:
             DataError: there is no such split, it lacks a side, or it cannot be read.
         """
-        # A generator of this object: files that go with it stay while they are read.
+        # A generator of this object: temporary files stay as long as they are read.
         yield from make_blocks(self.files(split), num_pairs)
 
     def fingerprint(self, split):
@@ -78,8 +93,7 @@ class FolderDataset:
         Raises:
             DataError: as `blocks`.
         """
-        paths = [path for file in self.files(split) for path in file.paths]
-        return self._identity or [file_identity(path) for path in paths]
+        return [file_identity(path) for file in self.files(split) for path in file.paths]
 
     def files(self, split):
         """Returns the files of a split in the order in which they are read.
@@ -88,127 +102,217 @@ class FolderDataset:
             list of `FilePair` and `TabSeparatedFile`.
 
         Raises:
-            DataError: there is no such split, a file of it lacks its other side, or it
-                is there in two forms.
+            DataError: there is no such split, a file of it lacks its other side, or it is there twice.
         """
-        forms = []  # (where it stands, what was found there)
-        if split in self._files:
-            forms.append((self._files[split].file.paths[0], [self._files[split]]))
-        if split == TRAIN and self._parts():
-            forms.append((self._parts()[0].file.paths[0], self._parts()))
+        forms = [[self._files[split]] if split in self._files else []]
+        if split == TRAIN:
+            forms += [self._parts(), self._unnamed()]
         if split in self._subfolders():
-            found = _find(self.folder / split, self.source, self.target)
-            forms.append((self.folder / split, [file for _, file in sorted(found.items())]))
-        if not forms and split == TRAIN:
-            forms += [(self.folder, self._unnamed())] if self._unnamed() else []
+            found = self._find(self.folder / split)
+            forms.append([found[name] for name in sorted(found)])
+        forms = [[self._join(sides) for sides in form] for form in forms if form]
+        if self.splits:
+            check_split(self, split)
         if not forms:
-            self._refuse_missing(split)
+            path = self.folder / split
+            raise DataError(
+                f"{self.name}: no files of {self.source} and {self.target}: no such file as "
+                f"{path}.{self.source} with {path}.{self.target}, or {split}.tsv"
+            )
         if len(forms) > 1:
-            places = ", ".join(str(place) for place, _ in forms)
+            places = ", ".join(str(form[0].paths[0]) for form in forms)
             raise DataError(f"{self.name}: the split {split!r} is there twice. Keep one of: {places}")
-        return [found.whole() for found in forms[0][1]]
+        return forms[0]
 
     def _parts(self):
-        names = filter(_PART.fullmatch, self._files)
         # By number, so that part 10 follows part 9, with or without leading zeros.
-        names = sorted(names, key=lambda name: (int(re.search(r"\d+$", name)[0]), name))
-        return [self._files[name] for name in names]
+        names = sorted((int(part[1]), part[0]) for part in map(_PART.fullmatch, self._files) if part)
+        return [self._files[name] for _, name in names]
 
     def _unnamed(self):
         if TRAIN in self._files or self._parts() or TRAIN in self._subfolders():
             return []
-        return [found for name, found in sorted(self._files.items()) if not _HELD_OUT.match(name)]
+        return [self._files[name] for name in sorted(self._files) if not _HELD_OUT.match(name)]
 
     def _subfolders(self):
-        return {
-            folder.name
-            for folder in self.folder.iterdir()
-            if folder.is_dir() and any(_named(path, self.source, self.target) for path in folder.iterdir())
-        }
+        folders = filter(pathlib.Path.is_dir, self.folder.iterdir())
+        return {folder.name for folder in folders if any(map(self._named, folder.iterdir()))}
 
-    def _refuse_missing(self, split):
-        if self.splits:
-            raise DataError(f"{self.name}: no split {split!r}. Known: {', '.join(self.splits)}")
-        raise DataError(
-            f"{self.name}: no files of {self.source} and {self.target}: no such file as "
-            f"{self.folder / split}.{self.source} with {self.folder / split}.{self.target}, or {split}.tsv"
-        )
+    def _find(self, folder):
+        """Returns {split: {side: path}} of the files of a folder; a side is as `_named` calls it."""
+        found = {}
+        for path in sorted(folder.iterdir()):
+            split, side = self._named(path) or (None, None)
+            if split is None:
+                continue
+            sides = found.setdefault(split, {})
+            for other, first in sides.items():
+                if {side, other} != {"source", "target"}:
+                    raise DataError(f"{first} and {path} are the same split twice. Keep one of the two")
+            sides[side] = path
+        return found
 
+    def _join(self, sides):
+        """Returns the file or pair of files with these sides."""
+        ((side, path), *more) = sides.items()
+        if side in ("columns", "swapped columns"):
+            return TabSeparatedFile(path, int(side == "swapped columns"))
+        if not more:
+            stem = _COMPRESSION.sub("", str(path)).rpartition(".")[0]
+            missing = f"{stem}.{self.target if side == 'source' else self.source}"
+            raise DataError(f"{missing}: no such file. {path.name} needs it as its other side")
+        return FilePair(sides["source"], sides["target"])
 
-class _Name(NamedTuple):
-    split: str
-    side: str
+    def _named(self, path):
+        """Returns (split, side) that the name of a file says, or `None` for anything else.
 
-
-class _Found(NamedTuple):
-    """A file or pair of files, and the path that is missing from it, or `None`."""
-
-    file: FilePair | TabSeparatedFile
-    missing: str | None = None
-
-    def whole(self):
-        if self.missing is not None:
-            name = self.file.paths[0].name
-            raise DataError(f"{self.missing}: no such file. {name} needs it as its other side")
-        return self.file
-
-
-def _find(folder, source, target):
-    """Returns {split: `_Found`} of the files of a folder."""
-    sides = {}
-    for path in sorted(folder.iterdir()):
-        name = _named(path, source, target)
-        if name is None:
-            continue
-        known = sides.setdefault(name.split, {})
-        tabs = {"columns", "swapped columns"}
-        clash = known if name.side in tabs else known.keys() & {name.side, *tabs}
-        if clash:
-            first = known[next(iter(clash))]
-            raise DataError(f"{first} and {path} are the same split twice. Keep one of the two")
-        known[name.side] = path
-    return {split: _join(known, source, target) for split, known in sides.items()}
-
-
-def _join(known, source, target):
-    if "columns" in known:
-        return _Found(TabSeparatedFile(known["columns"], 0))
-    if "swapped columns" in known:
-        return _Found(TabSeparatedFile(known["swapped columns"], 1))
-    if len(known) == 2:
-        return _Found(FilePair(known["source"], known["target"]))
-    path = next(iter(known.values()))
-    stem = _COMPRESSION.sub("", str(path)).rpartition(".")[0]
-    return _Found(FilePair(path, path), f"{stem}.{target if 'source' in known else source}")
+        A side is `"source"`, `"target"`, `"columns"` or `"swapped columns"`.
+        """
+        stem, _, ending = _COMPRESSION.sub("", path.name).rpartition(".")
+        if ending not in (self.source, self.target, "tsv") or not path.is_file():
+            return None
+        sides = {self.source: "source", self.target: "target", "tsv": "columns"}
+        split, side = stem, sides[ending]
+        front, _, languages = stem.rpartition(".")
+        pair = re.fullmatch(f"({_LOCALE})-({_LOCALE})", languages)
+        if front and languages in (f"{self.source}-{self.target}", f"{self.target}-{self.source}"):
+            split = front
+            if ending == "tsv" and languages == f"{self.target}-{self.source}":
+                side = "swapped columns"
+        elif front and pair and ending in ("tsv", *pair.groups()):
+            return None  # the name says that it is of another pair of languages
+        return (split, side) if split else None
 
 
-def _named(path, source, target):
-    """Returns what the name of a file says, or `None` for anything else."""
-    stem, _, ending = _COMPRESSION.sub("", path.name).rpartition(".")
-    if ending not in (source, target, "tsv") or not path.is_file():
-        return None
-    split, side = stem, "columns"
-    front, _, languages = stem.rpartition(".")
-    if front and languages in (f"{source}-{target}", f"{target}-{source}"):
-        split = front
-        side = "columns" if languages == f"{source}-{target}" else "swapped columns"
-    elif front and _is_pair(languages, ending):
-        return None  # the name says that it is of another pair of languages
-    if ending != "tsv":
-        side = "source" if ending == source else "target"
-    return _Name(split, side) if split else None
+class ArchiveDataset(FolderDataset):
+    """The parallel files in one archive.
 
+    They are unpacked into `data_dir`, to be found there the next time, or into a temporary folder that
+    is removed with this object.
+    """
 
-def _is_pair(languages, ending):
-    pair = re.fullmatch(f"({_LOCALE})-({_LOCALE})", languages)
-    return pair is not None and (ending == "tsv" or ending in pair.groups())
+    def __init__(self, path, source, target, data_dir=None):
+        if data_dir:
+            parent = pathlib.Path(data_dir) / "unpacked"
+        else:
+            parent = pathlib.Path(tempfile.mkdtemp(prefix="keras_transformer."))
+            weakref.finalize(self, shutil.rmtree, parent, ignore_errors=True)
+        super().__init__(unpack(path, parent), source, target)
+        self.name = str(path)
+
+    def fingerprint(self, split):
+        """Returns a list of one dict: `path`, `size` and `mtime_ns` of the archive."""
+        self.files(split)  # refuses what is no split
+        return [file_identity(self.name)]
 
 
 def file_identity(path):
     """Returns a dict with `path` (absolute), `size` (bytes) and `mtime_ns` of a file."""
-    status = pathlib.Path(path).stat()
-    return {
-        "path": str(pathlib.Path(path).resolve()),
-        "size": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
-    }
+    path = pathlib.Path(path).resolve()
+    status = path.stat()
+    return {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+# Archives, unpacked with suspicion: a member that would land outside the folder, a link, a device, or a size
+# that no text has refuses the whole archive. A folder of unpacked files is complete or does not exist.
+
+
+def is_archive(path):
+    """Returns whether a path is a file whose name says that it is an archive."""
+    path = pathlib.Path(path)
+    return path.is_file() and path.name.lower().endswith(ENDINGS)
+
+
+def unpack(path, parent):
+    """Unpacks an archive into a folder of its own.
+
+    Args:
+        path: a `.zip`, `.tar`, `.tgz`, `.tar.xz`, ... file.
+        parent: the folder in which to make that folder. If it is there already, it
+            holds this very archive (path, size and time of change) and is used as is.
+
+    Returns:
+        `pathlib.Path` of the folder; where the archive holds a single folder that is no split of a
+        corpus, of this inner folder.
+
+    Raises:
+        DataError: the archive is damaged, or holds what a corpus does not: a path that
+            leads outside, a link, a device, a password, far more bytes than text shrinks to.
+    """
+    path, parent = pathlib.Path(path), pathlib.Path(parent)
+    status = path.stat()
+    identity = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+    folder = parent / f"{path.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    if not folder.exists():
+        parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_beside(folder)
+        temporary.mkdir()
+        try:
+            _unpack_into(path, temporary, min(MAX_BYTES, max(SMALL_BYTES, MAX_RATIO * status.st_size)))
+            with contextlib.suppress(OSError):
+                temporary.rename(folder)  # unless another process was faster
+            if not folder.exists():
+                raise DataError(f"{path}: cannot be unpacked into {folder}")
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    while True:
+        inside = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "__MACOSX"))]
+        if len(inside) != 1 or not inside[0].is_dir() or re.match("train$|val|dev|test", inside[0].name):
+            return folder
+        folder = inside[0]
+
+
+def _unpack_into(path, folder, max_bytes):
+    num_bytes = 0
+    try:
+        for number, (name, size, open_member) in enumerate(_members(path), start=1):
+            parts = re.split(r"[/\\]", name)
+            if ".." in parts or parts[0] == "" or re.match("[A-Za-z]:", name) or "\0" in name:
+                raise DataError(f"{path}: {name!r} leads outside the folder. Nothing was unpacked")
+            num_bytes += size
+            if num_bytes > max_bytes or number > MAX_MEMBERS:
+                raise DataError(
+                    f"{path}: unpacks to over {max_bytes:,} bytes or {MAX_MEMBERS:,} files, more than text "
+                    "does. Nothing was unpacked; if you trust it, unpack it and name the folder"
+                )
+            os.makedirs(folder / name if open_member is None else (folder / name).parent, exist_ok=True)
+            if open_member is not None:
+                with open_member() as packed, open(folder / name, "wb") as file:
+                    shutil.copyfileobj(packed, file, 2**20)
+    except NotImplementedError as error:  # an unusual compression
+        raise DataError(f"{path}: {error}. Unpack it and name the folder") from error
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: is damaged, cut short or no archive ({reason}). Get it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be unpacked into {folder.parent}: {error.strerror}") from error
+
+
+def _members(path):
+    """Yields (name, size in bytes, function that opens it or `None` for a folder) of an archive's members."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                kind = stat.S_IFMT(member.external_attr >> 16)
+                _check_kind(path, member.filename, kind in (0, stat.S_IFREG, stat.S_IFDIR))
+                if member.flag_bits & 1:
+                    raise DataError(f"{path}: is protected by a password. Unpack it and name the folder")
+                open_member = None if member.is_dir() else functools.partial(archive.open, member)
+                yield member.filename, member.file_size, open_member
+    else:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                _check_kind(path, member.name, member.isreg() or member.isdir())
+                open_member = None if member.isdir() else functools.partial(archive.extractfile, member)
+                yield member.name, member.size, open_member
+            # The checksum of a gzip file stands behind all that a tar file needs.
+            while archive.fileobj.read(2**20):
+                pass
+
+
+def _check_kind(path, name, is_file_or_folder):
+    if not is_file_or_folder:
+        raise DataError(
+            f"{path}: {name!r} is a link or device. Nothing was unpacked; if you trust it, unpack it and "
+            "name the folder"
+        )

@@ -7,6 +7,7 @@ bytes stay as they are until `decode_block`.
 import itertools
 import logging
 import pathlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from keras_transformer.text.lines import (
@@ -142,11 +143,32 @@ class TabSeparatedFile(NamedTuple):
             refuse_empty(self.path)
 
 
+class NamedPairs(NamedTuple):
+    """Pairs of lines that are in no file.
+
+    Attributes:
+        name: what messages call their place; pair i is line i of it.
+        lines: iterable of (source line, target line), bytes with `b"\\n"` at their ends.
+    """
+
+    name: str
+    lines: Iterable
+
+    @property
+    def paths(self):
+        """The name."""
+        return (self.name,)
+
+    def pairs(self):
+        """Returns the pairs of lines."""
+        return self.lines
+
+
 def make_blocks(files, num_pairs=BLOCK_LINES, *, keep_blank_end=False):
     """Yields the pairs of several files, one after the other.
 
     Args:
-        files: list of `FilePair` and `TabSeparatedFile`.
+        files: list of `FilePair`, `TabSeparatedFile` and `NamedPairs`.
         num_pairs: int, pairs of each block but the last, which may have fewer, and those of
             long lines, which end at about `MAX_BLOCK_BYTES`.
         keep_blank_end: keeps pairs of blank lines at the end of a file, and takes files without text.
@@ -299,6 +321,12 @@ def stream_columns(stream, name, num_pairs):
             pairs.source.append(columns[0])
             pairs.target.append(columns[1])
         yield pairs
+
+
+def check_split(dataset, split):
+    """Raises `DataError` if a dataset, as of `open_dataset`, has no such split."""
+    if split not in dataset.splits:
+        raise DataError(f"{dataset.name}: no split {split!r}. Known: {', '.join(dataset.splits)}")
 
 
 def drop_empty(pairs):

@@ -4,8 +4,7 @@ import itertools
 import sys
 import time
 
-from keras_transformer.text.archives import ENDINGS
-from keras_transformer.text.folders import TRAIN
+from keras_transformer.text.folders import ENDINGS, TRAIN
 
 _SECONDS_BETWEEN_LINES = 5
 

@@ -1,9 +1,8 @@
 """Translation sets of TensorFlow Datasets, by name.
 
-`wmt14_translate/de-en`, or any other whose features are one text a language. A set that
-is not on this machine is downloaded and prepared by TensorFlow Datasets itself, which
-checks sums and shows a prepared set only when it is complete; what is added here is
-three attempts, and one line that says what to do by hand.
+`wmt14_translate/de-en`, or any other whose features are one text a language. A set that is not on this
+machine is downloaded and prepared by TensorFlow Datasets itself, which verifies checksums and shows a
+prepared set only when it is complete. Added here: three attempts, and one line that says what to do by hand.
 """
 
 import contextlib
@@ -15,9 +14,8 @@ import sys
 import time
 
 from keras_transformer.text.lines import DataError
-from keras_transformer.text.parallel import BLOCK_LINES, Block
+from keras_transformer.text.parallel import BLOCK_LINES, NamedPairs, check_split, make_blocks
 
-ATTEMPTS = 3
 WAIT_SECONDS = (2, 10)  # before the second and third attempt
 
 _NAME = re.compile(
@@ -68,8 +66,7 @@ class TfdsDataset:
 
     def __init__(self, dataset, source, target, *, data_dir=None, manual_dir=None):
         self.name = dataset
-        self.source = source
-        self.target = target
+        self._sides = source, target
         self._builder = _make_builder(dataset, source, target, data_dir)
         _check_languages(dataset, self._builder.info.features, source, target)
         if not self._builder.is_prepared():
@@ -86,17 +83,18 @@ class TfdsDataset:
         A newline within a text becomes a space. Line i of a block's names is example i.
 
         Yields:
-            `Block` of `num_pairs` pairs, the last perhaps of fewer.
+            `Block`, as `make_blocks`.
 
         Raises:
-            DataError: there is no such split, it is empty, or its files are damaged.
+            DataError: there is no such split, or its files are damaged.
         """
-        self._check_split(split)
-        return self._blocks(split, num_pairs)
+        check_split(self, split)
+        pairs = NamedPairs(f"{self.name} {split}", self._pairs(split))
+        return make_blocks([pairs], num_pairs, keep_blank_end=True)
 
     def fingerprint(self, split):
         """Returns what tells a split from another and from other versions of it."""
-        self._check_split(split)
+        check_split(self, split)
         info = self._builder.info
         return {
             "name": "/".join(info.full_name.split("/")[:-1]),
@@ -105,26 +103,7 @@ class TfdsDataset:
             "num_examples": info.splits[split].num_examples,
         }
 
-    def _check_split(self, split):
-        if split not in self.splits:
-            raise DataError(f"{self.name}: no split {split!r}. Known: {', '.join(self.splits)}")
-
-    def _blocks(self, split, num_pairs):
-        name = f"{self.name} {split}"
-        source, target, first_line = [], [], 1
-        for more_source, more_target in self._examples(split):
-            source += more_source
-            target += more_target
-            while len(source) >= num_pairs:
-                yield Block(source[:num_pairs], target[:num_pairs], name, name, first_line)
-                source, target = source[num_pairs:], target[num_pairs:]
-                first_line += num_pairs
-        if source:
-            yield Block(source, target, name, name, first_line)
-        elif first_line == 1:
-            raise DataError(f"{name}: the split is empty")
-
-    def _examples(self, split):
+    def _pairs(self, split):
         import tensorflow as tf
 
         tfds = _library()
@@ -133,11 +112,14 @@ class TfdsDataset:
         examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=reading)
         try:
             for batch in tfds.as_numpy(examples.batch(_READ_AT_ONCE)):
-                yield [[_line(text) for text in batch[side]] for side in (self.source, self.target)]
-        except (tf.errors.DataLossError, tf.errors.OpError) as error:
+                sides = (
+                    [bytes(text).replace(b"\n", b" ") + b"\n" for text in batch[side]] for side in self._sides
+                )
+                yield from zip(*sides, strict=True)
+        except tf.errors.OpError as error:
             raise DataError(
                 f"{self._damaged(split)}: cannot be read ({_one_line(error.message)}). Delete the folder "
-                "and prepare it anew with the same command"
+                "and prepare it again with the same command"
             ) from error
 
     def _damaged(self, split):
@@ -171,7 +153,10 @@ def _library():
 def _make_builder(dataset, source, target, data_dir):
     tfds = _library()
     name, config, version = _NAME.fullmatch(dataset).group("name", "config", "version")
-    known = list(_builder_configs(tfds, name))
+    try:
+        known = list(tfds.builder_cls(name).builder_configs)
+    except tfds.core.registered.DatasetNotFoundError:
+        known = []  # its prepared files may do without the program that made them
     if known and config not in known:
         config = _find_config(dataset, config, known, source, target)
     full_name = "/".join(filter(None, [name, config])) + (f":{version}" if version else "")
@@ -181,23 +166,13 @@ def _make_builder(dataset, source, target, data_dir):
         raise DataError(f"{dataset}: {_one_line(error)}") from error
 
 
-def _builder_configs(tfds, name):
-    try:
-        return tfds.builder_cls(name).builder_configs
-    except tfds.core.registered.DatasetNotFoundError:
-        return {}  # its prepared files may do without the program that made them
-
-
 def _find_config(dataset, config, known, source, target):
+    """Returns the config of two languages, named in another order or not at all."""
     if config:
-        first, hyphen, second = config.partition("-")
-        candidates = [f"{second}-{first}"] if hyphen else []
+        candidates = ["-".join(reversed(config.split("-")))]
     else:
-        candidates = [
-            f"{first}{between}{second}"
-            for first, second in ((source, target), (target, source))
-            for between in ("-", "_to_", "_", "")
-        ]
+        pairs = (source, target), (target, source)
+        candidates = [between.join(pair) for pair in pairs for between in ("-", "_to_", "_", "")]
     for candidate in candidates:
         if candidate in known:
             return candidate
@@ -207,21 +182,17 @@ def _find_config(dataset, config, known, source, target):
 
 
 def _check_languages(dataset, features, source, target):
-    tfds = _library()
-    languages = [
-        language
-        for language in (features if hasattr(features, "keys") else ())
-        if isinstance(features[language], tfds.features.Text)
-    ]
+    text = _library().features.Text
+    names = features if hasattr(features, "keys") else ()
+    languages = [name for name in names if isinstance(features[name], text)]
     if len(languages) < 2:
         raise DataError(
             f"{dataset}: its examples are no texts in two languages. Received: {type(features).__name__}"
         )
-    for language in (source, target):
-        if language not in languages:
-            raise DataError(
-                f"{dataset} holds {', '.join(languages)}. Received: source {source!r}, target {target!r}"
-            )
+    if not {source, target} <= set(languages):
+        raise DataError(
+            f"{dataset} holds {', '.join(languages)}. Received: source {source!r}, target {target!r}"
+        )
 
 
 def _prepare(builder, dataset, manual_dir):
@@ -229,51 +200,43 @@ def _prepare(builder, dataset, manual_dir):
     requests = importlib.import_module("requests")
     manual_dir = manual_dir or builder.data_dir_root / "downloads" / "manual"
     settings = tfds.download.DownloadConfig(manual_dir=manual_dir)
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(WAIT_SECONDS[attempt - 1])
+    failures = (
+        requests.RequestException,
+        tfds.core.download.DownloadError,
+        tfds.core.download.download_manager.NonMatchingChecksumError,
+    )
+    for attempt, wait in enumerate((*WAIT_SECONDS, None), start=1):
         try:
             # The library prints its progress; standard output is for results.
             with contextlib.redirect_stdout(sys.stderr):
                 builder.download_and_prepare(download_config=settings)
             return
-        except (
-            requests.RequestException,
-            tfds.core.download.DownloadError,
-            tfds.core.download.download_manager.NonMatchingChecksumError,
-        ) as error:
-            failure = error
+        except failures as error:
+            reason = f"{_one_line(error)} ({type(error).__name__})"
             if str(manual_dir) in str(error):
-                reason = f"{_one_line(error)} ({type(error).__name__})"
                 raise DataError(
                     f"{dataset}: {reason}. Replace that file and run the same command again"
                 ) from error
-            if isinstance(error, requests.exceptions.RetryError):
-                break  # the library has retried by itself, for minutes
+            # The library retries some answers by itself, for minutes.
+            if wait is None or isinstance(error, requests.exceptions.RetryError):
+                raise DataError(_advice(dataset, manual_dir, error, reason, attempt)) from error
+            time.sleep(wait)
         except (AssertionError, ImportError, OSError, ValueError) as error:
             raise DataError(f"{dataset}: cannot be prepared: {_one_line(error)}") from error
-    raise DataError(_advice(dataset, manual_dir, failure, attempt + 1)) from failure
 
 
-def _advice(dataset, manual_dir, failure, attempts):
-    request = getattr(failure, "request", None)
-    said = re.search(r"https?://[^\s,]*[^\s,.]", str(failure))
-    url = request.url if request is not None else said[0] if said else None
-    by_hand = (
-        f" Or get that file by any means, put it into {manual_dir} as {url.rpartition('/')[2]}, and run it "
-        "again"
-        if url
-        else ""
-    )
+def _advice(dataset, manual_dir, error, reason, attempts):
+    named = re.search(r"https?://[^\s,]*[^\s,.]", str(error))
+    url = error.request.url if getattr(error, "request", None) is not None else named and named[0]
     times = f" {attempts} times" if attempts > 1 else ""
-    return (
-        f"{dataset}: download of {url or 'a file'} failed{times}: {_one_line(failure)} "
-        f"({type(failure).__name__}). Run the same command again later; what is complete is kept.{by_hand}"
+    advice = (
+        f"{dataset}: download of {url or 'a file'} failed{times}: {reason}. "
+        "Run the same command again later; what is complete is kept."
     )
-
-
-def _line(text):
-    return bytes(text).replace(b"\n", b" ") + b"\n"
+    if url:
+        file = url.rpartition("/")[2]
+        advice += f" Or get that file by any means, put it into {manual_dir} as {file}, and run it again"
+    return advice
 
 
 def _one_line(error):

@@ -9,9 +9,9 @@ import zlib
 
 import pytest
 
-from keras_transformer.text import archives
-from keras_transformer.text.archives import is_archive, unpack
+from keras_transformer.text import folders as archives
 from keras_transformer.text.datasets import load_split, open_dataset
+from keras_transformer.text.folders import is_archive, unpack
 from keras_transformer.text.lines import DataError
 
 FILES = {

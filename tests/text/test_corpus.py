@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from keras_transformer.text.cldr import corpus as cldr
+from keras_transformer.text import cldr
 from keras_transformer.text.datasets import (
     dataset_names,
     epoch_weights,

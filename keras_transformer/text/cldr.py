@@ -40,8 +40,7 @@ import babel.localedata
 import babel.numbers
 import babel.units
 
-from keras_transformer.text.cldr.formats import plain
-from keras_transformer.text.cldr.kinds import KIND_TABLE, NAME_KINDS, SPELLED_KINDS, draw_nothing
+from keras_transformer.text.cldr_kinds import KIND_TABLE, NAME_KINDS, SPELLED_KINDS, plain
 
 DEFAULT_PAIRS = 41_500  # 40,000 to train on, 500 to validate, 1,000 to test
 MIN_PAIRS = 100
@@ -148,19 +147,12 @@ def parse_locale(name, argument="source"):
 
 def _hint(wanted):
     """Returns " Did you mean 'de'?" for `german`, `Deutsch` or `de_XY`; "" where nothing is near."""
-    identifiers = {identifier.lower(): identifier for identifier in available_locales()}
-    languages = {}
+    names = {name.lower(): name for name in available_locales()}
     for code, english_name in sorted(babel.Locale("en").languages.items()):
-        if code in identifiers:
-            languages[english_name.lower()] = code
-            languages[(babel.Locale(code).language_name or code).lower()] = code
-    language = wanted.lower().split("_")[0]
-    siblings = {name: identifiers[name] for name in identifiers if name.split("_")[0] == language}
-    for known, cutoff in ((siblings, 0.5), (languages, 0.75), (identifiers, 0.5)):
-        near = difflib.get_close_matches(wanted.lower(), known, n=1, cutoff=cutoff)
-        if near:
-            return f" Did you mean {known[near[0]]!r}?"
-    return ""
+        if code in names:
+            names |= {name.lower(): code for name in (english_name, babel.Locale(code).language_name or code)}
+    near = difflib.get_close_matches(wanted.lower(), names, n=1)
+    return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 
 _NUM_DATE_PROBES, _NUM_PROBES = 40, 16  # 40 dates have every month
@@ -229,10 +221,10 @@ def _probe_values(name):
     if name in ("cardinal", "year"):  # the same numbers, since French writes the year 1999 as the number
         return [(number,) for number in (342, *range(1105, 2000, 37), 1999)]
     kind = KIND_TABLE[name]
-    if kind.draw_value is draw_nothing:
+    if kind.draw_value is None:
         return [()]
     rng = random.Random(0)
-    return [kind.draw_value(rng) for _ in range(_NUM_DATE_PROBES if kind.fields else _NUM_PROBES)]
+    return [kind.value(rng) for _ in range(_NUM_DATE_PROBES if kind.fields else _NUM_PROBES)]
 
 
 def _says_enough(locales, fields, option):
@@ -254,10 +246,8 @@ def _add_if_unambiguous(target_of, examples):
     """Adds the examples to a dict from source to target; adds none if one source got a second target."""
     added = {}
     for example in examples:
-        key = _key(example)
-        if target_of.get(key, example.target) != example.target:
-            return False
-        if added.setdefault(key, example.target) != example.target:
+        known = target_of.get(_key(example)) or added.setdefault(_key(example), example.target)
+        if known != example.target:
             return False
     target_of.update(added)
     return True
@@ -312,7 +302,7 @@ def _draw_examples(rng, locales, options, basics, num_pairs):
 
 def _draw_example(rng, locales, kind, options):
     size = rng.choice(KIND_TABLE[kind].sizes)
-    items = [(*rng.choice(options), *KIND_TABLE[kind].draw_value(rng)) for _ in range(size)]
+    items = [(*rng.choice(options), *KIND_TABLE[kind].value(rng)) for _ in range(size)]
     style = rng.choice(("standard", "or"))
     if len(set(items)) < size:
         return None
