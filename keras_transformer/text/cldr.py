@@ -151,7 +151,8 @@ def _hint(wanted):
     for code, english_name in sorted(babel.Locale("en").languages.items()):
         if code in names:
             names |= {name.lower(): code for name in (english_name, babel.Locale(code).language_name or code)}
-    near = difflib.get_close_matches(wanted.lower(), names, n=1)
+    siblings = [name for name in names if name.split("_")[0] == wanted.lower().split("_")[0]]
+    near = difflib.get_close_matches(wanted.lower(), siblings or names, n=1)
     return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 
