@@ -17,7 +17,7 @@ import numpy as np
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from keras_transformer.analysis.ibm1 import sure_links  # noqa: E402
+from keras_transformer.analysis.heads import sure_links  # noqa: E402
 from keras_transformer.text.lines import read_lines  # noqa: E402
 from keras_transformer.translation.alignment import CONVENTIONS, SPACE, hard_alignment  # noqa: E402
 from keras_transformer.translation.scorer import Scorer  # noqa: E402

@@ -31,9 +31,9 @@ from keras_transformer.analysis.heads import (
     place_job,
     repeat_job,
     share_of_job,
+    sure_links,
     without_heads,
 )
-from keras_transformer.analysis.ibm1 import sure_links
 from keras_transformer.analysis.plots import (
     ablation_bars,
     attention_lines,

@@ -6,7 +6,6 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "complexity": ("products", "reach"),
-        "heads": ("attention_maps", "without_heads"),
-        "ibm1": ("sure_links",),
+        "heads": ("attention_maps", "sure_links", "without_heads"),
     },
 )

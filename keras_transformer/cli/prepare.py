@@ -97,7 +97,7 @@ def resolve(args):
 def draw_lengths(prepared, data, path):
     """Draws the lengths of the pairs, and how much padding batches have at each length, into a file."""
     # Matplotlib takes most of a second.
-    from keras_transformer.analysis.plots.training import length_histogram
+    from keras_transformer.analysis.plots.runs import length_histogram
     from keras_transformer.batches.describe import batch_sizes
 
     pairs = prepared.load_pairs()

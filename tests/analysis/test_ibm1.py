@@ -6,8 +6,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from keras_transformer.analysis import ibm1
-from keras_transformer.analysis.ibm1 import sure_links
+from keras_transformer.analysis import heads
+from keras_transformer.analysis.heads import sure_links
 
 
 def by_the_book(pairs, iterations):
@@ -26,8 +26,8 @@ def by_the_book(pairs, iterations):
 
 
 def links_by_the_book(pairs):
-    forward = by_the_book(pairs, ibm1.ITERATIONS)
-    backward = by_the_book([(target, source) for source, target in pairs], ibm1.ITERATIONS)
+    forward = by_the_book(pairs, heads.ITERATIONS)
+    backward = by_the_book([(target, source) for source, target in pairs], heads.ITERATIONS)
     found = []
     for source, target in pairs:
         one = {
@@ -79,5 +79,5 @@ def test_no_pairs_have_no_links():
 
 
 def test_an_endless_corpus_is_left_when_there_is_enough(monkeypatch):
-    monkeypatch.setattr(ibm1, "MAX_CELLS", 100)
+    monkeypatch.setattr(heads, "MAX_CELLS", 100)
     assert len(sure_links(itertools.repeat([1, 2]), itertools.repeat([3, 4]), 3)) == 3

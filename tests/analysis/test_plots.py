@@ -79,5 +79,5 @@ def test_an_attention_map_names_every_piece_and_shows_every_weight():
 
 
 def test_an_attention_map_of_other_pieces_is_refused():
-    with pytest.raises(ValueError, match=r"\(1, 2\). Received: shape \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"\(1, 2\) of the pieces. Received: \(2, 1\)"):
         attention_map(np.ones((2, 1)), ["a", "b"], ["c"])

@@ -22,7 +22,7 @@ def test_a_grid_has_a_panel_for_each_head_of_each_layer():
 
 
 def test_a_grid_of_other_pieces_is_refused():
-    with pytest.raises(ValueError, match=r"\(1, 2\). Received: \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"\(1, 2\) of the pieces. Received: \(2, 1\)"):
         head_grid(np.ones((1, 1, 2, 1)), ["a"], ["b", "c"])
 
 
@@ -38,7 +38,7 @@ def test_lines_go_from_queries_to_keys_and_are_as_dark_as_their_weights():
 
 
 def test_lines_of_other_pieces_are_refused_with_the_name_of_the_head():
-    with pytest.raises(ValueError, match=r"'one' must have the shape \(2, 1\). Received: \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"'one' must have the shape \(2, 1\) of the pieces. R"):
         attention_lines({"one": (np.ones((1, 2)), ["p", "q"], ["x"])})
 
 

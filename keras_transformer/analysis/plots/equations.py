@@ -1,11 +1,19 @@
-"""Pictures of the paper's equations: masks, scores, positions, label smoothing, learning rates."""
+"""Pictures of the paper's equations and of Table 1: masks, positions, scores, losses, rates, costs."""
 
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from keras_transformer.analysis.plots.style import BLUE, COLOURS, tidy
+from keras_transformer.analysis.plots.style import (
+    BLUE,
+    COLOURS,
+    MARKERS,
+    STYLES,
+    draw_curves,
+    name_ticks,
+    subplots,
+    tidy,
+)
 
 
 def boolean_maps(maps, titles, *, rows="query position", columns="key position", meaning="visible"):
@@ -22,37 +30,29 @@ def boolean_maps(maps, titles, *, rows="query position", columns="key position",
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: there are not as many titles as maps.
+        ValueError: there are more or fewer titles than maps.
     """
     if len(maps) != len(titles):
         raise ValueError(f"`titles` must hold one for each of {len(maps)} maps. Received: {len(titles)}")
     across = min(len(maps), 5)
     lines = -(-len(maps) // across)
-    figure = Figure(figsize=(1.9 * max(across, 2) + 0.8, 2.3 * lines + 0.5), layout="constrained")
-    grid = figure.subplots(lines, across, squeeze=False)
-    for number, axes in enumerate(grid.flat):
-        if number >= len(maps):
-            axes.set_axis_off()
-            continue
-        height, width = np.shape(maps[number])
-        axes.imshow(maps[number], cmap=ListedColormap(["#EEEEEE", BLUE]), vmin=0, vmax=1)
+    figure, grid = subplots(1.9 * max(across, 2) + 0.8, 2.3 * lines + 0.5, lines, across)
+    for unused in grid[len(maps) :]:
+        unused.set_axis_off()
+    for number, (axes, cells, title) in enumerate(zip(grid, maps, titles, strict=False)):
+        height, width = np.shape(cells)
+        axes.imshow(cells, cmap=ListedColormap(["#EEEEEE", BLUE]), vmin=0, vmax=1)
         if max(height, width) <= 16:  # lines between the cells, where they leave room for the cells
             axes.set_xticks(np.arange(width + 1) - 0.5, minor=True)
             axes.set_yticks(np.arange(height + 1) - 0.5, minor=True)
             axes.grid(which="minor", color="white", linewidth=1)
             axes.tick_params(which="minor", length=0)
-        axes.set_xticks(_few(width))
-        axes.set_yticks(_few(height))
-        axes.set_title(titles[number], fontsize="medium")
-        axes.set_xlabel(columns)
+        axes.set(xticks=_few(width), yticks=_few(height), xlabel=columns)
+        axes.set_title(title, fontsize="medium")
         if number % across == 0:
             axes.set_ylabel(rows)
-    figure.legend(
-        handles=[Patch(color=BLUE, label=meaning), Patch(color="#EEEEEE", label=f"not {meaning}")],
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-    )
+    colours = Patch(color=BLUE, label=meaning), Patch(color="#EEEEEE", label=f"not {meaning}")
+    figure.legend(handles=colours, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
@@ -65,13 +65,11 @@ def position_heat_maps(encodings):
     Returns:
         `matplotlib.figure.Figure`.
     """
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
-    for axes, (title, encoding) in zip(
-        figure.subplots(1, len(encodings), squeeze=False)[0], encodings.items(), strict=True
-    ):
+    figure, row = subplots(9, 4.2, columns=len(encodings))
+    for axes, (title, encoding) in zip(row, encodings.items(), strict=True):
         picture = axes.imshow(encoding, cmap="PuOr", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
         axes.set(xlabel="dimension of the encoding", ylabel="position (tokens)", title=title)
-    figure.colorbar(picture, ax=figure.get_axes(), label="value of the encoding", ticks=[-1, 0, 1])
+    figure.colorbar(picture, ax=row, label="value of the encoding", ticks=[-1, 0, 1])
     return figure
 
 
@@ -86,32 +84,19 @@ def wavelength_curves(positions, waves, wavelengths):
     Returns:
         `matplotlib.figure.Figure`.
     """
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = subplots(9, 3.6, columns=2)
     for color, (dimension, wave) in zip(COLOURS, waves.items(), strict=False):
         left.plot(positions, wave, color=color, label=str(dimension))
     left.set(xlabel="position (tokens)", ylabel="value of the encoding", ylim=(-1.05, 1.05))
-    left.legend(
-        title="dimension",
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        ncols=len(waves),
-        frameon=False,
-    )
+    above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(waves), "frameon": False}
+    left.legend(title="dimension", **above)
     right.plot(2 * np.arange(len(wavelengths)), wavelengths, color=BLUE)
     for value, text in ((2 * np.pi, r"$2\pi$"), (20_000 * np.pi, r"$10000 \cdot 2\pi$")):
         right.axhline(value, color="black", linewidth=0.8, linestyle="--")
-        right.annotate(
-            text,
-            (1, value),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="right",
-        )
+        right.text(1, value, text, transform=right.get_yaxis_transform(), ha="right", va="bottom")
     right.set(xlabel="dimension of the encoding", ylabel="wavelength (tokens)", yscale="log", ylim=(3, 2e5))
-    for axes in (left, right):
-        tidy(axes)
+    tidy(left)
+    tidy(right)
     return figure
 
 
@@ -126,20 +111,15 @@ def score_curves(widths, variances, gradients):
     Returns:
         `matplotlib.figure.Figure`.
     """
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for axes, curves in ((left, variances), (right, gradients)):
-        for color, marker, (name, values) in zip(COLOURS, "osD^vP", curves.items(), strict=False):
-            axes.plot(widths, values, color=color, marker=marker, markersize=4, label=name)
-        axes.set(xlabel="$d_k$, width of queries and keys", xscale="log", yscale="log")
-        axes.set_xticks(widths, [str(width) for width in widths])
-        axes.tick_params(axis="x", which="minor", bottom=False)
-        tidy(axes)
-    left.set_ylabel("variance of the scores")
-    right.set_ylabel("mean |d weight / d score|")
-    figure.legend(
-        *left.get_legend_handles_labels(), loc="outside upper center", ncols=len(variances), frameon=False
-    )
+    figure, both = subplots(9, 3.8, columns=2)
+    labels = "variance of the scores", "mean |d weight / d score|"
+    for axes, label, curves in zip(both, labels, (variances, gradients), strict=True):
+        draw_curves(axes, {name: (widths, values) for name, values in curves.items()})
+        axes.set(xlabel="$d_k$, width of queries and keys", ylabel=label, xscale="log", yscale="log")
+        name_ticks(axes, widths)
+        axes.get_legend().remove()
+    names = both[0].get_legend_handles_labels()
+    figure.legend(*names, loc="outside upper center", ncols=len(variances), frameon=False)
     return figure
 
 
@@ -153,15 +133,11 @@ def schedule_curves(steps, rates):
     Returns:
         `matplotlib.figure.Figure`.
     """
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for color, style, (name, values) in zip(COLOURS, _STYLES, rates.items(), strict=False):
-        axes.plot(steps, values, color=color, linestyle=style, label=name)
+    figure, (axes,) = subplots(7, 3.6)
+    draw_curves(axes, {name: (steps, values) for name, values in rates.items()}, marked=False)
     axes.set(xlabel="optimizer updates", ylabel="learning rate", xlim=(0, None), ylim=(0, None))
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.legend(frameon=False)
-    tidy(axes)
     return figure
 
 
@@ -175,9 +151,8 @@ def smoothing_curves(probabilities, losses):
     Returns:
         `matplotlib.figure.Figure`; a dot marks where a curve turns.
     """
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for color, style, (smoothing, values) in zip(COLOURS, _STYLES, losses.items(), strict=False):
+    figure, (axes,) = subplots(7, 3.6)
+    for color, style, (smoothing, values) in zip(COLOURS, STYLES, losses.items(), strict=False):
         lowest = int(np.argmin(values))
         label = rf"$\epsilon_{{ls}}$ = {smoothing:g}"
         if 0 < lowest < len(values) - 1:  # not where the curve only ends
@@ -191,7 +166,66 @@ def smoothing_curves(probabilities, losses):
     return figure
 
 
-_STYLES = ("-", "--", "-.", ":")
+def fitted_exponent(sizes, costs):
+    """Fits cost = c size^e by least squares of the logarithms.
+
+    Args:
+        sizes: positive numbers, at least two different ones.
+        costs: positive numbers, one for each size.
+
+    Returns:
+        float, e.
+    """
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+
+
+def cost_curves(over_length, over_width, *, ylabel):
+    """Draws costs over the length n and over the width d, both axes logarithmic.
+
+    Args:
+        over_length: dict: layer -> (lengths, costs).
+        over_width: dict: layer -> (widths, costs), the same layers in the same order.
+        ylabel: what a cost is, with its unit.
+
+    Returns:
+        `matplotlib.figure.Figure`: points, the power of size that fits them, its exponent.
+    """
+    figure, both = subplots(9, 4.4, columns=2)
+    for axes, name, curves in zip(both, ("n", "d"), (over_length, over_width), strict=True):
+        for color, marker, (layer, (sizes, costs)) in zip(COLOURS, MARKERS, curves.items(), strict=False):
+            exponent = fitted_exponent(sizes, costs)
+            # Through the mean of the logarithms, as least squares have it.
+            factor = np.exp(np.mean(np.log(costs) - exponent * np.log(sizes)))
+            axes.plot(sizes, factor * np.power(sizes, exponent, dtype=float), color=color, linewidth=1)
+            label = f"{layer}: ${name}^{{{exponent:.2f}}}$"
+            axes.plot(sizes, costs, marker, color=color, markersize=5, label=label)
+        axes.set(xscale="log", yscale="log")
+        name_ticks(axes, sorted({size for sizes, _ in curves.values() for size in sizes}))
+        tidy(axes)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    both[0].set(xlabel="length n (tokens)", ylabel=ylabel)
+    both[1].set(xlabel="width d of the model")
+    return figure
+
+
+def path_curves(paths):
+    """Draws how many steps a signal takes between the two positions that are farthest apart.
+
+    Args:
+        paths: dict: layer -> (lengths, steps).
+
+    Returns:
+        `matplotlib.figure.Figure`.
+    """
+    figure, (axes,) = subplots(7, 4)
+    draw_curves(axes, paths)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel="length n (tokens)", ylabel="longest path (steps)")
+    name_ticks(axes, sorted({length for lengths, _ in paths.values() for length in lengths}))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return figure
 
 
 def _few(length):
