@@ -3,8 +3,11 @@
 `SubwordTokenizer` and `WordPieceTokenizer` add how text becomes pieces and pieces text.
 """
 
+import bisect
 import functools
 import hashlib
+import itertools
+import math
 import pathlib
 import random
 import re
@@ -14,7 +17,6 @@ from keras_transformer.config.settings import SpecialIds
 from keras_transformer.files import write_atomically
 
 SPACE = "\u2581"  # stands for the space before a word, inside pieces
-NORMALIZATIONS = ("nfc", "identity", "nfkc")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -22,6 +24,9 @@ class Tokenizer:
     """A vocabulary with fixed special ids; the base of all kinds.
 
     Attributes:
+        model_bytes: the vocabulary as `save` writes it.
+        special: its `SpecialIds`.
+        normalization: name of the normalization which it was trained with.
         unicode_form: the Unicode normalisation form which Python and the graph apply
             before all else, or `None`.
 
@@ -31,12 +36,12 @@ class Tokenizer:
     """
 
     def __init__(self, model_bytes, *, special, normalization, unicode_form):
-        self._model_bytes = bytes(model_bytes)
-        self._special = special
-        self._normalization = normalization
+        self.model_bytes = bytes(model_bytes)
+        self.special = special
+        self.normalization = normalization
         self.unicode_form = unicode_form
         # The unknown id stays: it stands for text, and shows as "⁇".
-        self._textless = {special.pad, special.bos, special.eos}
+        self._textless = (special.pad, special.bos, special.eos)
 
     @classmethod
     def load(cls, path, *, special=None):
@@ -54,27 +59,12 @@ class Tokenizer:
 
     def save(self, path):
         """Writes the vocabulary: the file is complete, or it does not appear."""
-        write_atomically(path, self._model_bytes)
-
-    @property
-    def special(self):
-        """The `SpecialIds` of this vocabulary."""
-        return self._special
-
-    @property
-    def normalization(self):
-        """Name of the normalization which the vocabulary was trained with."""
-        return self._normalization
-
-    @property
-    def model_bytes(self):
-        """The vocabulary as `save` writes it."""
-        return self._model_bytes
+        write_atomically(path, self.model_bytes)
 
     @functools.cached_property
     def sha256(self):
         """SHA-256 of `model_bytes`, in hexadecimal: the identity of the vocabulary."""
-        return hashlib.sha256(self._model_bytes).hexdigest()
+        return hashlib.sha256(self.model_bytes).hexdigest()
 
     @functools.cached_property
     def entries(self):
@@ -85,14 +75,13 @@ class Tokenizer:
             other roles, `("text", PIECE)`, `("byte", "<0x41>")`, or another kind of
             SentencePiece's.
         """
-        roles = {getattr(self._special, role): role for role in ("pad", "bos", "eos", "unk")}
-        return [
-            ("special", roles[number]) if number in roles else entry
-            for number, entry in enumerate(self._kinds_and_pieces())
-        ]
+        entries = list(self._kinds_and_pieces())
+        for role in ("pad", "bos", "eos", "unk"):
+            entries[getattr(self.special, role)] = ("special", role)
+        return entries
 
     def __reduce__(self):
-        return _rebuild, (type(self), self._model_bytes, self._special)
+        return functools.partial(type(self), special=self.special), (self.model_bytes,)
 
     def sample(self, texts, *, dropout, seed):
         """Encodes with random segmentations: sub-word regularisation, for training.
@@ -124,13 +113,10 @@ class Tokenizer:
         # Not SentencePiece's own sampling: from 0.2.3 on, one seed gives another
         # stream in every process, so that a run could not continue as it began.
         chooser = random.Random(seed).random
-        rows = []
-        for words in self._words(texts):
-            row = []
-            for word in words:
-                row += self._sample_word(word, dropout, chooser)
-            rows.append(row)
-        return rows
+        return [
+            [number for word in words for number in self._sample_word(word, dropout, chooser)]
+            for words in self._words(texts)
+        ]
 
     def _words(self, texts):
         """Yields the normalised words of each text, without the sign for a space."""
@@ -138,8 +124,7 @@ class Tokenizer:
             yield [word for word in self.normalise(text).split(" ") if word]
 
     def _cleaned(self, texts):
-        if isinstance(texts, (str, bytes)):
-            raise TypeError(f"`texts` must be a list of str. Received: {type(texts).__name__}")
+        refuse_one_text(texts, "a list")
         return [clean_text(text, self.unicode_form) for text in texts]
 
     def _cleaned_tensor(self, texts):
@@ -152,60 +137,22 @@ class Tokenizer:
 
     def _text_ids(self, ids):
         """Returns rows of int without padding, beginning and end; refuses unknown ids."""
-        rows = [[int(one) for one in row if int(one) not in self._textless] for row in ids]
-        for row in rows:
-            for one in row:
-                if not 0 <= one < self.vocab_size:
-                    raise ValueError(
-                        f"`ids` must be at least 0 and below vocab_size={self.vocab_size}. Received: {one}"
-                    )
+        rows = [[number for number in map(int, row) if number not in self._textless] for row in ids]
+        for number in set().union(*rows):
+            if not 0 <= number < self.vocab_size:
+                raise ValueError(
+                    f"`ids` must be at least 0 and below vocab_size={self.vocab_size}. Received: {number}"
+                )
         return rows
 
     def _text_ids_tensor(self, ids):
         """`_text_ids` in the graph: tf.RaggedTensor, int32, shape `(batch, None)`."""
         tf, _ = import_tensorflow_text()
         ids = tf.cast(ids, tf.int32)
-        is_text = tf.not_equal(ids, self._special.pad)
-        for special_id in (self._special.bos, self._special.eos):
+        is_text = tf.not_equal(ids, self.special.pad)
+        for special_id in (self.special.bos, self.special.eos):
             is_text = tf.logical_and(is_text, tf.not_equal(ids, special_id))
         return tf.ragged.boolean_mask(ids, is_text)
-
-
-class TrainingTexts:
-    """Cleans texts one by one, counts them, and keeps an exception that a library hides.
-
-    Args:
-        texts: iterable of str.
-        unicode_form: as in `Tokenizer`.
-        max_texts: iterates over a uniform random sample of this many texts; `None`
-            over all of them.
-        seed: of the sample.
-    """
-
-    def __init__(self, texts, unicode_form, max_texts=None, seed=0):
-        if isinstance(texts, (str, bytes)):
-            raise TypeError(f"`texts` must be an iterable of str. Received: {type(texts).__name__}")
-        if max_texts is not None and max_texts < 1:
-            raise ValueError(f"`max_texts` must be at least 1. Received: {max_texts!r}")
-        self._texts = texts
-        self._unicode_form = unicode_form
-        self._max_texts = max_texts
-        self._seed = seed
-        self.count = 0
-        self.error = None
-
-    def __iter__(self):
-        cleaned = self._clean()
-        return cleaned if self._max_texts is None else iter(_sample(cleaned, self._max_texts, self._seed))
-
-    def _clean(self):
-        try:
-            for text in self._texts:
-                self.count += 1
-                yield clean_text(text, self._unicode_form)
-        except Exception as error:
-            self.error = error
-            raise
 
 
 def read_model(path):
@@ -220,34 +167,20 @@ def read_model(path):
         raise ValueError(f"{path}: cannot read the tokenizer model: {error.strerror}") from error
 
 
-def check_special(found, wanted, name):
-    """Raises `ValueError` if a vocabulary has other special ids than asked for."""
-    if found != wanted:
+def check_special(found, special, name):
+    """Returns the `SpecialIds` of a vocabulary; raises `ValueError` if it has others than asked for."""
+    special = special or SpecialIds()
+    if found != special:
         raise ValueError(
-            f"{name} has other special ids than asked for. Expected: {wanted}. Received: {found}"
+            f"{name} has other special ids than asked for. Expected: {special}. Received: {found}"
         )
+    return found
 
 
 def check_choice(name, value, choices):
     """Raises `ValueError` if `value` is none of `choices`."""
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {list(choices)}. Received: {value!r}")
-
-
-def check_training(*, vocab_size, character_coverage, normalization):
-    """Raises `ValueError` for settings of training that no vocabulary can have."""
-    check_choice("normalization", normalization, NORMALIZATIONS)
-    if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or vocab_size < 1:
-        raise ValueError(f"`vocab_size` must be a positive whole number. Received: {vocab_size!r}")
-    if not 0 < character_coverage <= 1:
-        raise ValueError(
-            f"`character_coverage` must be above 0 and at most 1. Received: {character_coverage!r}"
-        )
-
-
-def default_special(special):
-    """Returns `special`, or where it is `None` the ids of `SpecialIds()`."""
-    return SpecialIds() if special is None else special
 
 
 def clean_text(text, unicode_form):
@@ -281,19 +214,124 @@ def import_tensorflow_text():
     return tf, tensorflow_text
 
 
-def _rebuild(kind, model_bytes, special):
-    return kind(model_bytes, special=special)
+def refuse_one_text(texts, expected):
+    """Raises `TypeError` for one text in the place of several."""
+    if isinstance(texts, (str, bytes)):
+        raise TypeError(f"`texts` must be {expected} of str. Received: {type(texts).__name__}")
 
 
-def _sample(texts, size, seed):
-    """A uniform sample without replacement in one pass (Vitter's algorithm R)."""
-    chooser = random.Random(seed)
-    sample = []
-    for position, text in enumerate(texts):
-        if position < size:
-            sample.append(text)
-        else:
-            slot = chooser.randrange(position + 1)
-            if slot < size:
-                sample[slot] = text
-    return sample
+# Random segmentations of one word. `chooser` returns floats from 0 to below 1 as
+# `random.Random(seed).random` does; nothing else is random.
+
+
+def bpe_dropout(word, scores, dropout, chooser):
+    """Merges the characters of a word, leaving out merges at random.
+
+    Algorithm 1 of Provilkov et al. (2020): at each step, each possible merge is left out
+    with probability `dropout`; the best of those that are left is applied, the leftmost
+    among equals; the word is done when none is left.
+
+    Args:
+        word: str, with the sign for a space.
+        scores: dict, piece to its score; the higher is merged first.
+        dropout: from 0 to 1.
+        chooser: see above.
+
+    Returns:
+        list of str.
+    """
+    pieces = list(word)
+    # merged[i] is the score of joining pieces i and i + 1, None where they make no piece.
+    merged = [scores.get(left + right) for left, right in itertools.pairwise(pieces)]
+    while True:
+        best = None
+        for i, score in enumerate(merged):
+            if score is not None and chooser() >= dropout and (best is None or score > merged[best]):
+                best = i
+        if best is None:
+            return pieces
+        pieces[best : best + 2] = [pieces[best] + pieces[best + 1]]
+        del merged[best]
+        if best > 0:
+            merged[best - 1] = scores.get(pieces[best - 1] + pieces[best])
+        if best < len(merged):
+            merged[best] = scores.get(pieces[best] + pieces[best + 1])
+
+
+def maxmatch_dropout(word, pieces, longest, dropout, chooser):
+    """Takes the longest piece at each place, passing over pieces at random.
+
+    MaxMatch-dropout of Hiraoka (2022): a piece that matches is passed over with
+    probability `dropout`, unless it is one character.
+
+    Args:
+        word: str, of which every character is a piece.
+        pieces: dict or set of the pieces.
+        longest: length of the longest piece, in characters.
+        dropout: from 0 to 1.
+        chooser: see above.
+
+    Returns:
+        list of str.
+    """
+    found = []
+    start = 0
+    while start < len(word):
+        end = min(start + longest, len(word))
+        while end > start + 1 and not (word[start:end] in pieces and chooser() >= dropout):
+            end -= 1
+        found.append(word[start:end])
+        start = end
+    return found
+
+
+def unigram_lattice(word, scores, longest, unknown_score, alpha):
+    """Lists the pieces that may end at each place of a word, for `unigram_sample`.
+
+    Args:
+        word: str, with the sign for a space.
+        scores: dict, piece to its log-probability.
+        longest: length of the longest piece, in characters.
+        unknown_score: log-probability of a character that is no piece.
+        alpha: exponent of the probabilities (Kudo, 2018, section 3.2).
+
+    Returns:
+        list; item `end - 1` is (starts of the pieces that end there, the sums of their
+        probabilities up to each but the last).
+    """
+    lattice = []
+    log_sums = [0.0]  # of alpha times the scores of all segmentations of word[:end]
+    for end in range(1, len(word) + 1):
+        arcs = []
+        for start in range(max(0, end - longest), end):
+            score = scores.get(word[start:end], unknown_score if start == end - 1 else None)
+            if score is not None:
+                arcs.append((start, log_sums[start] + alpha * score))
+        largest = max(one for _, one in arcs)
+        total = sum(math.exp(one - largest) for _, one in arcs)
+        log_sums.append(largest + math.log(total))
+        bounds = list(itertools.accumulate(math.exp(one - largest) / total for _, one in arcs))
+        # The last bound is 1 but for rounding, which must not lead past the end.
+        lattice.append(([start for start, _ in arcs], bounds[:-1]))
+    return lattice
+
+
+def unigram_sample(word, lattice, chooser):
+    """Draws one segmentation from the last piece to the first.
+
+    Args:
+        word: str.
+        lattice: what `unigram_lattice` made of it.
+        chooser: see above.
+
+    Returns:
+        list of str.
+    """
+    found = []
+    end = len(word)
+    while end > 0:
+        starts, bounds = lattice[end - 1]
+        start = starts[bisect.bisect_right(bounds, chooser())]
+        found.append(word[start:end])
+        end = start
+    return found[::-1]

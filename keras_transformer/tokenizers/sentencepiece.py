@@ -5,10 +5,14 @@ about 37,000 tokens). The model file alone decides what a text becomes, so train
 translation and serving cannot drift apart.
 """
 
+import contextlib
 import functools
 import io
 import logging
+import pathlib
 import re
+import tempfile
+import unicodedata
 
 import sentencepiece
 from google.protobuf.message import DecodeError
@@ -18,17 +22,16 @@ from keras_transformer.config.settings import SpecialIds
 from keras_transformer.tokenizers.base import (
     SPACE,
     Tokenizer,
-    TrainingTexts,
+    bpe_dropout,
     check_choice,
     check_special,
-    check_training,
     clean_text,
-    default_special,
     import_tensorflow_text,
+    unigram_lattice,
+    unigram_sample,
     valid_utf8,
 )
-from keras_transformer.tokenizers.normalization import normalization_rules
-from keras_transformer.tokenizers.subword_sampling import bpe_dropout, unigram_lattice, unigram_sample
+from keras_transformer.tokenizers.learning import TrainingTexts, check_training
 
 logger = logging.getLogger(__name__)
 
@@ -64,27 +67,21 @@ class SubwordTokenizer(Tokenizer):
     """
 
     def __init__(self, model_bytes, *, special=None, name="the tokenizer model"):
-        special = default_special(special)
-        proto = _parse(model_bytes, name)
-        normalization = proto.normalizer_spec.name
+        normalization = _parse(model_bytes, name).normalizer_spec.name
+        processor = sentencepiece.SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(bytes(model_bytes))
+        except RuntimeError as error:
+            raise ValueError(f"{name} is not a usable SentencePiece model: {error}") from error
+        found = {role: getattr(processor, f"{role}_id")() for role in ("pad", "bos", "eos", "unk")}
         super().__init__(
             model_bytes,
-            special=special,
+            special=check_special(SpecialIds(**found), special, name),
             normalization=normalization,
             unicode_form=_unicode_form(normalization),
         )
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(self._model_bytes)
-        except RuntimeError as error:
-            raise ValueError(f"{name} is not a usable SentencePiece model: {error}") from error
-        found = SpecialIds(
-            pad=self._processor.pad_id(),
-            bos=self._processor.bos_id(),
-            eos=self._processor.eos_id(),
-            unk=self._processor.unk_id(),
-        )
-        check_special(found, special, name)
+        self._processor = processor
+        self._lattice = functools.lru_cache(_MAX_CACHED_WORDS)(self._make_lattice)
 
     @classmethod
     def train(
@@ -123,14 +120,14 @@ class SubwordTokenizer(Tokenizer):
         Returns:
             A `SubwordTokenizer`.
         """
-        special = default_special(special)
+        special = special or SpecialIds()
         check_choice("model_type", model_type, MODEL_TYPES)
         check_training(
             vocab_size=vocab_size, character_coverage=character_coverage, normalization=normalization
         )
         model = io.BytesIO()
         stream = TrainingTexts(texts, _unicode_form(normalization), max_texts, seed)
-        with normalization_rules(normalization) as rules:
+        with _normalization_rules(normalization) as rules:
             try:
                 sentencepiece.SentencePieceTrainer.train(
                     sentence_iterator=iter(stream),
@@ -208,7 +205,7 @@ class SubwordTokenizer(Tokenizer):
         """
         tf, tensorflow_text = import_tensorflow_text()
         with tf.init_scope():  # the model is loaded once, outside any graph being traced
-            return tensorflow_text.SentencepieceTokenizer(model=self._model_bytes, out_type=tf.int32)
+            return tensorflow_text.SentencepieceTokenizer(model=self.model_bytes, out_type=tf.int32)
 
     def encode_tensor(self, texts):
         """`encode` as a TensorFlow graph, for `Dataset.map` and exported models.
@@ -253,7 +250,7 @@ class SubwordTokenizer(Tokenizer):
 
     @functools.cached_property
     def _proto(self):
-        return sentencepiece_model_pb2.ModelProto.FromString(self._model_bytes)
+        return sentencepiece_model_pb2.ModelProto.FromString(self.model_bytes)
 
     @functools.cached_property
     def _scores(self):
@@ -265,14 +262,6 @@ class SubwordTokenizer(Tokenizer):
     def _ids(self):
         """{piece: id} of the pieces that spell text, or a byte."""
         return {one.piece: number for number, one in enumerate(self._proto.pieces)}
-
-    @functools.cached_property
-    def _longest(self):
-        return max(map(len, self._scores))
-
-    @functools.cached_property
-    def _lattices(self):
-        return {}
 
     def _kinds_and_pieces(self):
         # A symbol that was given rather than learned spells its text like any other piece.
@@ -293,19 +282,17 @@ class SubwordTokenizer(Tokenizer):
                 ids.append(self._ids[piece])
             elif self._proto.trainer_spec.byte_fallback:
                 ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
-            elif not ids or ids[-1] != self._special.unk:  # SentencePiece joins neighbours
-                ids.append(self._special.unk)
+            elif not ids or ids[-1] != self.special.unk:  # SentencePiece joins neighbours
+                ids.append(self.special.unk)
         return ids
 
-    def _lattice(self, word, alpha):
-        lattice = self._lattices.get((word, alpha))
-        if lattice is None:
-            unknown_score = min(self._scores.values()) - 10.0  # as in SentencePiece
-            lattice = unigram_lattice(word, self._scores, self._longest, unknown_score, alpha)
-            if len(self._lattices) >= _MAX_CACHED_WORDS:
-                self._lattices.clear()
-            self._lattices[word, alpha] = lattice
-        return lattice
+    @functools.cached_property
+    def _longest_and_unknown(self):
+        """Length of the longest piece, and the score of a character that is no piece, as in SentencePiece."""
+        return max(map(len, self._scores)), min(self._scores.values()) - 10.0
+
+    def _make_lattice(self, word, alpha):
+        return unigram_lattice(word, self._scores, *self._longest_and_unknown, alpha)
 
 
 def _unicode_form(normalization):
@@ -318,22 +305,57 @@ def _unicode_form(normalization):
     return "NFC" if normalization == "nfc" else None
 
 
+@contextlib.contextmanager
+def _normalization_rules(normalization):
+    """Yields the arguments of SentencePiece's trainer for a normalization; their file lives that long."""
+    if normalization == "nfkc":
+        yield {"normalization_rule_name": "nmt_nfkc"}
+        return
+    rules = {SPACE: " "} | (_nfc_rules() if normalization == "nfc" else {})  # runs of SPACE become one space
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "rules.tsv")
+        sides = ((" ".join(f"{ord(one):X}" for one in side) for side in rule) for rule in rules.items())
+        path.write_text("".join("\t".join(rule) + "\n" for rule in sides), encoding="ascii")
+        yield {"normalization_rule_tsv": str(path)}
+
+
+def _nfc_rules():
+    """What NFC makes of each character that has a canonical decomposition.
+
+    Three spellings each, Hangul syllables included: the full decomposition, the one
+    that leaves only the last mark apart, and the character itself where NFC replaces it
+    (the Kelvin sign becomes K). About 24,000 rules; they add 170 kB to a model.
+
+    Returns:
+        dict, sequence of characters to its composition.
+    """
+    rules = {}
+    for code in range(0x110000):
+        character = chr(code)
+        decomposed = unicodedata.normalize("NFD", character)
+        if decomposed == character:
+            continue
+        composed = unicodedata.normalize("NFC", character)
+        one_step = unicodedata.normalize("NFC", decomposed[:-1]) + decomposed[-1]
+        for sequence in (character, decomposed, one_step):
+            if sequence != composed and unicodedata.normalize("NFC", sequence) == composed:
+                rules[sequence] = composed
+    return rules
+
+
 def _training_error(error, vocab_size, num_texts):
     message = str(error)
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return ValueError(f"`texts` must hold text. Received: {num_texts} texts, all blank")
-    largest = re.search(r"value <= (\d+)", message)
-    if largest:
+    if largest := re.search(r"value <= (\d+)", message):
         return ValueError(
             f"`vocab_size` is too large for these {num_texts} texts: the largest possible "
             f"is {largest[1]}. Received: vocab_size={vocab_size}"
         )
-    smallest = re.search(r"required_chars\. \d+ vs (\d+)", message)
-    if smallest:
+    if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return ValueError(
-            "`vocab_size` is too small: the characters of the texts and the special and "
-            f"byte tokens alone need {smallest[1]}. Received: vocab_size={vocab_size}. "
-            "Increase it"
+            "`vocab_size` is too small: the characters of the texts and the special and byte tokens alone "
+            f"need {smallest[1]}. Received: vocab_size={vocab_size}. Increase it"
         )
     return ValueError(f"SentencePiece cannot learn a vocabulary from `texts`: {message}")
 

@@ -7,34 +7,39 @@ as two, as in Tensor2Tensor's `SubwordTextEncoder`: nothing is ever unknown.
 """
 
 import functools
+import itertools
 import json
 import logging
 import re
 
 from keras_transformer.config.settings import SpecialIds
 from keras_transformer.tokenizers.base import (
-    NORMALIZATIONS,
     SPACE,
     Tokenizer,
-    TrainingTexts,
     check_special,
-    check_training,
     clean_text,
-    default_special,
     import_tensorflow_text,
+    maxmatch_dropout,
 )
-from keras_transformer.tokenizers.subword_sampling import maxmatch_dropout
-from keras_transformer.tokenizers.wordpiece_learning import learn_pieces
+from keras_transformer.tokenizers.learning import (
+    ESCAPE_CHARACTERS,
+    NORMALIZATIONS,
+    NUM_SPECIAL,
+    TrainingTexts,
+    check_training,
+    escape,
+    learn_pieces,
+)
 
 logger = logging.getLogger(__name__)
 
 FORMAT = "word pieces 1"
-ESCAPE_CHARACTERS = "\\;0123456789"
 # Seven digits hold every code point; more are no escape but text of a model gone astray.
 _ESCAPE = re.compile(r"\\(?:\\|([0-9]{1,7});)")
 _UNKNOWN = "⁇"
 _MAX_CACHED_WORDS = 500_000
-_NUM_SPECIAL = 4
+_ROLES = ("pad", "bos", "eos", "unk")
+_UNICODE_FORMS = {"nfc": "NFC", "nfkc": "NFKC", "identity": None}
 
 
 class WordPieceTokenizer(Tokenizer):
@@ -54,21 +59,22 @@ class WordPieceTokenizer(Tokenizer):
     """
 
     def __init__(self, model_bytes, *, special=None, name="the word pieces"):
-        special = default_special(special)
         header, pieces = _parse(bytes(model_bytes), name)
-        check_special(SpecialIds(**header["special"]), special, name)
         super().__init__(
             model_bytes,
-            special=special,
+            special=check_special(SpecialIds(**header["special"]), special, name),
             normalization=header["normalization"],
-            unicode_form=_unicode_form(header["normalization"]),
+            unicode_form=_UNICODE_FORMS[header["normalization"]],
         )
-        self._pieces = [""] * _NUM_SPECIAL + pieces
-        self._pieces[special.unk] = _UNKNOWN
-        self._ids = {piece: number for number, piece in enumerate(pieces, start=_NUM_SPECIAL)}
+        self._pieces = [""] * NUM_SPECIAL + pieces
+        self._pieces[self.special.unk] = _UNKNOWN
+        self._ids = {piece: number for number, piece in enumerate(pieces, start=NUM_SPECIAL)}
         self._alphabet = {piece for piece in pieces if len(piece) == 1 and piece != SPACE}
         self._longest = max(map(len, pieces))
-        self._cache = {}
+        # Without dropout: plain longest match first.
+        self._encode_word = functools.lru_cache(_MAX_CACHED_WORDS)(
+            lambda word: self._sample_word(word, 0, lambda: 0)
+        )
 
     @classmethod
     def train(
@@ -105,30 +111,24 @@ class WordPieceTokenizer(Tokenizer):
             ValueError: refused settings, texts without text, or a `vocab_size` that
                 the texts do not allow.
         """
-        special = default_special(special)
-        if sorted(_as_dict(special).values()) != list(range(_NUM_SPECIAL)):
+        special = _as_dict(special or SpecialIds())
+        if sorted(special.values()) != list(range(NUM_SPECIAL)):
             raise ValueError(f"`special` must hold the ids 0 to 3. Received: {special}")
         check_training(
             vocab_size=vocab_size, character_coverage=character_coverage, normalization=normalization
         )
-        texts = TrainingTexts(texts, _unicode_form(normalization), max_texts, seed)
+        texts = TrainingTexts(texts, _UNICODE_FORMS[normalization], max_texts, seed)
         pieces = learn_pieces(
-            (_words(text) for text in texts),
-            vocab_size - _NUM_SPECIAL,
-            always=ESCAPE_CHARACTERS,
-            escape=escape,
-            character_coverage=character_coverage,
-            split_digits=split_digits,
-            num_reserved=_NUM_SPECIAL,
+            map(_words, texts), vocab_size, character_coverage=character_coverage, split_digits=split_digits
         )
         header = {
             "format": FORMAT,
-            "vocab_size": len(pieces) + _NUM_SPECIAL,
+            "vocab_size": vocab_size,
             "normalization": normalization,
-            "special": _as_dict(special),
+            "special": special,
         }
         lines = [json.dumps(header), *pieces]
-        tokenizer = cls("".join(f"{line}\n" for line in lines).encode(), special=special)
+        tokenizer = cls("".join(f"{line}\n" for line in lines).encode(), special=SpecialIds(**special))
         logger.info("learned %d tokens from %d texts", tokenizer.vocab_size, texts.count)
         return tokenizer
 
@@ -143,13 +143,8 @@ class WordPieceTokenizer(Tokenizer):
 
     def encode(self, texts):
         """Returns the ids of each text, as a list of lists, without special ids."""
-        rows = []
-        for text in self._cleaned(texts):
-            row = []
-            for word in _words(text):
-                row += self._encode_word(word)
-            rows.append(row)
-        return rows
+        rows = [map(self._encode_word, words) for words in self._words(texts)]
+        return [list(itertools.chain.from_iterable(row)) for row in rows]
 
     def pieces(self, texts):
         """Returns the word pieces of each text, with U+2581 where a space stood."""
@@ -178,15 +173,15 @@ class WordPieceTokenizer(Tokenizer):
         tf, tensorflow_text = import_tensorflow_text()
         # It tells pieces within a word by a prefix. No word begins like a special
         # token's name, as every word begins with the sign for a space.
-        names = [f"<{number}>" for number in range(_NUM_SPECIAL)]
-        pieces = [piece if piece[0] == SPACE else f"##{piece}" for piece in self._pieces[_NUM_SPECIAL:]]
+        names = [f"<{number}>" for number in range(NUM_SPECIAL)]
+        pieces = [piece if piece[0] == SPACE else f"##{piece}" for piece in self._pieces[NUM_SPECIAL:]]
         with tf.init_scope():
             return tensorflow_text.FastWordpieceTokenizer(
                 vocab=names + pieces,
                 suffix_indicator="##",
                 max_bytes_per_word=2**30,
                 token_out_type=tf.int32,
-                unknown_token=names[self._special.unk],
+                unknown_token=names[self.special.unk],
                 no_pretokenization=True,
             )
 
@@ -270,30 +265,10 @@ class WordPieceTokenizer(Tokenizer):
     def _kinds_and_pieces(self):
         return [("text", piece) for piece in self._pieces]
 
-    def _encode_word(self, word):
-        ids = self._cache.get(word)
-        if ids is None:
-            # Passes over nothing: plain longest match first.
-            pieces = maxmatch_dropout(self._spell(word), self._ids, self._longest, 0, lambda: 0)
-            ids = [self._ids[piece] for piece in pieces]
-            if len(self._cache) >= _MAX_CACHED_WORDS:
-                self._cache.clear()
-            self._cache[word] = ids
-        return ids
-
     def _sample_word(self, word, dropout, chooser):
-        pieces = maxmatch_dropout(self._spell(word), self._ids, self._longest, dropout, chooser)
+        spelled = SPACE + escape(word, self._alphabet)
+        pieces = maxmatch_dropout(spelled, self._ids, self._longest, dropout, chooser)
         return [self._ids[piece] for piece in pieces]
-
-    def _spell(self, word):
-        return SPACE + escape(word, self._alphabet)
-
-
-def escape(word, alphabet):
-    """Writes a word with characters of `alphabet` only; see the top of the module."""
-    if "\\" not in word and alphabet.issuperset(word):
-        return word
-    return "".join("\\\\" if one == "\\" else one if one in alphabet else f"\\{ord(one)};" for one in word)
 
 
 def _unescape(match):
@@ -307,12 +282,8 @@ def _words(text):
     return [word for word in text.replace(SPACE, " ").split(" ") if word]
 
 
-def _unicode_form(normalization):
-    return {"nfc": "NFC", "nfkc": "NFKC", "identity": None}[normalization]
-
-
 def _as_dict(special):
-    return {name: getattr(special, name) for name in ("pad", "bos", "eos", "unk")}
+    return {role: getattr(special, role) for role in _ROLES}
 
 
 def _parse(content, name):
@@ -322,36 +293,30 @@ def _parse(content, name):
     try:
         first, *lines = content.decode("utf-8").split("\n")
         header = json.loads(first)
-        usable = (
-            header["format"] == FORMAT
-            and isinstance(header["vocab_size"], int)
-            and header["normalization"] in NORMALIZATIONS
-            and sorted(header["special"]) == sorted(_as_dict(SpecialIds()))
-        )
+        size, special = header["vocab_size"], header["special"]
+        usable = header["format"] == FORMAT and isinstance(size, int) and sorted(special) == sorted(_ROLES)
+        usable = usable and header["normalization"] in NORMALIZATIONS
     except (ValueError, KeyError, TypeError, RecursionError):
         usable = False
     if not usable:
         raise ValueError(f"{name}: line 1: not a file of word pieces, or cut short. Train it again")
-    # After the last newline stands nothing.
-    if lines[-1:] != [""] or len(lines) - 1 != header["vocab_size"] - _NUM_SPECIAL:
+    *pieces, rest = lines or [""]
+    if rest or len(pieces) != size - NUM_SPECIAL:  # after the last newline stands nothing
         raise ValueError(
-            f"{name} is damaged or cut short: it holds {max(0, len(lines) - 1) + _NUM_SPECIAL} tokens "
-            f"and states {header['vocab_size']}. Train it again"
+            f"{name} is damaged or cut short: it holds {len(pieces) + NUM_SPECIAL} tokens "
+            f"and states {size}. Train it again"
         )
-    pieces = lines[:-1]
-    number_of = {}
+    line_of = {}
     for number, piece in enumerate(pieces, start=2):
-        if not piece:
-            raise ValueError(f"{name}: line {number}: the piece is empty. Train the vocabulary again")
-        if piece in number_of:
-            raise ValueError(
-                f"{name}: line {number}: the piece {piece!r} stands on line {number_of[piece]}, too. "
-                "Train the vocabulary again"
-            )
-        number_of[piece] = number
-    missing = [one for one in SPACE + ESCAPE_CHARACTERS if one not in number_of]
-    if missing:
-        raise ValueError(f"{name} lacks the piece {missing[0]!r}. Train the vocabulary again")
-    if sorted(header["special"].values(), key=str) != list(range(_NUM_SPECIAL)):
-        raise ValueError(f"{name}: line 1: the special ids must be 0 to 3. Received: {header['special']}")
+        problem = None if piece else "the piece is empty"
+        if piece in line_of:
+            problem = f"the piece {piece!r} stands on line {line_of[piece]}, too"
+        if problem:
+            raise ValueError(f"{name}: line {number}: {problem}. Train the vocabulary again")
+        line_of[piece] = number
+    for piece in SPACE + ESCAPE_CHARACTERS:
+        if piece not in line_of:
+            raise ValueError(f"{name} lacks the piece {piece!r}. Train the vocabulary again")
+    if sorted(special.values(), key=str) != list(range(NUM_SPECIAL)):
+        raise ValueError(f"{name}: line 1: the special ids must be 0 to 3. Received: {special}")
     return header, pieces

@@ -13,7 +13,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer.config.settings import SpecialIds
-from keras_transformer.tokenizers.base import TrainingTexts
+from keras_transformer.tokenizers.learning import TrainingTexts
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 

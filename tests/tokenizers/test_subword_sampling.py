@@ -12,13 +12,13 @@ import threading
 import pytest
 import sentencepiece
 
-from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
-from keras_transformer.tokenizers.subword_sampling import (
+from keras_transformer.tokenizers.base import (
     bpe_dropout,
     maxmatch_dropout,
     unigram_lattice,
     unigram_sample,
 )
+from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import train_tokenizer
 
 DRAWS = 20_000

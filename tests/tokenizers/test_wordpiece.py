@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from keras_transformer.config.settings import SpecialIds
+from keras_transformer.tokenizers.learning import escape
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
-from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer, escape
+from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "../shared/data"
 SPECIAL = SpecialIds()
