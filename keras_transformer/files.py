@@ -189,6 +189,11 @@ def only_process(path):
         yield
 
 
+def nearest_folder(path):
+    """Returns the folder of a path, or the nearest one above it that exists."""
+    return next(each for each in pathlib.Path(path).absolute().parents if each.exists())
+
+
 def why_not_written(error, path):
     """Says in a sentence why a file could not be written, and what to do about it.
 
@@ -200,21 +205,19 @@ def why_not_written(error, path):
         (str, the reason; str, the remedy), without full stops.
     """
     number, reason = error.errno, error.strerror or str(error)
-    folder = next(each for each in pathlib.Path(path).absolute().parents if each.exists())
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return reason, "Make room, then start again"
-    if number == errno.EFBIG:
-        return reason, "Raise the limit on the size of files (ulimit -f), then start again"
+    folder = nearest_folder(path)
     if number == errno.ENOENT:
-        return (
-            f"its folder is gone, {folder} is what is left of the path",
-            "Was it renamed or removed? Put it back, or name it as it is called now, then start again",
-        )
-    if number in (errno.EACCES, errno.EPERM):
-        return reason, f"See to the permissions of {folder}, then start again"
-    if number == errno.EROFS:
-        return reason, "Make the file system writable, then start again"
-    return reason, "See to the storage, then start again"
+        reason = f"its folder is gone, {folder} is what is left of the path"
+    remedies = {
+        errno.ENOENT: "Was it renamed or removed? Put it back, or name it as it is called now",
+        errno.ENOSPC: "Make room",
+        errno.EDQUOT: "Make room",
+        errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
+        errno.EACCES: f"See to the permissions of {folder}",
+        errno.EPERM: f"See to the permissions of {folder}",
+        errno.EROFS: "Make the file system writable",
+    }
+    return reason, f"{remedies.get(number, 'See to the storage')}, then start again"
 
 
 @contextlib.contextmanager
@@ -262,11 +265,9 @@ def unsealed(content, *, remedy="Put it back from a copy"):
         ValueError: not JSON, no object, or not what the checksum says.
     """
     try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not JSON ({_short(error)}). {remedy}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"must hold a JSON object. {remedy}")
+        values = _json_object(content)
+    except ValueError as error:
+        raise ValueError(f"{error}. {remedy}") from error
     if _SUM not in values and _is_hexadecimal(next(iter(values.values()), None), 64):
         raise ValueError(f"the name of its checksum is damaged ({_SUM}). {remedy}")
     found = values.pop(_SUM, None)
@@ -297,12 +298,7 @@ def unsealed_line(line):
     Raises:
         ValueError: not JSON, no object, or not what the checksum says.
     """
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {_short(error)}") from error
-    if not isinstance(record, dict):
-        raise ValueError("no JSON object")
+    record = _json_object(line)
     name, value = next(iter(record.items()), (None, None))
     if name == _LINE_SUM:
         del record[name]
@@ -323,5 +319,12 @@ def _is_hexadecimal(value, length):
     return isinstance(value, str) and len(value) == length and set(value) <= set("0123456789abcdef")
 
 
-def _short(error):
-    return "nested too deeply" if isinstance(error, RecursionError) else error
+def _json_object(content):
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"not JSON ({reason})") from error
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    return values

@@ -1,4 +1,4 @@
-"""The mean of the weights of several checkpoints (section 6.1), and the weights of the best validations."""
+"""Averages of a run's weights (section 6.1), and the weights of its best validations."""
 
 import math
 from typing import NamedTuple
@@ -71,58 +71,159 @@ def missing_note(folder, chosen):
     return f"{folder}: {names} missing or damaged; the mean is of the steps {steps_text(chosen.steps)}"
 
 
-def mean_weights(prefixes, *, damaged=None):
-    """Averages in float64, one weight at a time, and without a model.
-
-    Args:
-        prefixes: paths of checkpoints of one model.
-        damaged: a list that takes those that are damaged, which are left out then; one at
-            least must be whole.
-
-    Returns:
-        {name: NumPy array}, in the dtype of the weights.
-
-    Raises:
-        ValueError: one of them is damaged, or of another model than the first.
-    """
-    total, used = {}, []
-    for number, prefix in enumerate(prefixes):
-        try:
-            weights = tensor_files.read(prefix, "weights")
-        except tensor_files.DamagedError:
-            if damaged is None or (number + 1 == len(prefixes) and not used):
-                raise
-            damaged.append(prefix)
-            continue
-        shapes = {name: value.shape for name, value in weights.items()}
-        if not used:
-            first, dtypes = shapes, {name: value.dtype for name, value in weights.items()}
-            total = {name: np.zeros(shape, np.float64) for name, shape in shapes.items()}
-        used.append(prefix)
-        if shapes != first:
-            raise ValueError(f"{prefix}: of another model than {used[0]}")
-        for name, value in weights.items():
-            total[name] += value
-    return {name: (value / len(used)).astype(dtypes[name]) for name, value in total.items()}
-
-
 def write_average(prefixes, target, *, damaged=None):
     """Writes the mean of checkpoints' weights as another one, of weights only.
+
+    Averages in float64, one checkpoint at a time, and without a model.
 
     Args:
         prefixes: paths of checkpoints of one model.
         target: path of the average; what it held before is replaced when all is written.
-        damaged: as `mean_weights` takes it.
+        damaged: a list that takes those that are damaged, which are left out then; one at
+            least must be whole.
 
     Raises:
-        ValueError: as `mean_weights`.
+        ValueError: one of them is damaged, or of another model than the first.
         StorageError: there is no room.
     """
     import tensorflow as tf  # the choice of states above needs none
 
-    mean = mean_weights(prefixes, damaged=damaged)
-    weights = {name: tf.Variable(value, trainable=False) for name, value in mean.items()}
+    total, used = {}, []
+    for prefix in prefixes:
+        try:
+            weights = tensor_files.read(prefix, "weights")
+        except tensor_files.DamagedError as error:
+            if damaged is None or (prefix == prefixes[-1] and not used):
+                raise tensor_files.DamagedError(
+                    f"{error}. Put it back from a copy, or average fewer"
+                ) from error
+            damaged.append(prefix)
+            continue
+        if not used:
+            dtypes = {name: value.dtype for name, value in weights.items()}
+            shapes = {name: value.shape for name, value in weights.items()}
+            total = {name: np.zeros(shape, np.float64) for name, shape in shapes.items()}
+        used.append(prefix)
+        if {name: value.shape for name, value in weights.items()} != shapes:
+            raise ValueError(f"{prefix}: of another model than {used[0]}")
+        for name, value in weights.items():
+            total[name] += value
+    means = {name: (value / len(used)).astype(dtypes[name]) for name, value in total.items()}
+    weights = {name: tf.Variable(value, trainable=False) for name, value in means.items()}
     tensor_files.write({"weights": weights}, target)
+
+
+class Averages:
+    """The averages of one run, in its folder `averaged`.
+
+    Args:
+        run: `RunFolder`.
+    """
+
+    def __init__(self, run):
+        self._run = run
+
+    def choose(self, last, **options):
+        """Returns the `Chosen` states of an average of the newest ones.
+
+        Args:
+            last: number of newest checkpoints.
+            **options: `warmed_up` and `forced`, as `averaging.choose_states` takes them.
+        """
+        from keras_transformer.checkpoints.training_state import listed_steps, scheduled_steps
+
+        folder, training = self._run.path / "checkpoints", self._run.config.training
+        return choose_states(
+            tensor_files.steps_in(folder),
+            scheduled_steps(folder, training.checkpoint_every_steps),
+            last,
+            training,
+            listed=listed_steps(folder) or (),
+            **options,
+        )
+
+    def best_steps(self):
+        """Returns the steps of validations whose weights are kept, the best first."""
+        there = tensor_files.steps_in(self._run.path / "best")
+        ranked = ranked_steps(self._run.read_history(), self._run.config.training.best_by)
+        return [step for step in ranked if step in there]
+
+    def at_end(self):
+        """Writes the mean that training makes at its end, as `last-N` of `training.average_last`.
+
+        It is of states that were saved on schedule, at the end of the warm-up or later. Where
+        there is none, an earlier mean of this name is removed. Damaged states are left out.
+
+        Returns:
+            `Chosen`; its `missing` names damaged states, too.
+
+        Raises:
+            ValueError: all of them are damaged.
+            StorageError: there is no room.
+        """
+        last = self._run.config.training.average_last
+        chosen, target = self.choose(last, warmed_up=True), self._run.path / "averaged" / f"last-{last}"
+        if not chosen.steps:
+            with tensor_files.storing(target):
+                tensor_files.delete(target)
+            return chosen
+        prefixes, damaged = [self._run.path / "checkpoints" / f"step-{step}" for step in chosen.steps], []
+        write_average(prefixes, target, damaged=damaged)
+        lost = [step for step, prefix in zip(chosen.steps, prefixes, strict=True) if prefix in damaged]
+        return chosen._replace(
+            steps=[step for step in chosen.steps if step not in lost], missing=sorted(chosen.missing + lost)
+        )
+
+    def make(self, *, last=None, best=None, forced=False):
+        """Writes the mean of several checkpoints' weights, as `last-N` or `best-K`.
+
+        The state of before the first step is never part of it.
+
+        Args:
+            last: number of newest checkpoints.
+            best: number of best validations; one of both is given.
+            forced: takes also those of the newest checkpoints that were not saved on schedule.
+
+        Returns:
+            list of int, the steps averaged, ascending; fewer than asked for where there are
+            not so many.
+
+        Raises:
+            ValueError: there is nothing to average, or a checkpoint is damaged.
+            StorageError: there is no room.
+        """
+        folder, steps = self.steps(last=last, best=best, forced=forced)
+        if self._run.writes:
+            name = f"best-{best}" if last is None else f"last-{last}"
+            write_average([folder / f"step-{step}" for step in steps], self._run.path / "averaged" / name)
+        return steps
+
+    def steps(self, *, last=None, best=None, forced=False):
+        """Returns (folder, steps) of the checkpoints that `make` takes; the arguments are the same.
+
+        Raises:
+            ValueError: there is nothing to average.
+        """
+        if (last is None) == (best is None) or (best if last is None else last) < 1:
+            raise ValueError(
+                f"`last` or `best` must be given, at least 1. Received: last={last}, best={best}"
+            )
+        folder = self._run.path / ("checkpoints" if best is None else "best")
+        if best is None:
+            steps = [step for step in tensor_files.steps_in(folder) if step][-last:]
+            some = bool(steps)
+            if steps and not forced:  # only TensorFlow can read which were
+                steps = self.choose(last).steps
+            if some and not steps:
+                raise ValueError(
+                    f"{folder}: no checkpoint to average was saved on schedule. "
+                    "--off-schedule averages others"
+                )
+        else:
+            steps = sorted(self.best_steps()[:best])
+        if not steps:
+            raise ValueError(f"{folder}: no checkpoint to average")
+        return folder, steps
 
 
 def ranked_steps(history, by):
@@ -152,8 +253,7 @@ class BestWeights:
     """
 
     def __init__(self, run, model):
-        self.run = run
-        self.model = model
+        self.run, self.model = run, model
         self.folder = run.path / "best"
 
     def update(self):

@@ -23,19 +23,20 @@ before it waits for that.
 import contextlib
 import dataclasses
 import hashlib
+import os
 import pathlib
 import sys
 
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.checkpoints.averages import Averages
-from keras_transformer.checkpoints.averaging import BestWeights
+from keras_transformer.checkpoints.averaging import Averages, BestWeights
 from keras_transformer.checkpoints.history import HISTORY, History
-from keras_transformer.checkpoints.named_weights import NamedWeights
-from keras_transformer.checkpoints.new_folder import CONFIG, LOCK, check_unused, unfinished
+from keras_transformer.checkpoints.weights import NamedWeights
 from keras_transformer.config import settings as configs
 from keras_transformer.files import (
+    nearest_folder,
     only_process,
     sealed,
+    temporary_beside,
     unsealed,
     write_atomically,
     write_text,
@@ -48,7 +49,11 @@ from keras_transformer.tokenizers.tokenizer_pair import (
     vocabulary_files,
 )
 
+CONFIG = "config.json"
+LOCK = "lock"
 _SUMS = "tokenizer.sha256"
+# What is there before the configuration is.
+_VOCABULARY = ("tokenizer.model", "tokenizer.*.model", "tokenizer.sha256", "corpus.sha256")
 _CONFIG_REMEDY = (
     "Put it back from a copy. Settings are not changed by hand but with --set NAME=VALUE of the training "
     "command, and --allow-config-change NAME where it asks for that"
@@ -168,9 +173,10 @@ class RunFolder:
         """Removes what a killed process left half written. Called under `lock`."""
         if not self.writes:
             return
-        from keras_transformer.checkpoints.training_state import clean_checkpoints
+        from keras_transformer.checkpoints.training_state import listed_steps
 
-        clean_checkpoints(self.path / "checkpoints")
+        checkpoints = self.path / "checkpoints"
+        tensor_files.clean(checkpoints, kept=[f"step-{step}" for step in listed_steps(checkpoints) or ()])
         for folder in ("best", "averaged", "final", "crash", "."):
             tensor_files.clean(self.path / folder)
         for path in self.path.glob(".tokenizer.*"):  # of earlier versions, which gave them no ending
@@ -337,3 +343,56 @@ class RunFolder:
 def _sums(tokenizers):
     named = zip(tokenizers, vocabulary_files(tokenizers.shared), strict=False)
     return "".join(f"{tokenizer.sha256}  {name}\n" for tokenizer, name in named)
+
+
+def check_unused(path):
+    """Refuses a folder in which no new run can begin.
+
+    What a first start leaves that was killed is no hindrance: `create` removes it.
+
+    Args:
+        path: of nothing, or of a folder.
+
+    Raises:
+        ValueError: it holds something else, or cannot be made or written in; nothing is changed.
+    """
+    path = pathlib.Path(path)
+    if os.path.exists(path) and (not path.is_dir() or set(path.iterdir()) - unfinished(path) - _probes(path)):
+        raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
+    try:
+        _try_to_make(path)
+    except OSError as error:
+        nearest = path if os.path.exists(path) else nearest_folder(path)
+        raise ValueError(
+            f"{path}: cannot write in {nearest} ({error.strerror}). Choose another --run-dir"
+        ) from error
+
+
+def unfinished(path):
+    """The files of a run folder that is being made, before it has its configuration.
+
+    The lock is the first of them: a vocabulary in a folder without it is somebody else's.
+    """
+    lock = path / LOCK
+    if not lock.is_file():
+        return set()
+    patterns = (*_VOCABULARY, ".tokenizer.*", f".{CONFIG}.*.tmp", ".*.sha256.*.tmp")
+    return {lock, *(file for pattern in patterns for file in path.glob(pattern) if file.is_file())}
+
+
+def _probes(path):
+    """Empty folders that a process left which was killed in `_try_to_make`."""
+    return {probe for probe in path.glob(".probe.*.tmp") if probe.is_dir() and not any(probe.iterdir())}
+
+
+def _try_to_make(path):
+    """Makes a folder, and one within, and removes what it has made. It is the only sure way to know."""
+    missing = [folder for folder in (path, *path.absolute().parents) if not os.path.exists(folder)]
+    probe = temporary_beside(path / "probe")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.mkdir()
+    finally:
+        for folder in (probe, *_probes(path), *missing):
+            with contextlib.suppress(OSError):
+                folder.rmdir()

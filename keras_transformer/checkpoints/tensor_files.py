@@ -19,8 +19,8 @@ import shutil
 
 import numpy as np
 
-from keras_transformer.checkpoints.errors import StorageError
-from keras_transformer.files import FULL, to_disk, why_not_written, without_wildcards
+from keras_transformer.config.programs import StorageError
+from keras_transformer.files import FULL, nearest_folder, to_disk, why_not_written, without_wildcards
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -127,10 +127,10 @@ def storing(path, *, size=0, kept=""):
     except (OSError, tf.errors.OpError) as error:
         failed = _as_os_error(error)
         reason, remedy = why_not_written(failed, path)
-        room = ""
-        if size and failed.errno in FULL:
-            room = f"It needs {size / 1e6:,.1f} MB"
-            room += f", {_free(path) / 1e6:,.1f} MB are free." if failed.errno == errno.ENOSPC else "."
+        room = f"It needs {size / 1e6:,.1f} MB." if size and failed.errno in FULL else ""
+        if room and failed.errno == errno.ENOSPC:
+            free = shutil.disk_usage(nearest_folder(path)).free
+            room = f"It needs {size / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free."
         said = [f"{path}: cannot be written: {reason}.", room, kept, remedy]
         raise StorageError(" ".join(filter(None, said))) from error
 
@@ -161,27 +161,15 @@ def load(tree, prefix, *, optional=()):
         DamagedError: the files are not whole.
         ValueError: they hold something else.
     """
-    import tensorflow as tf
-
-    wanted = flat(tree)
-    with _opened(prefix) as (reader, stored, plain):
+    variables = flat(tree)
+    wanted = {name: (variable.shape.as_list(), variable.dtype) for name, variable in variables.items()}
+    with _opened(prefix) as (stored, value_of):
         _check_alike(prefix, wanted, stored, optional)
-        for key, _, _ in stored.values():
-            _tensor(reader, prefix, key)
-        # Without `expect_partial`, what is left over is listed when Python ends.
-        tf.train.Checkpoint(**tree).read(plain).expect_partial()
+        for name in stored:
+            value_of(name)
+        for name in wanted.keys() & stored.keys():
+            variables[name].assign(value_of(name))
     return set(stored)
-
-
-def _check_alike(prefix, wanted, stored, optional):
-    for name in sorted({*wanted, *stored}):
-        if name not in wanted or name not in stored:
-            if not name.startswith(tuple(optional)):
-                has, lacks = ("file", "run") if name in stored else ("run", "file")
-                raise ValueError(f"{prefix}: of another model: the {has} has {name}, the {lacks} has not")
-            continue
-        variable, (_, shape, dtype) = wanted[name], stored[name]
-        _check_same(prefix, name, (shape, dtype), (variable.shape.as_list(), variable.dtype))
 
 
 def verify(prefix):
@@ -190,9 +178,9 @@ def verify(prefix):
     Raises:
         DamagedError: the files are not whole.
     """
-    with _opened(prefix) as (reader, stored, _):
-        for key, _, _ in stored.values():
-            _tensor(reader, prefix, key)
+    with _opened(prefix) as (stored, value_of):
+        for name in stored:
+            value_of(name)
 
 
 def names_of(prefix):
@@ -201,7 +189,7 @@ def names_of(prefix):
     Raises:
         DamagedError: the index is not whole.
     """
-    with _opened(prefix) as (_, stored, _):
+    with _opened(prefix) as (stored, _):
         return set(stored)
 
 
@@ -211,12 +199,9 @@ def read(prefix, part):
     Raises:
         DamagedError: the files are not whole.
     """
-    with _opened(prefix) as (reader, stored, _):
-        return {
-            name.removeprefix(f"{part}/"): _tensor(reader, prefix, key)
-            for name, (key, _, _) in stored.items()
-            if name.startswith(f"{part}/")
-        }
+    with _opened(prefix) as (stored, value_of):
+        names = [name for name in stored if name.startswith(f"{part}/")]
+        return {name.removeprefix(f"{part}/"): value_of(name) for name in names}
 
 
 def assign(variables, values, prefix):
@@ -230,11 +215,8 @@ def assign(variables, values, prefix):
     Raises:
         ValueError: names or shapes differ.
     """
-    for name in sorted({*variables, *values}):
-        if name not in variables or name not in values:
-            has, lacks = ("file", "model") if name in values else ("model", "file")
-            raise ValueError(f"{prefix}: of another model: the {has} has {name}, the {lacks} has not")
-        _check_same(prefix, name, list(values[name].shape), variables[name].shape.as_list())
+    wanted = {name: variable.shape.as_list() for name, variable in variables.items()}
+    _check_alike(prefix, wanted, {name: list(value.shape) for name, value in values.items()})
     for name, variable in variables.items():
         variable.assign(values[name].astype(variable.dtype.as_numpy_dtype))
 
@@ -272,45 +254,50 @@ def clean(folder, *, kept=()):
 
 @contextlib.contextmanager
 def _opened(prefix):
-    """Yields a reader, {name: (key, shape, dtype)} of its tensors, and a path for TensorFlow."""
+    """Yields {name: (shape, dtype)} of the tensors of `prefix`, and a function that reads one by name."""
+    import tensorflow as tf
+
+    @contextlib.contextmanager
+    def looked_at():
+        try:
+            yield
+        except (IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
+            reason = _reason(error)
+            if "newer version" in reason:  # TensorFlow's guess of why it cannot read an index
+                reason = "its index cannot be read"
+            raise DamagedError(f"{prefix}: damaged: {reason}") from error
+
+    def value_of(name):
+        with looked_at():
+            return np.asarray(reader.get_tensor(keys[name]))
+
     prefix = pathlib.Path(prefix)
     with without_wildcards(prefix.parent) as folder:
-        plain = str(folder / prefix.name)
-        yield *_open(prefix, plain), plain
+        with looked_at():
+            reader = tf.train.load_checkpoint(str(folder / prefix.name))
+            shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+            reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
+        # TensorFlow writes `.S` for a slash within a name, and `..` for a dot.
+        keys = {
+            re.sub(r"\.([.S])", lambda found: "/" if found[1] == "S" else ".", key.removesuffix(_VALUE)): key
+            for key in shapes
+            if key.endswith(_VALUE) and not key.startswith("save_counter/")
+        }
+        yield {name: (shapes[key], dtypes[key]) for name, key in keys.items()}, value_of
 
 
-def _open(prefix, plain):
-    import tensorflow as tf
-
-    try:
-        reader = tf.train.load_checkpoint(plain)
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        # The names that `load` matches by: its checksum is as important as a weight's.
-        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
-    except (IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
-        raise _damaged(prefix, error) from error
-    stored = {
-        _unescape(key.removesuffix(_VALUE)): (key, shapes[key], dtypes[key])
-        for key in shapes
-        if key.endswith(_VALUE) and not key.startswith("save_counter/")
-    }
-    return reader, stored
-
-
-def _tensor(reader, prefix, key):
-    import tensorflow as tf
-
-    try:
-        return np.asarray(reader.get_tensor(key))
-    except (IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
-        raise _damaged(prefix, error) from error
-
-
-def _damaged(prefix, error):
-    reason = _reason(error)
-    if "newer version" in reason:  # TensorFlow's guess of why it cannot read an index
-        reason = "its index cannot be read"
-    return DamagedError(f"{prefix}: damaged: {reason}")
+def _check_alike(prefix, wanted, stored, optional=()):
+    """Compares {name: shape, or shape and dtype} of the run with that of the files."""
+    for name in sorted({*wanted, *stored}):
+        if name not in wanted or name not in stored:
+            if not name.startswith(tuple(optional)):
+                has, lacks = ("file", "run") if name in stored else ("run", "file")
+                raise ValueError(f"{prefix}: of another model: the {has} has {name}, the {lacks} has not")
+        elif stored[name] != wanted[name]:
+            raise ValueError(
+                f"{prefix}: of another model: {name} is {stored[name]} in the file, "
+                f"{wanted[name]} in this run"
+            )
 
 
 def _reason(error):
@@ -320,26 +307,9 @@ def _reason(error):
     return re.sub(r"^\S+; ", "", line).rstrip(".")
 
 
-def _check_same(prefix, name, stored, wanted):
-    if stored != wanted:
-        raise ValueError(f"{prefix}: of another model: {name} is {stored} in the file, {wanted} in this run")
-
-
-def _unescape(key):
-    """TensorFlow writes `.S` for a slash within a name, and `..` for a dot."""
-    return re.sub(r"\.([.S])", lambda found: "/" if found[1] == "S" else ".", key)
-
-
 def _index(prefix):
-    prefix = pathlib.Path(prefix)
-    return prefix.with_name(f"{prefix.name}.index")
+    return pathlib.Path(f"{prefix}.index")
 
 
 def _files(prefix):
-    prefix = pathlib.Path(prefix)
-    return [*prefix.parent.glob(f"{prefix.name}.data-*"), *prefix.parent.glob(f"{prefix.name}.index")]
-
-
-def _free(path):
-    nearest = next(folder for folder in pathlib.Path(path).absolute().parents if folder.exists())
-    return shutil.disk_usage(nearest).free
+    return [path for end in ("data-*", "index") for path in prefix.parent.glob(f"{prefix.name}.{end}")]

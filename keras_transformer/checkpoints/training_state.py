@@ -12,7 +12,7 @@ import sys
 import tensorflow as tf
 
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.checkpoints.errors import NotFiniteError
+from keras_transformer.config.programs import NotFiniteError
 from keras_transformer.files import write_text
 
 _LIST = "checkpoint"
@@ -44,11 +44,9 @@ class Checkpoints:
 
     def __init__(self, folder, model, optimizer, keep, *, every_steps=0, writes=True, trained=False):
         self.folder = pathlib.Path(folder)
-        self.model = model
-        self.optimizer = optimizer
-        self.keep = keep
-        self.every_steps = every_steps
-        self.writes = writes
+        self.model, self.optimizer = model, optimizer
+        self.keep, self.every_steps = keep, every_steps
+        self.writes, self._trained = writes, trained
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.first_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.first_batch = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -72,8 +70,11 @@ class Checkpoints:
             "ema": self._ema,
             "saved": {"on_schedule": self._on_schedule},
         }
-        self._finite = _finite_of(tensor_files.flat(self._tree))
-        self._trained = trained
+        variables = tensor_files.flat(self._tree)
+        self._floats = {name: value for name, value in variables.items() if value.dtype.is_floating}
+        self._finite = tf.function(
+            lambda: tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in self._floats.values()])
+        )
         self._newest = None
 
     @property
@@ -98,36 +99,55 @@ class Checkpoints:
                 another model; or there are no states, or no list of them, though the run has
                 trained: starting anew would overwrite it.
         """
-        there, listed = tensor_files.steps_in(self.folder), _read_list(self.folder)
-        if step is not None:
-            if step not in there:
-                raise ValueError(f"{self.folder}: no checkpoint of step {step}. {_there_is(there)}")
-            self._load(step)
-            damaged = []
-        elif not there and not listed:
+        there = self.steps
+        if step is not None and step not in there:
+            raise ValueError(f"{self.folder}: no checkpoint of step {step}. {_there_is(there)}")
+        candidates = self._candidates(there) if step is None else [step]
+        if not candidates:
+            return 0
+        damaged = {}
+        for restored in reversed(candidates):
+            try:
+                self._load(restored)
+                break
+            except tensor_files.DamagedError as error:
+                if step is not None:
+                    raise
+                damaged[restored] = error
+        else:
+            raise ValueError(
+                f"{self.folder}: every checkpoint is damaged ({_names(candidates)}). Put them back from a "
+                "copy, or choose another --run-dir"
+            )
+        if self.writes:
+            for reason in damaged.values():
+                print(f"{reason}; continuing from step-{restored}", file=sys.stderr, flush=True)
+            with tensor_files.storing(self.folder):
+                for one in damaged:
+                    tensor_files.move(self._prefix(one), self.folder / "damaged")
+                self._keep([one for one in self.steps if one <= restored])
+        self._newest = restored
+        return int(self.optimizer.iterations.numpy())
+
+    def _candidates(self, there):
+        """Returns the steps of all states that there are, or should be, ascending; none for a new run."""
+        listed = listed_steps(self.folder)
+        if not there and not listed:
             if self._trained:
                 raise ValueError(
                     f"{self.folder}: no checkpoint, but history.jsonl has records of training. "
                     "Put the checkpoints back, or choose another --run-dir"
                 )
-            return 0
-        else:
-            if listed is None and not (len(there) == 1 and not (self.folder / _LIST).exists()):
-                whole = [step for step in there if self._is_whole(step)]
-                remedy = f"Continue with --resume-from {whole[-1]}, or " if whole else ""
-                raise ValueError(
-                    f"{self.folder}: the file `{_LIST}` is missing or damaged, but there is "
-                    f"{_names(whole or there)}. {remedy or 'None of them is whole: '}choose another --run-dir"
-                )
-            # The first state of all appears just before the first list does.
-            step, damaged = self._load_newest(sorted({*there, *(listed or ())}))
-        if self.writes:
-            with tensor_files.storing(self.folder):
-                for one in damaged:
-                    tensor_files.move(self._prefix(one), self.folder / "damaged")
-                self._keep([one for one in tensor_files.steps_in(self.folder) if one <= step])
-        self._newest = step
-        return int(self.optimizer.iterations.numpy())
+            return []
+        # The first state of all appears just before the first list does.
+        if listed is None and (len(there) > 1 or (self.folder / _LIST).exists()):
+            whole = [step for step in there if self._is_whole(step)]
+            remedy = f"Continue with --resume-from {whole[-1]}, or " if whole else "None of them is whole: "
+            raise ValueError(
+                f"{self.folder}: the file `{_LIST}` is missing or damaged, but there is "
+                f"{_names(whole or there)}. {remedy}choose another --run-dir"
+            )
+        return sorted({*there, *(listed or ())})
 
     def save(self, seconds, *, on_schedule=True):
         """Writes the present state, unless it is the one restored or saved last.
@@ -154,30 +174,11 @@ class Checkpoints:
         for name, variable in self._interval.items():
             variable.assign(sums[name])
         if self.writes:
-            there = tensor_files.steps_in(self.folder)
+            there = self.steps
             tensor_files.write(self._tree, self._prefix(step), kept=_newest_is(there))
             with tensor_files.storing(self.folder / _LIST, kept=_newest_is([*there, step])):
-                self._keep(tensor_files.steps_in(self.folder))
+                self._keep(self.steps)
         self._newest = step
-
-    def _load_newest(self, steps):
-        """Returns the newest step that is whole, restored, and the damaged ones after it."""
-        damaged, reasons = [], []
-        for step in reversed(steps):
-            try:
-                self._load(step)
-            except tensor_files.DamagedError as error:
-                damaged.append(step)
-                reasons.append(str(error))
-                continue
-            if self.writes:
-                for reason in reasons:
-                    print(f"{reason}; continuing from step-{step}", file=sys.stderr, flush=True)
-            return step, damaged
-        raise ValueError(
-            f"{self.folder}: every checkpoint is damaged ({_names(steps)}). Put them back from a "
-            "copy, or choose another --run-dir"
-        )
 
     def _load(self, step):
         held = tensor_files.load(self._tree, self._prefix(step), optional=_OPTIONAL)
@@ -199,25 +200,21 @@ class Checkpoints:
     def _keep(self, steps):
         """Writes the list of the states of `steps` that are kept, and deletes every other state."""
         kept = steps_to_keep(steps, scheduled_steps(self.folder, self.every_steps), self.keep)
-        if kept != _read_list(self.folder):
-            self._write_list(kept)
-        for step in set(tensor_files.steps_in(self.folder)) - set(kept):
+        if kept != listed_steps(self.folder):
+            names = [f'model_checkpoint_path: "step-{kept[-1]}"']
+            names += [f'all_model_checkpoint_paths: "step-{step}"' for step in kept]
+            write_text(self.folder / _LIST, "".join(f"{name}\n" for name in names))
+        for step in set(self.steps) - set(kept):
             tensor_files.delete(self._prefix(step))
 
-    def _write_list(self, kept):
-        lines = [f'model_checkpoint_path: "step-{kept[-1]}"']
-        lines += [f'all_model_checkpoint_paths: "step-{step}"' for step in kept]
-        write_text(self.folder / _LIST, "".join(f"{line}\n" for line in lines))
-
     def _check_finite(self, step):
-        names, finite = self._finite
-        bad = [name for name, is_finite in zip(names, finite().numpy(), strict=True) if not is_finite]
+        finite = zip(self._floats, self._finite().numpy(), strict=True)
+        bad = [name for name, is_finite in finite if not is_finite]
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise NotFiniteError(
                 f"{self.folder}: {bad[0]}{more} not finite at step {step:,}; nothing is saved. "
-                f"{_there_is(tensor_files.steps_in(self.folder))} Lower training.learning_rate_scale, "
-                "or set training.clip_norm"
+                f"{_there_is(self.steps)} Lower training.learning_rate_scale, or set training.clip_norm"
             )
 
     def _prefix(self, step):
@@ -248,60 +245,30 @@ def scheduled_steps(folder, every_steps):
         folder: where the states are.
         every_steps: the schedule; 0 where it is by time.
     """
-    return [
-        step
-        for step in tensor_files.steps_in(folder)
-        if step and _is_on_schedule(pathlib.Path(folder) / f"step-{step}", step, every_steps)
-    ]
 
+    def is_on_schedule(step):
+        try:
+            held = tensor_files.read(pathlib.Path(folder) / f"step-{step}", "saved")
+        except tensor_files.DamagedError:
+            held = {}  # whoever needs its weights will be told
+        return held["on_schedule"] if held else not every_steps or step % every_steps == 0
 
-def _is_on_schedule(prefix, step, every_steps):
-    try:
-        held = tensor_files.read(prefix, "saved")
-    except tensor_files.DamagedError:
-        held = {}  # whoever needs its weights will be told
-    return bool(held["on_schedule"]) if held else not every_steps or step % every_steps == 0
+    return [step for step in tensor_files.steps_in(folder) if step and is_on_schedule(step)]
 
 
 def listed_steps(folder):
-    """Returns the steps of the states that the list names, ascending."""
-    return _read_list(folder) or []
-
-
-def clean_checkpoints(folder):
-    """Removes what a killed process left among the states of a run."""
-    listed = _read_list(folder) or ()
-    tensor_files.clean(folder, kept=[f"step-{step}" for step in listed])
-
-
-def _read_list(folder):
-    """Returns the steps of the file `checkpoint`; `None` where it is missing or damaged."""
+    """Returns the steps that the list names, ascending; `None` where it is missing or damaged."""
     try:
         lines = (pathlib.Path(folder) / _LIST).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return None
     found = [_LINE.fullmatch(line) for line in lines]
-    if not all(found):
-        return None
-    return sorted({int(match[1]) for match in found if match[1]}) or None
-
-
-def _finite_of(variables):
-    """Returns the names of all float variables, and a function of whether each is finite."""
-    floats = {name: variable for name, variable in variables.items() if variable.dtype.is_floating}
-
-    @tf.function
-    def finite():
-        return tf.stack([tf.reduce_all(tf.math.is_finite(variable)) for variable in floats.values()])
-
-    return list(floats), finite
+    return sorted({int(match[1]) for match in found if match[1]}) or None if all(found) else None
 
 
 def _optimizer_variables(optimizer):
     """{name: tf.Variable}; those of loss scaling have a name of their own."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is None:
-        return tensor_files.by_path(optimizer.variables, "adam")
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
     inner_ids = {id(variable) for variable in inner.variables}
     outer = [variable for variable in optimizer.variables if id(variable) not in inner_ids]
     return {
@@ -316,15 +283,14 @@ def _seed_states(model):
     Keras numbers seed generators through the whole process: the second model of a
     notebook would find none of its own names in a checkpoint of the first.
     """
-    numbers = {}
-    for variable in model.variables:
-        match = re.match(r"seed_generator_?(\d*)/", variable.path)
-        if match:
-            numbers[int(match[1] or 0)] = variable
-    ordered = [numbers[number] for number in sorted(numbers)]
+    found = {
+        int(match[1] or 0): variable.value
+        for variable in model.variables
+        if (match := re.match(r"seed_generator_?(\d*)/", variable.path))
+    }
     return {
-        f"seed_generator{f'_{i}' if i else ''}/seed_generator_state": variable.value
-        for i, variable in enumerate(ordered)
+        f"seed_generator{f'_{i}' if i else ''}/seed_generator_state": found[number]
+        for i, number in enumerate(sorted(found))
     }
 
 

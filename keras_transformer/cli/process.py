@@ -11,8 +11,7 @@ import signal
 import sys
 import threading
 
-from keras_transformer.checkpoints.errors import TrainingError
-from keras_transformer.config.programs import ExitCode
+from keras_transformer.config.programs import ExitCode, TrainingError
 
 PATIENCE_SECONDS = 0.5
 _kept = None

@@ -1,4 +1,4 @@
-"""The programs as the shell knows them: their commands, and the codes with which they end."""
+"""The programs as the shell knows them: their commands, and the codes and errors with which they end."""
 
 import enum
 import pathlib
@@ -47,6 +47,49 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
     READER_LEFT = 141
     TERMINATED = 143
+
+
+class TrainingError(Exception):
+    """A run that ended early; the message says what to do. The state saved last is whole."""
+
+    exit_code = ExitCode.FAULT
+
+
+class StorageError(TrainingError):
+    """The disk is full or cannot be written."""
+
+    exit_code = ExitCode.STORAGE
+
+
+class NotFiniteError(TrainingError):
+    """Loss, gradient or weights are not finite."""
+
+    exit_code = ExitCode.NOT_FINITE
+
+
+class OutOfMemoryError(TrainingError):
+    """A batch does not fit into the memory of a device."""
+
+    exit_code = ExitCode.OUT_OF_MEMORY
+
+
+class WorkerLostError(TrainingError):
+    """Another worker of the cluster ended or cannot be reached."""
+
+    exit_code = ExitCode.WORKER_LOST
+
+
+class StoppedError(TrainingError):
+    """A signal asked the run to end; its state is saved.
+
+    Args:
+        message: what happened and how to go on.
+        exit_code: `ExitCode`, `INTERRUPTED` or `TERMINATED`.
+    """
+
+    def __init__(self, message, exit_code):
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def command(program):

@@ -1,24 +1,21 @@
 """What a run leaves behind when its numbers are no longer finite, and what to try next."""
 
-import contextlib
-import functools
 import json
 import math
-import os
 import pathlib
 import shutil
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.files import temporary_beside, to_disk
+from keras_transformer.files import folder_written_atomically, write_text, written_atomically
 from keras_transformer.model.schedule import TransformerSchedule
 
 RECORDS = 20
 
 
 def write_crash_dump(run, model, step, batch, plan_key, records):
-    """Writes `crash/step-N` of a run folder: the batch, and where it ceases to be finite.
+    """Writes `crash/step-N` of a run folder: the batch, and which weights and gradients are not finite.
 
     The folder is there as a whole or not at all; one of the same step is replaced. Weights,
     metrics and dropout's seeds stay as they are.
@@ -63,24 +60,13 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
         "history": records[-RECORDS:],
     }
     folder = pathlib.Path(run.path) / "crash" / f"step-{step}"
-    folder.parent.mkdir(exist_ok=True)
-    temporary = temporary_beside(folder)
-    temporary.mkdir()
-    try:
-        with (temporary / "batch.npz").open("wb") as file:
+    folder.parent.mkdir(exist_ok=True)  # not the folders above: the run may have been renamed
+    if folder.exists():
+        shutil.rmtree(folder)
+    with folder_written_atomically(folder) as temporary:
+        with written_atomically(temporary / "batch.npz") as file:
             np.savez(file, **arrays)
-        with (temporary / "report.json").open("w", encoding="utf-8") as file:
-            json.dump(_plain(report), file, indent=2, allow_nan=False)
-            file.write("\n")
-        for path in temporary.iterdir():
-            to_disk(path)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.rename(temporary, folder)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(temporary)
-        raise
+        write_text(temporary / "report.json", json.dumps(_plain(report), indent=2, allow_nan=False) + "\n")
     return folder
 
 
@@ -118,58 +104,32 @@ def _learning_rate(config, step):
 
 
 def _findings(model, arrays, batch_tokens):
-    """Looks at weights, gradients and layers, in parts of the batch that a device holds."""
+    """Looks at weights, loss and gradients, in parts of the batch that a device holds."""
     longest = max(arrays["source_ids"].shape[1], arrays["labels"].shape[1])
     rows = max(batch_tokens // longest, 1) if batch_tokens else len(arrays["labels"])
     found = {"weights_not_finite": [weight.path for weight in model.weights if not _finite(weight.value)]}
-    weights, gradients = model.trainable_weights, set()
+    weights, not_finite = model.trainable_weights, set()
     total = tokens = 0.0
     try:
-        with _watched_layers(model) as finite:
-            for begin in range(0, len(arrays["labels"]), rows):
-                source_ids, target_ids, labels = (array[begin : begin + rows] for array in arrays.values())
-                with tf.GradientTape() as tape:
-                    # Without dropout: what that step drew is gone.
-                    logits = model((source_ids, target_ids), training=False)
-                    statistics = model.loss.statistics(labels, logits)
-                    loss = tf.reduce_sum(statistics.loss)
-                for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-                    if gradient is not None and not _finite(gradient):
-                        gradients.add(weight.path)
-                finite["logits"] = finite.get("logits", True) and _finite(logits)
-                total += float(loss)
-                tokens += float(tf.reduce_sum(statistics.weight))
+        for begin in range(0, len(arrays["labels"]), rows):
+            source_ids, target_ids, labels = (array[begin : begin + rows] for array in arrays.values())
+            with tf.GradientTape() as tape:
+                # Without dropout: what that step drew is gone.
+                statistics = model.loss.statistics(labels, model((source_ids, target_ids), training=False))
+                loss = tf.reduce_sum(statistics.loss)
+            gradients = zip(weights, tape.gradient(loss, weights), strict=True)
+            not_finite |= {
+                weight.path for weight, each in gradients if each is not None and not _finite(each)
+            }
+            total += float(loss)
+            tokens += float(tf.reduce_sum(statistics.weight))
     except tf.errors.ResourceExhaustedError:
         return {**found, "not_examined": "the batch does not fit into memory outside the training step"}
     return {
         **found,
-        "gradients_not_finite": [weight.path for weight in weights if weight.path in gradients],
-        "first_layer_not_finite": next((name for name in finite if not finite[name]), None),
+        "gradients_not_finite": [weight.path for weight in weights if weight.path in not_finite],
         "loss": total / max(tokens, 1.0),
     }
-
-
-@contextlib.contextmanager
-def _watched_layers(model):
-    """Gives {layer name: whether all its outputs are finite}, in the order of the first calls."""
-    finite = {}
-
-    def watched(layer, call):
-        @functools.wraps(call)
-        def call_and_look(*args, **kwargs):
-            output = call(*args, **kwargs)
-            finite[layer.name] = finite.get(layer.name, True) and _finite(output)
-            return output
-
-        return call_and_look
-
-    for layer in model.layers:
-        layer.call = watched(layer, layer.call)
-    try:
-        yield finite
-    finally:
-        for layer in model.layers:
-            del layer.call  # the class has its own
 
 
 def _finite(array):

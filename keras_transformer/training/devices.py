@@ -1,16 +1,19 @@
-"""Which devices a run trains on, as a `tf.distribute` strategy."""
+"""Which devices a run trains on, as a `tf.distribute` strategy; how workers find each other."""
 
+import contextlib
 import functools
 import json
 import os
 import re
+import socket
+import sys
+import time
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.batches.device_batches import DeviceShare
-from keras_transformer.checkpoints.errors import WorkerLostError
-from keras_transformer.training.rendezvous import meet
+from keras_transformer.config.programs import WorkerLostError
 
 _WITHIN_A_MACHINE = {
     "auto": None,
@@ -19,6 +22,8 @@ _WITHIN_A_MACHINE = {
     "reduction": tf.distribute.ReductionToOneDevice,
 }
 _BETWEEN_MACHINES = {"auto": "AUTO", "nccl": "NCCL", "ring": "RING"}
+_GO = b"go\n"
+_RETRY_SECONDS = 0.5
 
 
 class Placement(NamedTuple):
@@ -100,13 +105,13 @@ def place(devices, *, precision="float32"):
         ValueError: GPUs are asked for that are not there, TF_CONFIG is malformed, or a
             combination that would train wrongly.
     """
-    cluster = _cluster()
+    workers, worker = _cluster()
     gpus = tf.config.list_physical_devices("GPU")
     strategy = devices.strategy
     if strategy == "auto":
         several = len(gpus[: devices.replicas or None]) > 1 or devices.replicas > 1
-        strategy = "multiworker" if cluster and cluster.num_workers > 1 else "mirrored" if several else "none"
-    if strategy == "multiworker" and not cluster:
+        strategy = "multiworker" if len(workers) > 1 else "mirrored" if several else "none"
+    if strategy == "multiworker" and not workers:
         raise ValueError(
             "strategy=multiworker needs the environment variable TF_CONFIG with the addresses of all workers "
             "and the number of this one. See docs/distributed.md, or use strategy=mirrored"
@@ -116,7 +121,7 @@ def place(devices, *, precision="float32"):
     )
     if strategy == "none":
         return Placement(tf.distribute.get_strategy())
-    num_replicas = len(names) * (cluster.num_workers if strategy == "multiworker" else 1)
+    num_replicas = len(names) * (len(workers) if strategy == "multiworker" else 1)
     if precision == "mixed_float16" and num_replicas > 1:
         raise ValueError(
             "precision=mixed_float16 trains on one device only: Keras looks for overflow on the first of "
@@ -129,9 +134,9 @@ def place(devices, *, precision="float32"):
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation[how]
     )
-    meet(cluster.workers, cluster.worker)
+    meet(workers, worker)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    return Placement(made, cluster.num_workers, cluster.worker)
+    return Placement(made, len(workers), worker)
 
 
 def mirrored(names, cross_device_ops="auto"):
@@ -168,9 +173,7 @@ def lost_worker(error):
     """Returns the `WorkerLostError` that stands for an error of TensorFlow's communication."""
     text = str(error)
     number = re.search(r"remote target /job:worker/replica:\d+/task:(\d+)", text)
-    reason = re.search(r'grpc_message:"([^"\\]{1,100})', text)
-    reason = reason[1].removeprefix("recvmsg:") if reason else type(error).__name__
-    heard = f"worker {number[1]}: {reason}" if number else reason
+    heard = f"worker {number[1]}" if number else type(error).__name__
     return WorkerLostError(
         "another worker ended or cannot be reached; nothing that was saved is lost. Look at the other "
         f"workers' output, then start all of them again with the same command ({heard})"
@@ -191,20 +194,11 @@ def _gathering(strategy):
     return gathered
 
 
-class _Cluster(NamedTuple):
-    workers: list
-    worker: int
-
-    @property
-    def num_workers(self):
-        return len(self.workers)
-
-
 def _cluster():
-    """Returns what TF_CONFIG says, or `None` where there is none."""
+    """Returns the addresses in TF_CONFIG and the number of this worker; no addresses where it is not set."""
     text = os.environ.get("TF_CONFIG", "").strip()
     if not text:
-        return None
+        return [], 0
     try:
         found = json.loads(text)
         cluster, task = found["cluster"], found["task"]
@@ -227,7 +221,7 @@ def _cluster():
         raise ValueError(
             f"TF_CONFIG: the task must be a worker from 0 to {len(workers) - 1}. Received: {kind} {number}"
         )
-    return _Cluster(workers, number)
+    return workers, number
 
 
 def _devices(devices, gpus, asked):
@@ -271,3 +265,79 @@ def _choice(name, choices, where):
             f"devices.cross_device_ops must be one of {list(choices)} {where}. Received: {name!r}"
         )
     return choices[name]
+
+
+def meet(workers, number):
+    """Waits until all workers are there; Ctrl-C and SIGTERM end it as they end any program.
+
+    TensorFlow waits for missing workers inside C++, without a word, and SIGTERM does not end it there.
+    Here the chief listens at its own address until all others have called, and then sends them on.
+
+    Args:
+        workers: list of `"HOST:PORT"`, of which the first is the chief's.
+        number: int, which of them this process is.
+
+    Raises:
+        ValueError: an address is none or is in use, or another worker has other addresses.
+    """
+    addresses = [_address(worker) for worker in workers]
+    if len(workers) < 2:
+        return
+    awaited = workers[:1] if number else workers[1:]
+    print(f"worker {number}: waiting for {', '.join(awaited)}", file=sys.stderr, flush=True)
+    if number == 0:
+        _let_go(workers, addresses[0][1])
+    else:
+        _call(addresses[0], json.dumps([number, list(workers)]).encode() + b"\n")
+
+
+def _let_go(workers, port):
+    """The chief's part: lets the others go when all have called."""
+    callers = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            listener = stack.enter_context(socket.create_server(("", port), backlog=len(workers)))
+        except OSError as error:
+            raise ValueError(
+                f"TF_CONFIG: port {port} of worker 0 cannot be used: {error.strerror}"
+            ) from error
+        while len(callers) < len(workers) - 1:
+            caller = stack.enter_context(listener.accept()[0])
+            caller.settimeout(10)
+            try:
+                with caller.makefile("rb") as said:
+                    number, addresses = json.loads(said.readline(1_000_000))
+            except (OSError, TypeError, ValueError):
+                continue  # whoever it was
+            if number not in range(1, len(workers)):
+                continue
+            if addresses != list(workers):
+                raise ValueError(
+                    f"TF_CONFIG: worker {number} has other addresses than worker 0. Give all of them the same"
+                )
+            callers[number] = caller
+        listener.close()
+        for caller in callers.values():
+            caller.sendall(_GO)
+        for caller in callers.values():
+            # The others hang up first, so that this port is free for TensorFlow.
+            while caller.recv(64):
+                pass
+
+
+def _call(address, hello):
+    """The part of any other worker: calls until the chief says go."""
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(address, timeout=10) as connection:
+            connection.sendall(hello)
+            connection.settimeout(None)
+            if connection.recv(len(_GO)) == _GO:
+                return
+        time.sleep(_RETRY_SECONDS)  # the chief is not there yet, or gone again
+
+
+def _address(worker):
+    host, colon, port = str(worker).rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"TF_CONFIG: a worker's address must be HOST:PORT. Received: {worker!r}")
+    return host.strip("[]"), int(port)

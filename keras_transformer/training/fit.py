@@ -6,9 +6,9 @@ import functools
 import keras
 import tensorflow as tf
 
-from keras_transformer.checkpoints.errors import NotFiniteError
-from keras_transformer.checkpoints.final import deliver
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.checkpoints.weights import deliver
+from keras_transformer.config.programs import NotFiniteError
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model.optimizer import Adam

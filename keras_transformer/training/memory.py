@@ -25,7 +25,7 @@ import re
 import tensorflow as tf
 
 from keras_transformer.batches.dataset import untuned
-from keras_transformer.checkpoints.errors import OutOfMemoryError
+from keras_transformer.config.programs import OutOfMemoryError
 
 _WIDTHS = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}
 _NORMS = {"encoder": 2, "decoder": 3}  # residuals a layer

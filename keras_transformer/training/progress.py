@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import sys
 import time
 
@@ -68,13 +69,8 @@ class Progress(keras.callbacks.Callback):
         self, run, clock, events, schedule, *, log_every_steps, max_steps, max_minutes, time_note=None
     ):
         super().__init__()
-        self.run = run
-        self.clock = clock
-        self.events = events
-        self.schedule = schedule
-        self.log_every_steps = log_every_steps
-        self.max_steps = max_steps
-        self.max_minutes = max_minutes
+        self.run, self.clock, self.events, self.schedule = run, clock, events, schedule
+        self.log_every_steps, self.max_steps, self.max_minutes = log_every_steps, max_steps, max_minutes
         self.time_note = time_note
 
     def on_train_begin(self, logs=None):
@@ -156,8 +152,8 @@ class Progress(keras.callbacks.Callback):
             f"lr {record['learning_rate']:.2e}",
         ]
         if speed:
-            parts.append(f"{record['target_tokens_per_second']:,.0f} target tokens/s")
-            parts.append(f"{self._time_left()} left")
+            per_second = record["target_tokens_per_second"]
+            parts += [f"{per_second:,.0f} target tokens/s", f"{self._time_left()} left"]
         if record["skipped"]:
             parts.append(f"skipped {record['skipped']}")
         print(" | ".join(parts), flush=True)
@@ -194,16 +190,13 @@ class Events:
 
     def __init__(self, run):
         self._run = run
-        self._made = None
 
-    @property
+    @functools.cached_property
     def _writer(self):
         # Its file appears with it: a run that is finished already gets none.
-        if self._made is None:
-            folder = str(self._run.path / "tensorboard")
-            make = tf.summary.create_file_writer if self._run.writes else _no_writer
-            self._made = make(folder)
-        return self._made
+        if not self._run.writes:
+            return tf.summary.create_noop_writer()
+        return tf.summary.create_file_writer(str(self._run.path / "tensorboard"))
 
     def scalars(self, group, step, record):
         """Writes the numbers of a record of the history, as `group/name`."""
@@ -228,12 +221,8 @@ class Events:
 
     def flush(self):
         """Brings what was written to the disk."""
-        if self._made is not None:
-            self._made.flush()
-
-
-def _no_writer(folder):
-    return tf.summary.create_noop_writer()
+        if "_writer" in vars(self):
+            self._writer.flush()
 
 
 def _cell(text):

@@ -4,8 +4,7 @@ import sys
 
 import keras
 
-from keras_transformer.checkpoints.errors import NotFiniteError, StoppedError
-from keras_transformer.config.programs import ExitCode
+from keras_transformer.config.programs import ExitCode, NotFiniteError, StoppedError
 from keras_transformer.training.signals import EXIT_CODES
 
 SAVE, STOP, SIGNAL = range(3)
@@ -40,14 +39,13 @@ class Agreement:
             request: `SAVE`, `STOP` or `SIGNAL`.
             logs: of the step.
         """
+        found = request in self._asked
         if self._several:
             found = logs is not None and float(logs["requests"][request]) > 0
             if found:
-                self._asked.discard(request)
                 self.model.requests[request].assign(0.0)
-            return found
-        found = request in self._asked
-        self._asked.discard(request)
+        if found:
+            self._asked.discard(request)
         return found
 
 
@@ -65,12 +63,9 @@ class Saving(keras.callbacks.Callback):
 
     def __init__(self, checkpoints, agreement, clock, *, is_chief, every_steps, every_minutes):
         super().__init__()
-        self.checkpoints = checkpoints
-        self.agreement = agreement
-        self.clock = clock
+        self.checkpoints, self.agreement, self.clock = checkpoints, agreement, clock
         self.is_chief = is_chief
-        self.every_steps = every_steps
-        self.every_minutes = every_minutes
+        self.every_steps, self.every_minutes = every_steps, every_minutes
 
     def on_train_begin(self, logs=None):
         self.agreement.model = self.model
@@ -107,8 +102,7 @@ class Guard(keras.callbacks.Callback):
 
     def __init__(self, max_skipped, *, is_chief):
         super().__init__()
-        self.max_skipped = max_skipped
-        self.is_chief = is_chief
+        self.max_skipped, self.is_chief = max_skipped, is_chief
 
     def on_train_begin(self, logs=None):
         self.step = int(self.model.optimizer.iterations.numpy())
@@ -153,11 +147,8 @@ class Stopping(keras.callbacks.Callback):
 
     def __init__(self, agreement, clock, signals, *, is_chief, max_minutes):
         super().__init__()
-        self.agreement = agreement
-        self.clock = clock
-        self.signals = signals
-        self.is_chief = is_chief
-        self.max_minutes = max_minutes
+        self.agreement, self.clock, self.signals = agreement, clock, signals
+        self.is_chief, self.max_minutes = is_chief, max_minutes
         self.by_signal = False
 
     def stop(self, reason):

@@ -10,8 +10,7 @@ import tensorflow as tf
 from keras_transformer.batches.dataset import TokenBatches, training_batches, validation_batches
 from keras_transformer.batches.prepared import is_prepared
 from keras_transformer.batches.training_data import TrainingData, load_training_data
-from keras_transformer.checkpoints.new_folder import check_unused
-from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.checkpoints.run_folder import RunFolder, check_unused
 from keras_transformer.checkpoints.tensor_files import storing
 from keras_transformer.config import settings as configs
 from keras_transformer.config.presets import with_vocab_size

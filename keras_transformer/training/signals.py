@@ -3,19 +3,16 @@
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 
-from keras_transformer.checkpoints.errors import StoppedError
-from keras_transformer.config.programs import ExitCode
+from keras_transformer.config.programs import ExitCode, StoppedError
 
 EXIT_CODES = {
     signal.SIGTERM: ExitCode.TERMINATED,
     signal.SIGINT: ExitCode.INTERRUPTED,
     signal.SIGUSR1: ExitCode.TERMINATED,
 }
-AGAIN_SECONDS = 1.0
 # `timeout` and others send a signal to the process and to its group: that is one, not a second one.
 SAME_SECONDS = 0.2
 _END = b"\0"
@@ -40,9 +37,7 @@ class Signals:
     def __init__(self):
         self.received = None
         self._deferred = False
-        self._raised = None  # the signal that an exception was raised for
-        self._again = None  # timer that sends it once more
-        self._sent_again = 0  # how many of those the thread has not met yet
+        self._raised = False
 
     @contextlib.contextmanager
     def caught(self):
@@ -55,22 +50,18 @@ class Signals:
             return
         with self._heard():
             before = {number: signal.signal(number, self._handle) for number in EXIT_CODES}
-            unraisable, sys.unraisablehook = sys.unraisablehook, _tell_others
             try:
                 yield self
             except BaseException as error:
-                if self._raised is None:
+                if not self._raised:
                     raise
                 # TensorFlow turned what the signal raised into an error of its own.
                 cause = None if isinstance(error, _Interrupted) else error
                 raise StoppedError(
-                    f"stopped by {self._raised.name}; the same command goes on from what is saved",
-                    EXIT_CODES[self._raised],
+                    f"stopped by {self.received.name}; the same command goes on from what is saved",
+                    EXIT_CODES[self.received],
                 ) from cause
             finally:
-                if self._again:
-                    self._again.cancel()
-                sys.unraisablehook = unraisable
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
@@ -106,9 +97,7 @@ class Signals:
             if byte[0] not in EXIT_CODES:
                 continue
             number, now = signal.Signals(byte[0]), time.monotonic()
-            if self._sent_again:
-                self._sent_again -= 1
-            elif first is None:
+            if first is None:
                 first = now
                 what = "the step at work ends first, then the state is saved" if self._deferred else "ending"
                 _say(f"{number.name}: heard; {what} (again: stop at once)")
@@ -118,28 +107,11 @@ class Signals:
                 os._exit(EXIT_CODES[number])
 
     def _handle(self, number, frame):
-        number = signal.Signals(number)
-        if self._deferred:
-            self.received = self.received or number
-            return
-        # Where it comes while an object is freed, or amid `except:`, what it raises is dropped.
-        self._raised = number
-        if self._again:
-            self._again.cancel()
-        self._again = threading.Timer(AGAIN_SECONDS, self._send_again, (number,))
-        self._again.daemon = True
-        self._again.start()
-        raise _Interrupted
-
-    def _send_again(self, number):
-        self._sent_again += 1
-        os.kill(os.getpid(), number)
-
-
-def _tell_others(unraisable):
-    """Tells of errors that Python drops, but for those of signals."""
-    if not isinstance(unraisable.exc_value, _Interrupted):
-        sys.__unraisablehook__(unraisable)
+        self.received = self.received or signal.Signals(number)
+        if not self._deferred and not self._raised:
+            # Where an object is freed Python drops what is raised: then the run ends before its next step.
+            self._raised = True
+            raise _Interrupted
 
 
 def _say(text):

@@ -1,7 +1,6 @@
 """Validation during training: loss, perplexity, BLEU of searched translations; early stopping."""
 
 import math
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -50,18 +49,6 @@ SAMPLES = 5
 CHUNK = 128
 
 
-class Translated(NamedTuple):
-    """Translations of validation sentences.
-
-    Attributes:
-        bleu: percent, sacreBLEU of the detokenised text.
-        samples: list of `[source, translation, reference]`, always of the same sentences.
-    """
-
-    bleu: float
-    samples: list
-
-
 class ValidationSearch:
     """Translates the first validation sentences, by the search that is used afterwards.
 
@@ -70,25 +57,28 @@ class ValidationSearch:
         pairs: `Pairs` of the validation split.
         config: `Config`.
         interrupted: function of no argument; True once a signal asked to end.
+
+    Attributes:
+        label: text such as `"beam 4"`.
     """
 
     def __init__(self, translator, pairs, config, interrupted):
         number = config.training.validation_sentences
-        self.translator = translator
+        self.translator, self.interrupted = translator, interrupted
         self.source, self.target = pairs.source[:number], pairs.target[:number]
         self.beam_size = config.training.validation_beam_size or config.search.beam_size
-        self.interrupted = interrupted
+        self.label = "greedy" if self.beam_size == 1 else f"beam {self.beam_size}"
         self.scorer = bleu_scorer(config.data.target)
         # Alike in length in a chunk, as the translator puts them into batches.
         self.order = sorted(range(len(self.source)), key=lambda i: len(self.source[i]))
 
-    @property
-    def label(self):
-        """Text such as `"beam 4"`."""
-        return "greedy" if self.beam_size == 1 else f"beam {self.beam_size}"
-
     def __call__(self):
-        """Returns `Translated`, or `None` where it was interrupted."""
+        """Translates them, unless it is interrupted.
+
+        Returns:
+            (float, sacreBLEU of the detokenised text in percent; list of `[source, translation, reference]`,
+            always of the same sentences), or `None` where it was interrupted.
+        """
         translations = [""] * len(self.source)
         for begin in range(0, len(self.order), CHUNK):
             if self.interrupted():
@@ -99,10 +89,8 @@ class ValidationSearch:
                 translations[i] = translation
         last = len(self.source) - 1
         shown = sorted({round(i) for i in np.linspace(0, last, SAMPLES)})
-        return Translated(
-            self.scorer.corpus_score(translations, [self.target]).score,
-            [[self.source[i], translations[i], self.target[i]] for i in shown],
-        )
+        bleu = self.scorer.corpus_score(translations, [self.target]).score
+        return bleu, [[self.source[i], translations[i], self.target[i]] for i in shown]
 
 
 class Validation(keras.callbacks.Callback):
@@ -127,15 +115,9 @@ class Validation(keras.callbacks.Callback):
 
     def __init__(self, run, clock, events, batches, num_batches, search, *, training, stop, interrupted):
         super().__init__()
-        self.run = run
-        self.clock = clock
-        self.events = events
-        self.batches = batches
-        self.num_batches = num_batches
-        self.search = search
-        self.training = training
-        self.stop = stop
-        self.interrupted = interrupted
+        self.run, self.clock, self.events = run, clock, events
+        self.batches, self.num_batches, self.search = batches, num_batches, search
+        self.training, self.stop, self.interrupted = training, stop, interrupted
         self.validated = 0  # the last step that was; before the first there is nothing to see
 
     def on_train_begin(self, logs=None):
@@ -210,12 +192,15 @@ class Validation(keras.callbacks.Callback):
             return None, []
         # The means of the steps since the last line are put back afterwards.
         sums = self.model.interval_sums()
-        give_up = _GiveUp(self.interrupted)
         found = self.model.evaluate(
-            self.batches, steps=self.num_batches, verbose=0, return_dict=True, callbacks=[give_up]
+            self.batches,
+            steps=self.num_batches,
+            verbose=0,
+            return_dict=True,
+            callbacks=[keras.callbacks.LambdaCallback(on_test_batch_end=self._give_up)],
         )
         self.model.set_interval_sums(sums)
-        if give_up.done:
+        if self.model.stop_evaluating:
             return None, []
         record = {name: float(found[name]) for name in MEASURES}
         if self.search is None or not self.run.writes:
@@ -223,17 +208,9 @@ class Validation(keras.callbacks.Callback):
         translated = self.search()
         if translated is None:
             return None, []
-        return {**record, "bleu": translated.bleu}, translated.samples
+        bleu, samples = translated
+        return {**record, "bleu": bleu}, samples
 
-
-class _GiveUp(keras.callbacks.Callback):
-    """Ends an evaluation after a batch; what it returns then is not to be looked at."""
-
-    def __init__(self, interrupted):
-        super().__init__()
-        self.interrupted = interrupted
-        self.done = False
-
-    def on_test_batch_end(self, batch, logs=None):
-        if self.interrupted():
-            self.done = self.model.stop_evaluating = True
+    def _give_up(self, batch, logs=None):
+        """Ends an evaluation after a batch; what it returns then is not to be looked at."""
+        self.model.stop_evaluating = self.interrupted()

@@ -1,5 +1,6 @@
 """What a run delivers: never worse, by its own measure, than its last weights or its best."""
 
+import json
 import re
 import types
 
@@ -7,12 +8,20 @@ import numpy as np
 import pytest
 from tiny_runs import Training, data_of, flip_a_byte, weights_of_step
 
-from keras_transformer.checkpoints.final import Candidate, deliver, ranked, read_final
+from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.checkpoints.weights import FINAL, Candidate, deliver, ranked
 from keras_transformer.config.settings import replace
 
 ALONE = types.SimpleNamespace(gather=lambda number: [number])
 FIGURES = {4: {"loss": 5.0, "bleu": 1.0}, 8: {"loss": 3.0, "bleu": 2.0}, 12: {"loss": 4.0, "bleu": 3.0}}
+
+
+def read_final(path):
+    """The record that is delivered with the weights, in the same file; `None` where nothing is."""
+    if tensor_files.exists(path / FINAL):
+        return json.loads(tensor_files.read(path / FINAL, "record")["json"].item())
+    return None
 
 
 class Ended(Training):

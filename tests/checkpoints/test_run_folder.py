@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from tiny_runs import TEXTS, Training
 
-from keras_transformer.checkpoints.errors import StorageError
-from keras_transformer.checkpoints.new_folder import check_unused
-from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.checkpoints.run_folder import RunFolder, check_unused
+from keras_transformer.config.programs import StorageError
 from keras_transformer.config.settings import replace, to_json
 from keras_transformer.files import write_text
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
@@ -153,7 +152,7 @@ def test_a_damaged_record_is_left_out_said_and_put_aside(new_run, capsys):
         assert [record["step"] for record in run.read_history()] == [1, 2]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
-    assert said[0].startswith(f"{file}: line 2 is damaged (not JSON: ")
+    assert said[0].startswith(f"{file}: line 2 is damaged (not JSON (")
     assert said[1] == f"{file}: line 3 is damaged (not what its checksum says) and left out"
     run.rewind_history(1)
     assert file.read_bytes() == lines[0]

@@ -16,9 +16,9 @@ import tensorflow as tf
 from tiny_runs import Training, assert_same, data_of, flip_a_byte, steps_on_disk, weights_of_step
 
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.checkpoints.errors import NotFiniteError, StorageError
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.training_state import scheduled_steps
+from keras_transformer.config.programs import NotFiniteError, StorageError
 from keras_transformer.config.settings import replace
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.training.devices import mirrored
@@ -422,7 +422,7 @@ LIMITED = """
 import resource, sys
 import tiny_runs
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.checkpoints.errors import StorageError
+from keras_transformer.config.programs import StorageError
 from keras_transformer.checkpoints.run_folder import RunFolder
 
 run = RunFolder(sys.argv[1])

@@ -192,7 +192,7 @@ def make(folder):
 
 def outcome(read, path, name, before):
     """Reads a folder in which one bit was flipped; returns one of `OUTCOMES`, and what was said."""
-    from keras_transformer.checkpoints.errors import TrainingError
+    from keras_transformer.config.programs import TrainingError
 
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):

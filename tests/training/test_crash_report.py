@@ -94,23 +94,21 @@ def test_a_sound_model_has_nothing_that_is_not_finite(tiny, dump, model):
     report = dump()
     assert report["weights_not_finite"] == []
     assert report["gradients_not_finite"] == []
-    assert report["first_layer_not_finite"] is None
     (inputs, labels) = tiny.batch(1, *LENGTHS)
     assert report["loss"] == pytest.approx(float(model.loss(labels, model(inputs))), rel=1e-6)
 
 
 @pytest.mark.parametrize("layer", ["encoder_1", "decoder_0"])
-def test_the_layer_that_breaks_first_is_named(dump, model, layer):
+def test_a_weight_that_is_broken_is_named(dump, model, layer):
     path = next(w.path for w in model.weights if layer in w.path and w.path.endswith("kernel"))
     weight = break_weight(model, path)
     report = dump()
     assert report["weights_not_finite"] == [weight.path]
-    assert report["first_layer_not_finite"] == layer
     assert report["loss"] == "nan"
     assert weight.path in report["gradients_not_finite"]
 
 
-def test_an_overflow_that_begins_at_the_logits_is_found_there(dump, model):
+def test_an_overflow_of_finite_weights_is_found_in_the_gradients(dump, model):
     # The source does not hold token 20: only the product with the shared matrix overflows.
     embeddings = model.target_embedding.embeddings
     values = embeddings.numpy()
@@ -119,7 +117,6 @@ def test_an_overflow_that_begins_at_the_logits_is_found_there(dump, model):
     source_ids = np.array([[5, 6, 2]], "int32")
     report = dump(((source_ids, np.array([[1, 7]], "int32")), np.array([[7, 2]], "int32")))
     assert report["weights_not_finite"] == []
-    assert report["first_layer_not_finite"] == "logits"
     assert embeddings.path in report["gradients_not_finite"]
 
 
@@ -132,7 +129,7 @@ def test_examining_in_parts_finds_the_same(tiny, dump, model):
     break_weight(model, "decoder_1/self_attention/query/kernel")
     whole, parts = dump(batch), dump(batch, devices)
     assert parts == whole
-    assert parts["first_layer_not_finite"] == "decoder_1"
+    assert parts["gradients_not_finite"]
 
 
 def test_micro_batches_are_put_under_each_other(tiny, dump):
@@ -142,16 +139,13 @@ def test_micro_batches_are_put_under_each_other(tiny, dump):
     assert dump(((source_ids, target_ids), labels)) == whole
 
 
-def test_weights_metrics_seeds_and_layers_stay_as_they_are(tiny, dump, model):
+def test_weights_metrics_and_seeds_stay_as_they_are(tiny, dump, model):
     values, sums = tiny.state_of(model)
-    calls = [layer.call for layer in model.layers]
     dump()
     after, sums_after = tiny.state_of(model)
     for one, other in zip(values, after, strict=True):
         np.testing.assert_array_equal(one, other)
     assert sums_after == sums
-    assert [layer.call for layer in model.layers] == calls
-    assert "call" not in {name for layer in model.layers for name in vars(layer)}
 
 
 def test_a_batch_that_does_not_fit_leaves_the_rest_of_the_report(dump, monkeypatch):
@@ -181,7 +175,7 @@ def test_a_dump_that_fails_leaves_nothing(dump, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(crash.json, "dump", full)
+    monkeypatch.setattr(crash.json, "dumps", full)
     with pytest.raises(OSError, match="No space left"):
         dump()
     assert list((dump.run.path / "crash").iterdir()) == []

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_transformer.batches.dataset import TokenBatches
 from keras_transformer.batches.ids import IdPairs, Sequences, flatten
 from keras_transformer.batches.planning import EpochPlanner
-from keras_transformer.checkpoints.errors import OutOfMemoryError
+from keras_transformer.config.programs import OutOfMemoryError
 from keras_transformer.config.settings import replace
 from keras_transformer.model.metrics import Tally
 from keras_transformer.model.transformer import Transformer

@@ -16,9 +16,9 @@ import tensorflow as tf
 from tiny_runs import flip_a_byte
 
 from keras_transformer.batches.dataset import TokenBatches
-from keras_transformer.checkpoints.errors import OutOfMemoryError, StoppedError
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config import settings as configs
+from keras_transformer.config.programs import OutOfMemoryError, StoppedError
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
 from keras_transformer.training import fit as fitting
 from keras_transformer.training import progress

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PATIENCE = 120  # seconds
 BEGIN = """
 import hashlib, os, signal, threading, time
-from keras_transformer.checkpoints.errors import StoppedError
+from keras_transformer.config.programs import StoppedError
 from keras_transformer.training.signals import Signals
 
 def work(rounds):  # in C, without Python's lock, as TensorFlow compiles

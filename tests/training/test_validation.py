@@ -184,20 +184,21 @@ class Parrot:
 def test_translations_come_back_in_the_order_of_the_references(config, monkeypatch):
     monkeypatch.setattr(validations, "CHUNK", 4)
     parrot = Parrot()
-    found = ValidationSearch(parrot, PAIRS, config, never)()
+    bleu, samples = ValidationSearch(parrot, PAIRS, config, never)()
     assert sorted(sum(parrot.calls, [])) == sorted(PAIRS.source[:11])
     assert [len(texts) for texts in parrot.calls] == [4, 4, 3]
     expected = ["falsch", *PAIRS.target[1:11]]
     score = sacrebleu.BLEU(trg_lang="de").corpus_score(expected, [PAIRS.target[:11]]).score
-    assert found.bleu == pytest.approx(score, abs=1e-9)
+    assert bleu == pytest.approx(score, abs=1e-9)
     # The first, the last, and three between.
     numbers = [0, 2, 5, 8, 10]
-    assert found.samples == [[PAIRS.source[i], expected[i], PAIRS.target[i]] for i in numbers]
+    assert samples == [[PAIRS.source[i], expected[i], PAIRS.target[i]] for i in numbers]
 
 
 def test_few_sentences_are_each_shown_once(config):
     pairs = Pairs(PAIRS.source[:3], PAIRS.target[:3])
-    assert [row[0] for row in ValidationSearch(Parrot(), pairs, config, never)().samples] == pairs.source
+    _, samples = ValidationSearch(Parrot(), pairs, config, never)()
+    assert [row[0] for row in samples] == pairs.source
 
 
 def test_tensorboard_shows_numbers_and_samples(tiny, fit, translator, tmp_path):

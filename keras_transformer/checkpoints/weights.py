@@ -1,14 +1,123 @@
-"""The weights that a run delivers: the mean, the last or the best, whichever validates best."""
+"""The weights of a run by name, and which of them it delivers: the mean, the last or the best."""
 
 import json
 import math
+import shlex
 import sys
 from typing import NamedTuple
 
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import missing_note, ranked_steps, steps_text
+from keras_transformer.config import programs
 
 FINAL = "final/weights"  # path within the run folder
+
+
+class NamedWeights:
+    """The weights of one run.
+
+    Args:
+        run: `RunFolder`.
+    """
+
+    def __init__(self, run):
+        self._run = run
+
+    def names(self, kinds):
+        """Returns the names that there are: of `kinds`, a tuple of str, and all averages and steps."""
+        averages = sorted(path.stem for path in (self._run.path / "averaged").glob("*-*.index"))
+        steps = {*self._steps_in("checkpoints"), *self._steps_in("best")}
+        names = [
+            *kinds,
+            *(name for name in averages if name.startswith(("last-", "best-"))),
+            *(f"step-{step}" for step in sorted(steps)),
+        ]
+        return [name for name in names if self._look_for(name)]
+
+    def _steps_in(self, folder):
+        return tensor_files.steps_in(self._run.path / folder)
+
+    def find(self, name):
+        """Returns (path of the files without ending, part of their tree) of weights.
+
+        Raises:
+            ValueError: there are none of this name; the message says which there are.
+        """
+        place = self._look_for(name)
+        if place is None:
+            # Only TensorFlow can look for a moving average, and takes seconds to be imported.
+            averages = ("ema",) if self._run.config.training.ema_decay else ()
+            names = self.names(("final", "averaged", "best", "last", *averages))
+            there = ", ".join(f"`{each}`" for each in names) or "no checkpoint"
+            hint = self._how_to_get(name)
+            raise ValueError(f"{self._run.path}: no {name!r} weights. There is {there}{hint}")
+        return place
+
+    def assign(self, model, prefix, part):
+        """Puts the weights that `find` found into a `Transformer`.
+
+        Raises:
+            ValueError: they are damaged, or not of this model; the message says what to do.
+        """
+        try:
+            values = tensor_files.read(prefix, "weights")
+            if part != "weights":  # the moving average has the trainable ones only
+                values.update(tensor_files.read(prefix, part))
+        except tensor_files.DamagedError as error:
+            raise tensor_files.DamagedError(f"{error}. {self._remedy(prefix)}") from error
+        tensor_files.assign(tensor_files.by_path(model.weights), values, prefix)
+
+    def _remedy(self, prefix):
+        """Returns one sentence about damaged weights."""
+        folder, (kind, _, number) = prefix.parent.name, prefix.name.partition("-")
+        if folder == "averaged" and kind in ("last", "best"):
+            return f"{_average_command(self._run.path, kind, number)} makes it anew"
+        names = self.names(("averaged", "best", "last"))
+        others = [name for name in names if self._look_for(name)[0] != prefix]
+        named = f"name others: --weights {' or '.join(others)}" if others else "put it back from a copy"
+        if folder == "final":
+            return f"The {programs.name('train')} command of this run, given again, makes it anew; or {named}"
+        return f"{named[0].upper()}{named[1:]}"
+
+    def _how_to_get(self, name):
+        kind, _, number = name.partition("-")
+        if name in ("final", "averaged"):
+            return f"; training writes `{name}` at its end. Until then: --weights last"
+        if name == "ema":
+            return "; a moving average is kept where training.ema_decay is above 0"
+        if kind in ("last", "best") and number.isdecimal():
+            return f". Make it: {_average_command(self._run.path, kind, number)}"
+        return ""
+
+    def _look_for(self, name):
+        """Returns (prefix, part of its tree), or `None`."""
+        kind, _, number = name.partition("-")
+        places = []
+        if name in ("final", "averaged"):
+            # The last is of earlier versions, which kept one average and delivered it.
+            places = [f"averaged/last-{self._run.config.training.average_last}", "averaged/ckpt-1"]
+            if name == "final":
+                places.insert(0, FINAL)
+        elif name in ("last", "ema"):
+            places = [f"checkpoints/step-{step}" for step in self._steps_in("checkpoints")[-1:]]
+        elif name == "best":
+            places = [f"best/step-{step}" for step in self._run.averages.best_steps()[:1]]
+        elif number.isdecimal() and kind in ("last", "best"):
+            places = [f"averaged/{name}"]
+        elif number.isdecimal() and kind == "step":
+            places = [f"checkpoints/{name}", f"best/{name}"]
+        prefixes = [self._run.path / place for place in places]
+        prefix = next((prefix for prefix in prefixes if tensor_files.exists(prefix)), None)
+        if prefix is None:
+            return None
+        if name != "ema":
+            return prefix, "weights"
+        held = tensor_files.names_of(prefix)
+        return (prefix, "ema") if any(each.startswith("ema/") for each in held) else None
+
+
+def _average_command(path, kind, number):
+    return f"{programs.command('average')} {shlex.quote(str(path))} --{kind} {number}"
 
 
 class Candidate(NamedTuple):
@@ -112,21 +221,6 @@ def deliver(run, model, placement, measure):
     if note := missing_note(run.path / "checkpoints", chosen):
         print(note, file=sys.stderr, flush=True)
     print(_told(candidates, chosen, run.config.training), flush=True)
-
-
-def read_final(path):
-    """Returns what was delivered, as `deliver` records it; `None` where nothing was.
-
-    Args:
-        path: run folder.
-
-    Raises:
-        ValueError: it is damaged.
-    """
-    prefix = path / FINAL
-    if not tensor_files.exists(prefix):
-        return None
-    return json.loads(tensor_files.read(prefix, "record")["json"].item())
 
 
 def _is_delivered(run, step):
