@@ -189,6 +189,9 @@ def test_a_word_has_one_meaning():
 REFUSED = {
     "train": [
         ("--preset bse", "Did you mean 'base'"),
+        ("--set model.dropout=0.3", "'residual_dropout' or 'embedding_dropout' or 'attention_dropout'?"),
+        ("--set data.service=host:5050", "data.service: the setting is gone. Hand the dataset to tf.data."),
+        ("--data-service host:5050", "hand the dataset to tf.data.experimental.service yourself"),
         ("--set max_steps=10", "training.max_steps"),
         ("--set model.d_modle=8", "d_model"),
         ("--set model.num_heads=7", "num_heads"),

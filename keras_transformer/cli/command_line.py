@@ -3,7 +3,6 @@
 import argparse
 import ast
 import dataclasses
-import difflib
 import os
 import pathlib
 import re
@@ -12,6 +11,7 @@ import sys
 from keras_transformer.cli.other_words import row_of
 from keras_transformer.cli.process import import_quietly
 from keras_transformer.config import programs
+from keras_transformer.config.fields import did_you_mean
 from keras_transformer.config.sections import VOCABULARY, SearchConfig
 
 # What a vocabulary that is given has decided already.
@@ -77,7 +77,8 @@ class Parser(argparse.ArgumentParser):
         if not unknown.startswith("-"):
             return f" {self._stray.format(unknown)}." if self._stray else ""
         if row := self._row(unknown):
-            return f" Here {f'{row.said}: ' if row.said else 'it is '}{row.example}."
+            answer = ": ".join(filter(None, (row.said, row.example)))
+            return f" Here {answer if row.said else f'it is {row.example}'}."
         return _nearest(unknown, self._option_string_actions)
 
     def _row(self, flag):
@@ -108,8 +109,8 @@ def program_text(program):
 def _nearest(name, known):
     # Without hyphens, which make short names alike.
     bare = {one.lstrip("-"): one for one in known}
-    near = difflib.get_close_matches(name.lstrip("-"), bare, n=1)
-    return f" Did you mean {bare[near[0]]}?" if near else ""
+    hint = did_you_mean(name.lstrip("-"), list(bare), bare.get)
+    return f" {hint}" if hint else ""
 
 
 def add_weights_flag(parser, default="final"):

@@ -135,15 +135,12 @@ def exit_code(program, work, output="standard output", *, stopped=""):
         if stopped:
             print(f"{program}: {stopped}", file=sys.stderr)
         return ExitCode.INTERRUPTED
-    except TrainingError as error:
-        keep(error)
-        print(f"{program}: {error}", file=sys.stderr)
-        return error.exit_code
     except OSError as error:
         return _report_os_error(program, error, output)
-    except ValueError as error:
+    except (TrainingError, ValueError) as error:
+        keep(error)
         print(f"{program}: {error}", file=sys.stderr)
-        return ExitCode.REFUSED
+        return getattr(error, "exit_code", ExitCode.REFUSED)
     return ExitCode.DONE
 
 
@@ -178,41 +175,33 @@ def run(main):
     forgive_stderr()
     try:
         code = main()
-    except SystemExit as error:  # of a refused argument, or of SIGTERM
-        code = error.code or ExitCode.DONE
-    except KeyboardInterrupt:
-        code = ExitCode.INTERRUPTED
-    except OSError as error:
-        if error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE):
-            # Output that is not buffered fails where it is printed.
-            code = _not_written(error)
-        else:
-            sys.excepthook(*sys.exc_info())
-            code = ExitCode.FAULT
-    except ModuleNotFoundError as error:
-        if (error.name or "keras_transformer.").startswith("keras_transformer."):
-            sys.excepthook(*sys.exc_info())
-            code = ExitCode.FAULT
-        else:
-            code = _not_installed(error.name)
-    except BaseException:  # noqa: BLE001 - told as Python tells it
-        sys.excepthook(*sys.exc_info())
-        code = ExitCode.FAULT
+    except BaseException as error:  # noqa: BLE001 - a fault is shown as Python shows it
+        code = _code_of(error)
     code = _flush(code)
     if "tensorflow" in sys.modules:
         _end(code)
     sys.exit(code)
 
 
-def _not_installed(name):
-    """Tells how to get a package that Python does not find; returns the exit code."""
-    print(
-        f"{os.path.basename(sys.argv[0])}: {name} is not installed in this Python ({sys.executable}). "
-        "Activate the environment that has it (. .venv/bin/activate after make demo), or install it: "
-        "pip install -e . in the folder with setup.cfg",
-        file=sys.stderr,
-    )
-    return ExitCode.REFUSED
+def _code_of(error):
+    """Returns the exit code of an error that ends the process; a fault is printed with its traceback."""
+    if isinstance(error, SystemExit):  # of a refused argument, or of SIGTERM
+        return error.code or ExitCode.DONE
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE):
+        return _not_written(error)  # output that is not buffered fails where it is printed
+    own = "keras_transformer."
+    if isinstance(error, ModuleNotFoundError) and not (error.name or own).startswith(own):
+        print(
+            f"{os.path.basename(sys.argv[0])}: {error.name} is not installed in this Python "
+            f"({sys.executable}). Activate the environment that has it (. .venv/bin/activate after make "
+            "demo), or install it: pip install -e . in the folder with setup.cfg",
+            file=sys.stderr,
+        )
+        return ExitCode.REFUSED
+    sys.excepthook(type(error), error, error.__traceback__)
+    return ExitCode.FAULT
 
 
 def keep(error):

@@ -115,7 +115,7 @@ def nearest(name, known):
     """Returns at most three known names that a misspelt or shortened name may stand for, a list of str."""
     if close := difflib.get_close_matches(name, known, n=1, cutoff=0.85):
         return close
-    longer = [one for one in known if len(name) > 3 and name in one]
+    longer = [one for one in known if len(name) > 2 and name in one]
     return list(dict.fromkeys([*longer, *difflib.get_close_matches(name, known)]))[:3]
 
 
