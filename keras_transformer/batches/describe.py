@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.config import programs
-from keras_transformer.text.cleaning_report import CleaningReport
+from keras_transformer.text.cleaning import CleaningReport
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
 
 

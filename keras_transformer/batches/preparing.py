@@ -26,8 +26,7 @@ from keras_transformer.batches.prepared import (
 )
 from keras_transformer.batches.sharding import Job, UnfinishedError, make_shard, worker_processes
 from keras_transformer.files import only_process, sealed, why_not_written, write_atomically
-from keras_transformer.text.cleaning import Cleaner, Seen, pair_hashes
-from keras_transformer.text.cleaning_report import CleaningReport
+from keras_transformer.text.cleaning import Cleaner, CleaningReport, Seen, pair_hashes
 from keras_transformer.text.datasets import dataset_names, first_split, open_datasets
 from keras_transformer.text.folders import TRAIN
 from keras_transformer.text.lines import DataError

@@ -18,8 +18,7 @@ import numpy as np
 from keras_transformer.batches.ids import encode_flat
 from keras_transformer.batches.prepared import array_bytes, write_file
 from keras_transformer.config.programs import ExitCode
-from keras_transformer.text.cleaning import CODES
-from keras_transformer.text.cleaning_report import CleaningReport
+from keras_transformer.text.cleaning import CODES, CleaningReport
 from keras_transformer.text.parallel import decode_block
 
 

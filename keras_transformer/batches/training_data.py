@@ -10,8 +10,7 @@ import numpy as np
 from keras_transformer.batches.ids import IdPairs, drop_long, encode_pairs
 from keras_transformer.batches.prepared import MANIFEST, PreparedCorpus, is_prepared, refuse_prepared
 from keras_transformer.config.settings import CleaningConfig, DataConfig, replace
-from keras_transformer.text.cleaning import CODES, Cleaner, Seen, pair_hashes
-from keras_transformer.text.cleaning_report import CleaningReport
+from keras_transformer.text.cleaning import CODES, Cleaner, CleaningReport, Seen, pair_hashes
 from keras_transformer.text.datasets import (
     check_dataset,
     dataset_names,

@@ -10,19 +10,9 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "cleaning": ("Cleaner",),
-        "cleaning_report": ("CleaningReport",),
-        "datasets": (
-            "Corpus",
-            "load_corpus",
-            "load_split",
-            "open_dataset",
-        ),
+        "cleaning": ("Cleaner", "CleaningReport"),
+        "datasets": ("Corpus", "load_corpus", "load_split", "open_dataset"),
         "languages": ("check_languages",),
-        "lines": (
-            "DataError",
-            "Pairs",
-            "read_lines",
-        ),
+        "lines": ("DataError", "Pairs", "read_lines"),
     },
 )

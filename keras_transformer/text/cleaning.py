@@ -1,9 +1,11 @@
-"""Filters of parallel text: each is an option of `CleaningConfig`, each drop has a reason.
+"""Filters of parallel text, and the report of what they kept and dropped.
 
-The filters see blocks of pairs, so that work can be shared among processes. Every filter but `duplicate`
-(`Seen`) judges a pair by that pair alone.
+Each filter is an option of `CleaningConfig`, each drop has a reason. The filters see blocks of pairs, so
+that work can be shared among processes. Every filter but `duplicate` (`Seen`) judges a pair by that pair
+alone; reports of parts add up.
 """
 
+import dataclasses
 import functools
 import operator
 import re
@@ -13,11 +15,22 @@ import numpy as np
 import regex
 from ftfy.badness import is_bad
 
-from keras_transformer.text.cleaning_report import REASONS
 from keras_transformer.text.languages import expected_scripts
+from keras_transformer.text.lines import DataError
 
+# Why a pair is dropped, in the order in which the filters look: what that means, and its setting.
+REASONS = {
+    "empty": ("a side is blank", "cleaning.drop_empty"),
+    "damaged": ("damaged encoding", "cleaning.drop_damaged"),
+    "script": ("letters of other scripts", "cleaning.max_foreign_letters"),
+    "identical": ("both sides identical", "cleaning.drop_identical"),
+    "short": ("too few tokens", "cleaning.min_length"),
+    "long": ("too many tokens", "data.max_length"),
+    "ratio": ("lengths differ too much", "cleaning.max_length_ratio"),
+    "duplicate": ("occurred before", "cleaning.drop_duplicates"),
+}
 CODES = {reason: code for code, reason in enumerate(REASONS, start=1)}
-# A longer side of so many tokens, end of sentence included, may have any ratio to the shorter:
+# A longer side of up to this many tokens, end of sentence included, may have any ratio to the shorter:
 # "Go." and "Geh jetzt bitte los." differ by more than long sentences that translate each other.
 RATIO_FREE_LENGTH = 10
 
@@ -59,7 +72,7 @@ class Cleaner:
         """
         if len(source) != len(target):
             raise ValueError(
-                "`source` and `target` must hold as many lines. "
+                "`source` and `target` must have the same number of lines. "
                 f"Received: {len(source)} and {len(target)} lines"
             )
         codes = np.zeros(len(source), np.uint8)
@@ -218,3 +231,127 @@ class Seen:
         found = np.empty(len(hashes), bool)
         found[order] = before
         return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CleaningReport:
+    """Counts of one corpus, or of a part of one; parts add up with `+`.
+
+    Attributes:
+        num_pairs: pairs read.
+        dropped: dict, each of `REASONS` to the number of pairs that it dropped; a pair counts
+            for the first filter that drops it.
+        num_identical: pairs of which both sides are the same text and not blank, dropped or not.
+        num_replaced_utf8: lines in which invalid UTF-8 was replaced.
+    """
+
+    num_pairs: int = 0
+    dropped: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    num_identical: int = 0
+    num_replaced_utf8: int = 0
+
+    @classmethod
+    def of(cls, codes, source, target, *, num_replaced_utf8=0):
+        """Counts one block of pairs.
+
+        Args:
+            codes: uint8 NumPy array, shape `(num_pairs,)`: 0, or 1 + place in `REASONS`.
+            source: list of str, of the same length.
+            target: list of str, of the same length.
+            num_replaced_utf8: lines in which invalid UTF-8 was replaced.
+        """
+        counts = np.bincount(codes, minlength=len(REASONS) + 1).tolist()
+        same = [a for a, b in zip(map(str.strip, source), map(str.strip, target), strict=True) if a == b]
+        return cls(
+            num_pairs=len(codes),
+            dropped=dict(zip(REASONS, counts[1:], strict=True)),
+            num_identical=len(same) - same.count(""),
+            num_replaced_utf8=num_replaced_utf8,
+        )
+
+    @classmethod
+    def from_dict(cls, values):
+        """Returns the report of which `to_dict` made a dict.
+
+        Raises:
+            ValueError: the dict is none of those.
+        """
+        try:
+            report = cls(**{key: value for key, value in values.items() if key != "num_kept"})
+            if list(report.dropped) == list(REASONS) and report.to_dict() == values:
+                return report
+        except TypeError:
+            pass  # becomes the message below
+        raise ValueError(f"`values` must be what `to_dict` returned. Received: {values!r}")
+
+    @property
+    def num_kept(self):
+        """Pairs that no filter dropped."""
+        return self.num_pairs - sum(self.dropped.values())
+
+    def __add__(self, other):
+        """Returns the counts of both parts together."""
+        names = ("num_pairs", "num_identical", "num_replaced_utf8")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        dropped = {reason: self.dropped[reason] + other.dropped[reason] for reason in REASONS}
+        return CleaningReport(dropped=dropped, **sums)
+
+    def to_dict(self):
+        """Returns the counts as a dict for JSON."""
+        return {"num_pairs": self.num_pairs, "num_kept": self.num_kept} | dataclasses.asdict(self)
+
+    def table(self):
+        """Returns the counts as aligned text: a row for all pairs, one a reason, one for those kept."""
+        rows = [("pairs read", self.num_pairs)]
+        rows += [(f"- {REASONS[reason][0]}", number) for reason, number in self.dropped.items() if number]
+        rows += [("pairs kept", self.num_kept)]
+        width = max(len(name) for name, _ in rows)
+        digits = len(f"{self.num_pairs:,}")
+        return "\n".join(
+            f"{name:{width}}  {number:{digits},}  {100 * number / max(self.num_pairs, 1):6.2f} %"
+            for name, number in rows
+        )
+
+    def warnings(self):
+        """Returns a list of str, one line each: what looks like a mistake in the corpus.
+
+        Blank sides of over 1 % of the pairs; the same text on both sides of over half; lines with
+        replaced UTF-8.
+        """
+        found = []
+        if 100 * self.dropped["empty"] > self.num_pairs:
+            found.append(
+                f"{self._share(self.dropped['empty'])} have a blank side. Check that line i of one file "
+                "translates line i of the other"
+            )
+        if 2 * self.num_identical > self.num_pairs:
+            found.append(
+                f"{self._share(self.num_identical)} have the same text on both sides. Check that source "
+                "and target are two languages, or drop such pairs with --set cleaning.drop_identical=true"
+            )
+        if self.num_replaced_utf8:
+            found.append(
+                f"invalid UTF-8 was replaced by U+FFFD on {self.num_replaced_utf8:,} lines. Drop such pairs "
+                "with --set cleaning.drop_damaged=true"
+            )
+        return found
+
+    def check(self, name="the corpus"):
+        """Refuses a corpus that lost all of its pairs.
+
+        Raises:
+            DataError: no pair was kept; the message names the counts and their settings.
+        """
+        if self.num_kept:
+            return
+        if not self.num_pairs:
+            raise DataError(f"{name}: no pairs to train on. Give files with one sentence a line")
+        drops = ((number, *REASONS[reason]) for reason, number in self.dropped.items() if number)
+        counts = ", ".join(f"{number:,} {meaning} ({setting})" for number, meaning, setting in drops)
+        raise DataError(
+            f"{name}: all {self.num_pairs:,} pairs were dropped: {counts}. "
+            "Check the files, or change these settings"
+        )
+
+    def _share(self, number):
+        return f"{number:,} of {self.num_pairs:,} pairs ({100 * number / self.num_pairs:.1f} %)"

@@ -5,6 +5,7 @@ The language of a text is what py3langid says (a naive Bayes model over n-grams 
 """
 
 import functools
+import operator
 import re
 from typing import NamedTuple
 
@@ -16,24 +17,10 @@ MIN_CONFIDENCE = 0.8
 
 _NAMES = {"nb": "no", "fil": "tl"}  # where the model's name is not CLDR's
 # What CLDR writes with one code and Unicode with those of its parts.
-_PARTS = {
-    "Jpan": ("Hani", "Hira", "Kana"),
-    "Kore": ("Hang", "Hani"),
-    "Hans": ("Hani",),
-    "Hant": ("Hani",),
-}
+_PARTS = {"Jpan": ["Hani", "Hira", "Kana"], "Kore": ["Hang", "Hani"], "Hans": ["Hani"], "Hant": ["Hani"]}
 # Languages in daily use in a second script beside the likely one (each has locales of both in CLDR).
-_SECOND = {
-    "az": "Cyrl",
-    "bs": "Cyrl",
-    "kk": "Arab",
-    "ks": "Deva",
-    "mn": "Mong",
-    "pa": "Arab",
-    "sd": "Deva",
-    "sr": "Latn",
-    "uz": "Cyrl",
-}
+_SECOND = dict.fromkeys(("az", "bs", "uz"), "Cyrl") | dict.fromkeys(("kk", "pa"), "Arab")
+_SECOND |= {"ks": "Deva", "mn": "Mong", "sd": "Deva", "sr": "Latn"}
 
 
 def primary_language(language):
@@ -63,13 +50,12 @@ def expected_scripts(language):
         ValueError: CLDR knows no such language.
     """
     name, script, region = _subtags(language)
-    also = ()
+    scripts = [script]
     if not script:
         likely = babel.core.get_global("likely_subtags")
-        tag = likely.get(f"{name}_{region}") or likely[name]
-        script = tag.split("_")[1]
-        also = (_SECOND[name],) if name in _SECOND else ()
-    return frozenset((*_PARTS.get(script, (script,)), *also))
+        scripts = [(likely.get(f"{name}_{region}") or likely[name]).split("_")[1]]
+        scripts += [_SECOND[name]] if name in _SECOND else []
+    return frozenset(part for script in scripts for part in _PARTS.get(script, [script]))
 
 
 class LanguageCheck(NamedTuple):
@@ -96,25 +82,21 @@ class LanguageCheck(NamedTuple):
     def warnings(self):
         """Returns a list of str, one line each: sides that are mostly in the other's language."""
         source, target = self.source_language, self.target_language
-        if 2 * self.num_swapped > self.num_pairs:
+        swapped, *sides = (
+            f"{number:,} of {self.num_pairs:,} sampled pairs" if 2 * number > self.num_pairs else ""
+            for number in (self.num_swapped, self.num_source_in_target, self.num_target_in_source)
+        )
+        if swapped:
             return [
-                f"source and target seem swapped: in {self._share(self.num_swapped)} the source side is in "
-                f"{target} and the target side in {source}. Swap the files, or source and target"
+                f"source and target seem swapped: in {swapped} the source side is in {target} and the target "
+                f"side in {source}. Swap the files, or source and target"
             ]
-        found = []
-        for side, number, seen, asked in (
-            ("source", self.num_source_in_target, target, source),
-            ("target", self.num_target_in_source, source, target),
-        ):
-            if 2 * number > self.num_pairs:
-                found.append(
-                    f"the {side} side seems to be in {seen}, not {asked}: it is in {self._share(number)}. "
-                    "Check the files"
-                )
-        return found
-
-    def _share(self, number):
-        return f"{number:,} of {self.num_pairs:,} sampled pairs"
+        languages = (("source", target, source), ("target", source, target))
+        return [
+            f"the {side} side seems to be in {seen}, not {asked}: it is in {share}. Check the files"
+            for (side, seen, asked), share in zip(languages, sides, strict=True)
+            if share
+        ]
 
 
 def check_languages(source, target, source_language, target_language):
@@ -122,7 +104,7 @@ def check_languages(source, target, source_language, target_language):
 
     Args:
         source: list of str.
-        target: list of str, as many.
+        target: list of str, of the same length.
         source_language: str, such as `"en"` or `"pt-BR"`.
         target_language: str.
 
@@ -138,23 +120,21 @@ def check_languages(source, target, source_language, target_language):
             name = primary_language(language)
         except ValueError:
             name = language
-        name = _NAMES.get(name, name)
-        if name not in known:
+        names.append(_NAMES.get(name, name))
+        if names[-1] not in known:
             return check._replace(not_checked=f"no check of languages: {language!r} is not one it knows")
-        names.append(name)
     if names[0] == names[1]:
         pair = f"{source_language!r} and {target_language!r}"
         return check._replace(not_checked=f"no check of languages: {pair} are too close to tell apart")
     identifier.set_languages(names)
-    wrong = [
-        (identifier.classify(a)[0] == names[1], identifier.classify(b)[0] == names[0])
-        for a, b in zip(source, target, strict=True)
-    ]
+    in_target = [identifier.classify(text)[0] == names[1] for text in source]
+    in_source = [identifier.classify(text)[0] == names[0] for text in target]
+    swapped = map(operator.and_, in_target, in_source)
     return check._replace(
-        num_pairs=len(wrong),
-        num_swapped=wrong.count((True, True)),
-        num_source_in_target=sum(a for a, _ in wrong),
-        num_target_in_source=sum(b for _, b in wrong),
+        num_pairs=len(in_target),
+        num_swapped=sum(swapped),
+        num_source_in_target=sum(in_target),
+        num_target_in_source=sum(in_source),
     )
 
 

@@ -32,7 +32,7 @@ from keras_transformer.batches.prepared import PreparedCorpus
 from keras_transformer.config.presets import with_vocab_size
 from keras_transformer.config.programs import DOORS
 from keras_transformer.text import tfds
-from keras_transformer.text.cleaning_report import REASONS
+from keras_transformer.text.cleaning import REASONS
 from keras_transformer.tokenizers.tokenizer_pair import train_tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

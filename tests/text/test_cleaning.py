@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.config.settings import CleaningConfig
-from keras_transformer.text.cleaning import CODES, RATIO_FREE_LENGTH, Cleaner, is_damaged
-from keras_transformer.text.cleaning_report import REASONS
+from keras_transformer.text.cleaning import CODES, RATIO_FREE_LENGTH, REASONS, Cleaner, is_damaged
 from keras_transformer.text.languages import expected_scripts
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "../shared/data"

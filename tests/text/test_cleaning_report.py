@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_transformer.text.cleaning_report import _MEANING, _OPTION, REASONS, CleaningReport
+from keras_transformer.text.cleaning import REASONS, CleaningReport
 from keras_transformer.text.lines import DataError
 
 
@@ -69,10 +69,6 @@ def test_table():
 
 def test_table_of_nothing():
     assert CleaningReport().table() == "pairs read  0    0.00 %\npairs kept  0    0.00 %"
-
-
-def test_every_reason_has_words_and_its_setting():
-    assert list(_MEANING) == list(_OPTION) == list(REASONS)
 
 
 @pytest.mark.parametrize(("num_pairs", "empty", "warns"), [(100, 1, False), (100, 2, True), (99, 1, True)])
