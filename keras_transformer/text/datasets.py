@@ -90,17 +90,15 @@ def check_dataset(dataset, data_dir=None):
         return
     if path.is_file():
         raise DataError(f"{dataset}: is neither a folder nor an archive ({', '.join(ENDINGS)})")
-    near = []
-    if tfds.is_name(dataset):
-        near = tfds.nearest_names(dataset, data_dir)
-        if near == [re.match(r"\w+", dataset)[0]]:
-            return
-    elif _HUB.fullmatch(dataset):
+    near = tfds.nearest_names(dataset, data_dir)
+    if near is None and _HUB.fullmatch(dataset):
         raise DataError(
             f"{dataset}: no such folder, and sets of the Hugging Face Hub are not read by name. Write its "
             "splits to a folder, one sentence a line (train.en, train.de, valid.en, valid.de), and name that "
             "folder; or name a set of TensorFlow Datasets, such as wmt14_translate/de-en"
         )
+    if near and near == [re.match(r"\w+", dataset)[0]]:
+        return
     hint = f" Nearest there: {', '.join(near)}" if near else ""
     raise DataError(
         f"{dataset}: no such folder. A dataset is cldr/SOURCE-TARGET (built in), a folder or archive of "
@@ -353,15 +351,24 @@ def epoch_weights(sizes, weights="", temperature=1.0):
     Raises:
         ValueError: a weight is missing, not above 0, or given beside a temperature.
     """
-    if not math.isfinite(temperature) or temperature < 1:
+    if not 1 <= temperature < math.inf:
         raise ValueError(f"`temperature` must be at least 1. Received: temperature={temperature}")
+    if weights and temperature != 1:
+        raise ValueError(
+            "`weights` and `temperature` exclude each other. "
+            f"Received: weights={weights!r}, temperature={temperature}"
+        )
     if weights:
-        if temperature != 1:
+        try:
+            numbers = [float(part) for part in weights.split(",")]
+        except ValueError:
+            numbers = []
+        if len(numbers) != len(sizes) or not all(0 < number < math.inf for number in numbers):
             raise ValueError(
-                "`weights` and `temperature` exclude each other. "
-                f"Received: weights={weights!r}, temperature={temperature}"
+                f"`weights` must be {len(sizes)} numbers above 0, one for each dataset, with a comma "
+                f"between. Received: {weights!r}"
             )
-        return _parse_weights(weights, len(sizes))
+        return numbers
     if temperature == 1:
         return [1.0] * len(sizes)
     roots = [size ** (1 / temperature) for size in sizes]
@@ -369,16 +376,3 @@ def epoch_weights(sizes, weights="", temperature=1.0):
     return [
         root / total_roots * total / size if size else 1.0 for root, size in zip(roots, sizes, strict=True)
     ]
-
-
-def _parse_weights(text, number):
-    try:
-        weights = [float(part) for part in text.split(",")]
-    except ValueError:
-        weights = []
-    if len(weights) != number or not all(math.isfinite(weight) and weight > 0 for weight in weights):
-        raise ValueError(
-            f"`weights` must be {number} numbers above 0, one for each dataset, with a comma between. "
-            f"Received: {text!r}"
-        )
-    return weights

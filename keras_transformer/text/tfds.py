@@ -24,23 +24,21 @@ _NAME = re.compile(
 _READ_AT_ONCE = 1000
 
 
-def is_name(dataset):
-    """Returns whether a text has the form NAME, NAME/CONFIG or NAME/CONFIG:VERSION."""
-    return bool(_NAME.fullmatch(dataset))
-
-
 def nearest_names(dataset, data_dir=None):
     """Returns names of translation sets like that of `dataset`.
 
     Args:
-        dataset: a text of the form of `is_name`.
+        dataset: NAME, NAME/CONFIG or NAME/CONFIG:VERSION.
         data_dir: folder of prepared sets, as of `TfdsDataset`.
 
     Returns:
-        list of up to three str; the very name alone if there is such a set.
+        list of up to three str; the very name alone if there is such a set; `None` for what has not the
+        form of a name.
     """
-    tfds = _library()
-    name = _NAME.fullmatch(dataset)["name"]
+    match = _NAME.fullmatch(dataset)
+    if match is None:
+        return None
+    tfds, name = _library(), match["name"]
     known = tfds.list_builders(with_community_datasets=False)
     if name in known or (pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser() / name).is_dir():
         return [name]

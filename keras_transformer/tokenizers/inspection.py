@@ -58,7 +58,7 @@ class Inspection(NamedTuple):
 
     def to_dict(self):
         """Returns what JSON can hold, under the names of the attributes."""
-        return {**self._asdict(), "most_fragmented": [one._asdict() for one in self.most_fragmented]}
+        return {**self._asdict(), "most_fragmented": [word._asdict() for word in self.most_fragmented]}
 
     def __str__(self):
         """A table to read."""
@@ -74,9 +74,10 @@ class Inspection(NamedTuple):
             ("vocabulary used", f"{self.pieces_used:,} tokens, {self.vocab_used:.1%}"),
             ("longest pieces", "  ".join(self.longest_pieces)),
         ]
+        labels = itertools.chain(["most fragmented"], itertools.repeat(""))
         rows += [
-            ("most fragmented" if not number else "", f"{' '.join(one.pieces)}  ({one.count:,} times)")
-            for number, one in enumerate(self.most_fragmented)
+            (label, f"{' '.join(word.pieces)}  ({word.count:,} times)")
+            for label, word in zip(labels, self.most_fragmented, strict=False)
         ]
         return "\n".join(f"{name:<22}{value}".rstrip() for name, value in rows)
 

@@ -74,13 +74,8 @@ def learn_tokenizers(read_pairs, data):
         DataError: as `read_pairs`.
         ValueError: as `train_tokenizer`; it names the setting to change.
     """
-    settings = {
-        "model_type": data.model_type,
-        "vocab_size": data.vocab_size,
-        "normalization": data.normalization,
-        "split_digits": data.split_digits,
-        "max_texts": data.vocab_texts or None,
-    }
+    names = ("model_type", "vocab_size", "normalization", "split_digits")
+    settings = {name: getattr(data, name) for name in names} | {"max_texts": data.vocab_texts or None}
     try:
         if not data.separate_vocabularies:
             return as_tokenizers(train_tokenizer(itertools.chain.from_iterable(read_pairs()), **settings))

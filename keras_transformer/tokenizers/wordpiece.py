@@ -148,7 +148,7 @@ class WordPieceTokenizer(Tokenizer):
 
     def pieces(self, texts):
         """Returns the word pieces of each text, with U+2581 where a space stood."""
-        return [[self._pieces[one] for one in row] for row in self.encode(texts)]
+        return [[self._pieces[number] for number in row] for row in self.encode(texts)]
 
     def decode(self, ids):
         """Returns the text of each row of ids.
@@ -164,7 +164,7 @@ class WordPieceTokenizer(Tokenizer):
             A list of str.
         """
         rows = self._text_ids(ids)
-        texts = ("".join(self._pieces[one] for one in row) for row in rows)
+        texts = ("".join(self._pieces[number] for number in row) for row in rows)
         return [_ESCAPE.sub(_unescape, text).replace(SPACE, " ").removeprefix(" ") for text in texts]
 
     @functools.cached_property
@@ -238,9 +238,9 @@ class WordPieceTokenizer(Tokenizer):
             ids: list of int, one text.
 
         Returns:
-            list of bool, as long: true for tokens that overlap a code point.
+            list of bool, one for each id: true for tokens that overlap a code point.
         """
-        pieces = [self._pieces[one] for one in ids]
+        pieces = [self._pieces[number] for number in ids]
         owner = [number for number, piece in enumerate(pieces) for _ in piece]
         found = [False] * len(pieces)
         for match in _ESCAPE.finditer("".join(pieces)):
