@@ -8,7 +8,12 @@ import re
 import pytest
 import readme_commands as found
 
-from keras_transformer.cli.command_line import SEARCH_SETTINGS
+from keras_transformer.cli.command_line import (
+    CORPUS_SETTINGS,
+    DEVICE_SETTINGS,
+    SEARCH_SETTINGS,
+    VOCABULARY_FLAGS,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCES = [path for name in ("keras_transformer", "pipelines", "benchmarks", "examples") for path in
@@ -54,7 +59,8 @@ def flags():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
                 names |= {one.value for one in node.args if isinstance(one, ast.Constant)}
-    return names | {f"--{name.replace('_', '-')}" for name in SEARCH_SETTINGS}
+    settings = (SEARCH_SETTINGS, CORPUS_SETTINGS, VOCABULARY_FLAGS, DEVICE_SETTINGS)
+    return names | {f"--{name.replace('_', '-')}" for some in settings for name in some}
 
 
 FLAGS = flags()

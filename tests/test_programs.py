@@ -495,7 +495,7 @@ def test_a_bad_argument_of_evaluation_is_refused(run, capsys, arguments, words):
 def test_a_bad_number_of_lines_is_refused(run, capsys):
     with pytest.raises(SystemExit, match="2"):
         translate.main([str(run), "--chunk-lines", "0"])
-    assert "--chunk-lines must be at least 1, not 0" in capsys.readouterr().err
+    assert "--chunk-lines must be from 1 to 16777216, not 0" in capsys.readouterr().err
 
 
 def start(*arguments):

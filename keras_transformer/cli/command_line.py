@@ -18,6 +18,11 @@ from keras_transformer.config.sections import VOCABULARY, SearchConfig
 VOCABULARY_SETTINGS = tuple(f"data.{name}" for name in VOCABULARY)
 # Names of the fields of `SearchConfig`: each is a flag.
 SEARCH_SETTINGS = tuple(field.name for field in dataclasses.fields(SearchConfig))
+# Settings of `data` and `devices` that have flags, too.
+FOLDER_SETTINGS = ("data_dir", "manual_dir")
+CORPUS_SETTINGS = ("source", "target", *FOLDER_SETTINGS)
+VOCABULARY_FLAGS = ("vocab_size", "model_type")
+DEVICE_SETTINGS = ("strategy", "replicas", "cross_device_ops", "allow_cpu")
 _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "seed")
 
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
@@ -124,24 +129,40 @@ def add_weights_flag(parser, default="final"):
     )
 
 
+def add_setting_flags(parser, section, names=None):
+    """Adds flags for settings; one that is not given leaves its setting as it is.
+
+    Args:
+        parser: an `argparse.ArgumentParser` or a group of one.
+        section: class of the settings, such as `SearchConfig`.
+        names: of the settings; `None` for all of the section.
+    """
+    for field in dataclasses.fields(section):
+        if names is None or field.name in names:
+            flag, kind = f"--{field.name.replace('_', '-')}", field.type
+            text = re.sub('[`"]', "", field.metadata["meaning"]).replace("%", "%%")
+            if kind is bool:
+                parser.add_argument(flag, action="store_true", default=None, help=text)
+            else:
+                text += f" (default: {field.default})" if field.default != "" else ""
+                metavar = None if kind is str else kind.__name__.upper()
+                parser.add_argument(flag, type=kind, metavar=metavar, help=text)
+
+
+def given_settings(args, names):
+    """Returns the settings of these names whose flags were given, dict from name to value."""
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
 def add_search_flags(parser, *, threads=True):
     """Adds a flag for every setting of search to an `argparse.ArgumentParser`.
-
-    A flag that is not given leaves the setting as the run has it.
 
     Args:
         parser: the parser.
         threads: also adds `--threads`, for programs that search.
     """
     group = parser.add_argument_group("search", "what is not given is as the run has it")
-    for field in dataclasses.fields(SearchConfig):
-        flag = f"--{field.name.replace('_', '-')}"
-        text = re.sub('[`"]', "", field.metadata["meaning"]).replace("%", "%%")
-        if field.type is bool:
-            group.add_argument(flag, action="store_true", default=None, help=text)
-        else:
-            text = f"{text} (default: {field.default})"
-            group.add_argument(flag, type=field.type, metavar=field.type.__name__.upper(), help=text)
+    add_setting_flags(group, SearchConfig)
     if threads:
         group.add_argument(
             "--threads",
@@ -149,6 +170,24 @@ def add_search_flags(parser, *, threads=True):
             metavar="INT",
             help="batches that are searched at the same time, a CPU core for each (all cores; with a GPU, 1)",
         )
+
+
+def add_line_flags(parser):
+    """Adds `--format`, `--scores` and `--chunk-lines`, for programs that write a line for every line."""
+    parser.add_argument(
+        "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
+    )
+    parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
+    text = "most lines that are read, sorted by length and translated together (default: 1024)"
+    parser.add_argument("--chunk-lines", type=int, default=1024, metavar="N", help=text)
+
+
+def check_line_flags(parser, args):
+    """Ends the program where the flags of `add_line_flags` are out of range or do not fit."""
+    if not 1 <= args.chunk_lines <= 2**24:
+        parser.error(f"--chunk-lines must be from 1 to {2**24}, not {args.chunk_lines}")
+    if args.scores and args.format != "text":
+        parser.error(f"--scores is for --format text; {args.format} has them always")
 
 
 def search_settings(args, run):
@@ -170,7 +209,7 @@ def search_settings(args, run):
     from keras_transformer.config.settings import from_dict, replace
     from keras_transformer.files import unsealed
 
-    settings = {name: getattr(args, name) for name in SEARCH_SETTINGS if getattr(args, name) is not None}
+    settings = given_settings(args, SEARCH_SETTINGS)
     try:
         search = from_dict(unsealed((pathlib.Path(run) / "config.json").read_bytes())).search
     except (OSError, ValueError):

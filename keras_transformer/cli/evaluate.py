@@ -17,8 +17,10 @@ import sys
 import time
 
 from keras_transformer.cli.command_line import (
+    FOLDER_SETTINGS,
     SEARCH_SETTINGS,
     add_search_flags,
+    add_setting_flags,
     add_weights_flag,
     describe_search,
     number_of_threads,
@@ -29,10 +31,11 @@ from keras_transformer.cli.early import is_local, open_runs
 from keras_transformer.cli.other_words import TRANSLATING
 from keras_transformer.cli.process import exit_code
 from keras_transformer.config import programs
+from keras_transformer.config.sections import DataConfig
 
 FEWEST_DRAWS = 40  # of which 2.5 % is one
 ONLY_FILES = ("reference", "source", "target")
-ONLY_RUN = ("dataset", "data_dir", "manual_dir", "split", "weights", "output", "threads", *SEARCH_SETTINGS)
+ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "weights", "output", "threads", *SEARCH_SETTINGS)
 
 
 def parse_args(argv=None):
@@ -92,8 +95,7 @@ def parse_args(argv=None):
         help="corpus, folder, archive or name of TensorFlow Datasets (default: that of the run); "
         "of several, the first that has the split",
     )
-    run.add_argument("--data-dir", help="prepared sets of TensorFlow Datasets, and unpacked archives")
-    run.add_argument("--manual-dir", help="files downloaded by hand, for TensorFlow Datasets")
+    add_setting_flags(run, DataConfig, FOLDER_SETTINGS)
     run.add_argument("--split", help="test, validation, or a file's name before its ending (default: test)")
     add_weights_flag(run, default=None)
     run.add_argument("--output", metavar="FILE", help="also writes the translations")

@@ -12,9 +12,17 @@ Interrupted and started again, it continues.
 import os
 import pathlib
 
-from keras_transformer.cli.command_line import VOCABULARY_SETTINGS, program_parser
+from keras_transformer.cli.command_line import (
+    CORPUS_SETTINGS,
+    VOCABULARY_FLAGS,
+    VOCABULARY_SETTINGS,
+    add_setting_flags,
+    given_settings,
+    program_parser,
+)
 from keras_transformer.cli.process import exit_code
 from keras_transformer.config import programs
+from keras_transformer.config.sections import DataConfig
 
 
 def parse_args(argv=None):
@@ -26,15 +34,10 @@ def parse_args(argv=None):
         "such as wmt14_translate/de-en; several with commas between; or a prepared folder to look at",
     )
     parser.add_argument("out", nargs="?", help="folder to write; without it, DATASET is looked at")
-    parser.add_argument("--source", help="source language, as in the names of the files")
-    parser.add_argument("--target", help="target language")
-    parser.add_argument("--vocab-size", type=int, help="tokens of the vocabulary (37,000)")
-    parser.add_argument("--model-type", help="bpe, unigram or wordpiece (bpe)")
+    add_setting_flags(parser, DataConfig, CORPUS_SETTINGS + VOCABULARY_FLAGS)
     parser.add_argument(
         "--tokenizer", metavar="PATH", help="encode with this vocabulary, or that of a run or prepared folder"
     )
-    parser.add_argument("--data-dir", help="folder of prepared sets of TensorFlow Datasets")
-    parser.add_argument("--manual-dir", help="folder of files downloaded by hand, for TensorFlow Datasets")
     parser.add_argument("--workers", type=int, help="processes (one a core)")
     parser.add_argument("--shard-pairs", type=int, default=100_000, help="raw pairs a shard (100,000)")
     parser.add_argument(
@@ -58,23 +61,13 @@ def resolve(args):
     from keras_transformer.config.settings import Config, override, replace
     from keras_transformer.text.datasets import languages_of
 
-    changes = {
-        "dataset": args.dataset,
-        "source": args.source,
-        "target": args.target,
-        "vocab_size": args.vocab_size,
-        "model_type": args.model_type,
-        "data_dir": args.data_dir,
-        "manual_dir": args.manual_dir,
-    }
-    changes = {name: value for name, value in changes.items() if value is not None}
+    changes = {"dataset": args.dataset, **given_settings(args, CORPUS_SETTINGS + VOCABULARY_FLAGS)}
     if named := languages_of(args.dataset):
         changes = {"source": named[0], "target": named[1]} | changes
     elif not (args.source and args.target) and args.out:
         raise ValueError("name the languages: --source LANGUAGE --target LANGUAGE")
     # Nothing here concerns the model, so two vocabularies may stand beside its default.
-    config = replace(Config(), model=replace(Config().model, sharing="none"))
-    config = override(replace(config, data=replace(config.data, **changes)), args.set)
+    config = override(replace(Config(), model={"sharing": "none"}, data=changes), args.set)
     for text in args.set:
         section, name = (text.partition("=")[0].strip().split(".") + [""])[:2]
         if section in ("model", "training", "search") or name in ("dataset", "weights", "temperature"):

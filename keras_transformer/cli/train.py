@@ -13,16 +13,23 @@ on two CPU cores. Started again on the same run folder, it continues. SIGTERM an
 after the step, saved. `config.programs.ExitCode` lists the exit codes.
 """
 
-import dataclasses
 import datetime
 import itertools
 import os
 
-from keras_transformer.cli.command_line import VOCABULARY_SETTINGS, program_parser
+from keras_transformer.cli.command_line import (
+    CORPUS_SETTINGS,
+    DEVICE_SETTINGS,
+    VOCABULARY_SETTINGS,
+    add_setting_flags,
+    given_settings,
+    program_parser,
+)
 from keras_transformer.cli.early import refuse_run
 from keras_transformer.cli.other_words import TRAINING
 from keras_transformer.cli.process import exit_code, import_quietly, open_closed_streams
 from keras_transformer.config import programs
+from keras_transformer.config.sections import DataConfig, DeviceConfig
 
 
 def parse_args(argv=None):
@@ -37,14 +44,7 @@ def parse_args(argv=None):
         f"valid.* and test.*, one sentence a line; what {programs.name('prepare')} made; or NAME/CONFIG "
         "of TensorFlow Datasets. May be repeated",
     )
-    parser.add_argument("--source", metavar="LANGUAGE", help="source language, the ending of its files (en)")
-    parser.add_argument("--target", metavar="LANGUAGE", help="target language, the ending of its files (de)")
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="prepared sets of TensorFlow Datasets, and unpacked archives"
-    )
-    parser.add_argument(
-        "--manual-dir", metavar="DIR", help="files downloaded by hand, for TensorFlow Datasets"
-    )
+    add_setting_flags(parser, DataConfig, CORPUS_SETTINGS)
     parser.add_argument(
         "--preset",
         default="demo",
@@ -82,22 +82,7 @@ def parse_args(argv=None):
         action="store_true",
         help="with --init-from: learn a vocabulary; pieces that both have keep their embeddings",
     )
-    devices = parser.add_argument_group("devices")
-    devices.add_argument(
-        "--strategy",
-        metavar="NAME",
-        help="auto, none (one device), mirrored (the GPUs of one machine) or multiworker (TF_CONFIG) "
-        "(default: auto)",
-    )
-    devices.add_argument("--replicas", type=int, metavar="N", help="number of GPUs (default: all)")
-    devices.add_argument(
-        "--cross-device-ops",
-        metavar="NAME",
-        help="how gradients are added up: auto, nccl, hierarchical, reduction or ring (default: auto)",
-    )
-    devices.add_argument(
-        "--allow-cpu", action="store_true", help="use the CPU where GPUs are asked for and there are none"
-    )
+    add_setting_flags(parser.add_argument_group("devices"), DeviceConfig, DEVICE_SETTINGS)
     return parser.parse_args(argv)
 
 
@@ -169,7 +154,7 @@ def _fitted(config, run_dir):
 
 def _configured(config, args):
     """Returns a configuration with what the command line says."""
-    from keras_transformer.config.settings import override
+    from keras_transformer.config.settings import override, replace
     from keras_transformer.text.datasets import dataset_names, languages_of
 
     data = {}
@@ -178,26 +163,14 @@ def _configured(config, args):
         data["dataset"] = ",".join(os.path.normpath(n) if os.path.exists(n) else n for n in names)
         if named := languages_of(names[0]):
             data["source"], data["target"] = named
-    for name in ("source", "target", "data_dir", "manual_dir"):
-        if getattr(args, name):
-            data[name] = getattr(args, name)
     training = {}
     if args.init_from:
         training = {"init_from": args.init_from, "init_vocabulary": not args.new_vocabulary}
     elif args.new_vocabulary:
         raise ValueError("--new-vocabulary belongs to --init-from RUN: any other run learns its own")
-    config = dataclasses.replace(
-        config,
-        data=dataclasses.replace(config.data, **data),
-        training=dataclasses.replace(config.training, **training),
-        devices=dataclasses.replace(config.devices, **_devices(args)),
-    )
-    return override(config, args.set)
-
-
-def _devices(args):
-    names = ("strategy", "replicas", "cross_device_ops", "allow_cpu")
-    return {name: getattr(args, name) for name in names if getattr(args, name)}
+    data |= given_settings(args, CORPUS_SETTINGS)
+    devices = given_settings(args, DEVICE_SETTINGS)
+    return override(replace(config, data=data, training=training, devices=devices), args.set)
 
 
 def _run_dir(args):

@@ -19,8 +19,10 @@ import sys
 import time
 
 from keras_transformer.cli.command_line import (
+    add_line_flags,
     add_search_flags,
     add_weights_flag,
+    check_line_flags,
     number_of_threads,
     program_parser,
     search_settings,
@@ -48,26 +50,13 @@ def parse_args(argv=None):
     parser.add_argument(
         "--prefix-file", metavar="FILE", help="line i is what the translation of line i begins with"
     )
-    parser.add_argument(
-        "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
-    )
+    add_line_flags(parser)
     parser.add_argument(
         "--alignment", action="store_true", help="moses: links of pieces as well; jsonl has them always"
     )
-    parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
-    parser.add_argument(
-        "--chunk-lines",
-        type=int,
-        default=1024,
-        metavar="N",
-        help="most lines that are read, sorted by length and translated together (default: 1024)",
-    )
     add_search_flags(parser)
     args = parser.parse_args(argv)
-    if args.chunk_lines < 1:
-        parser.error(f"--chunk-lines must be at least 1, not {args.chunk_lines}")
-    if args.scores and args.format != "text":
-        parser.error(f"--scores is for --format text; {args.format} has them always")
+    check_line_flags(parser, args)
     if args.alignment and args.format == "text":
         parser.error("--alignment is for --format moses and jsonl")
     return args

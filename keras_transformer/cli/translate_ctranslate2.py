@@ -13,7 +13,10 @@ import sys
 
 from keras_transformer.cli.command_line import (
     SEARCH_SETTINGS,
+    add_line_flags,
     add_search_flags,
+    check_line_flags,
+    given_settings,
     program_parser,
     refuse_without_sampling,
 )
@@ -26,32 +29,21 @@ def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("translate-ctranslate2", words=TRANSLATING)
     parser.add_argument("folder", metavar="FOLDER", help="folder that an export wrote")
-    parser.add_argument(
-        "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
-    )
-    parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
+    add_line_flags(parser)
     parser.add_argument(
         "--inter-threads", type=int, default=1, metavar="N", help="batches at the same time (default: 1)"
     )
     parser.add_argument(
         "--intra-threads", type=int, default=0, metavar="N", help="threads of each batch (default: all)"
     )
-    parser.add_argument(
-        "--chunk-lines",
-        type=int,
-        default=1024,
-        metavar="N",
-        help="most lines that are read, sorted by length and translated together (default: 1024)",
-    )
     add_search_flags(parser, threads=False)
     args = parser.parse_args(argv)
-    ranges = {"inter_threads": (1, 1024), "intra_threads": (0, 1024), "chunk_lines": (1, 2**24)}
+    ranges = {"inter_threads": (1, 1024), "intra_threads": (0, 1024)}
     for name, (least, most) in ranges.items():
         if not least <= getattr(args, name) <= most:
             flag = name.replace("_", "-")
             parser.error(f"--{flag} must be from {least} to {most}, not {getattr(args, name)}")
-    if args.scores and args.format != "text":
-        parser.error(f"--scores is for --format text; {args.format} has them always")
+    check_line_flags(parser, args)
     return args
 
 
@@ -79,7 +71,7 @@ def translate(args, stdin, output):
     translator = CTranslate2Translator(
         args.folder, inter_threads=args.inter_threads, intra_threads=args.intra_threads
     )
-    search = {name: getattr(args, name) for name in SEARCH_SETTINGS if getattr(args, name) is not None}
+    search = given_settings(args, SEARCH_SETTINGS)
     config = replace(translator.search, **search)
     refuse_without_sampling(search, config)
     translator.n_best([], **search)  # refuse a bad value before the first line
