@@ -54,20 +54,24 @@ def serpentine(major, minor, mass, num_bands, phase):
 def cut_into_batches(source, target, counts, budget):
     """Cuts a walk into batches of the least padding and number.
 
+    Args:
+        source: int NumPy array, source length of each cell of the walk.
+        target: int NumPy array, target length of each cell.
+        counts: int NumPy array, number of pairs of each cell.
+        budget: padded tokens of a batch on either side.
+
     Returns:
         list of `Region` of one batch each, and their cost in positions.
     """
-    rows, source, target = _parts(source, target, counts, budget)
-    if not len(rows):
-        return [], 0.0
+    parts = _parts(source, target, counts, budget)
+    rows, source, target = parts
     # Cost of every batch that begins at part i and ends within the next `width` parts.
     width = 2 * _PARTS + 2
-    longest_source = np.maximum.accumulate(_windows(source, width), axis=1)
-    longest_target = np.maximum.accumulate(_windows(target, width), axis=1)
-    padded_rows = _round_up(np.cumsum(_windows(rows, width), axis=1))
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(parts, ((0, 0), (0, width))), width, axis=1)
+    padded_rows = _round_up(np.cumsum(windows[0, :-1], axis=1))
+    longest_source, longest_target = np.maximum.accumulate(windows[1:, :-1], axis=2)
     fits = padded_rows * np.maximum(longest_source, longest_target) <= budget
-    cost = padded_rows * (longest_source + longest_target) + _BATCH_COST * budget
-    cost = np.where(fits, cost, np.inf)
+    cost = np.where(fits, padded_rows * (longest_source + longest_target) + _BATCH_COST * budget, np.inf)
 
     best = np.full(len(rows) + width + 1, np.inf)
     best[0] = 0
@@ -78,19 +82,24 @@ def cut_into_batches(source, target, counts, budget):
         better = through < best[reached]
         best[reached][better] = through[better]
         previous[reached][better] = begin
-    cuts = []
-    end = len(rows)
+    regions, end = [], len(rows)
     while end:
         begin = previous[end]
         num_pairs = int(rows[begin:end].sum())
-        box = int(source[begin:end].max()), int(target[begin:end].max())
-        cuts.append(Region(num_pairs, int(_round_up(num_pairs)), *box))
+        regions.append(Region(num_pairs, _round_up(num_pairs), *_box(source, target, begin, end)))
         end = begin
-    return cuts[::-1], float(best[len(rows)])
+    return regions[::-1], float(best[len(rows)])
 
 
 def cut_into_regions(source, target, counts, budget, max_regions):
     """Cuts a walk into at most `max_regions` regions, each of batches of one shape.
+
+    Args:
+        source: int NumPy array, source length of each cell of the walk.
+        target: int NumPy array, target length of each cell.
+        counts: int NumPy array, number of pairs of each cell.
+        budget: padded tokens of a batch on either side.
+        max_regions: number of regions.
 
     Returns:
         list of `Region`, and their cost in positions.
@@ -118,11 +127,14 @@ def cut_into_regions(source, target, counts, budget, max_regions):
     total, regions, end = float(best[k, num_pieces]), [], num_pieces
     for left in range(k, 0, -1):
         begin = previous[left, end]
-        num_pairs = int(totals[end] - totals[begin])
-        box = int(source[begin:end].max()), int(target[begin:end].max())
+        num_pairs, box = int(totals[end] - totals[begin]), _box(source, target, begin, end)
         regions.append(Region(num_pairs, int(_equal_batches(num_pairs, *box, budget)[1]), *box))
         end = begin
     return regions[::-1], total
+
+
+def _box(source, target, begin, end):
+    return int(source[begin:end].max()), int(target[begin:end].max())
 
 
 def _equal_batches(num_pairs, source_len, target_len, budget):
@@ -136,30 +148,21 @@ def _parts(source, target, counts, budget):
     """Cuts a walk into runs of rows that are a small part of a batch each.
 
     Returns:
-        three int NumPy arrays: rows, longest source and longest target of each run.
+        int64 NumPy array of shape `(3, num_parts)`: rows, longest source and longest target of each run.
     """
-    parts = []
-    rows, longest_source, longest_target = 0, 0, 0
+    parts, run = [], (0, 0, 0)
     for source_len, target_len, count in zip(source.tolist(), target.tolist(), counts.tolist(), strict=True):
-        part = budget // max(source_len, target_len) // _PARTS // ROWS_MULTIPLE * ROWS_MULTIPLE
-        part = max(part, ROWS_MULTIPLE)
+        part = max(1, budget // max(source_len, target_len) // _PARTS // ROWS_MULTIPLE) * ROWS_MULTIPLE
         while count:
-            if rows >= part:
-                parts.append((rows, longest_source, longest_target))
-                rows, longest_source, longest_target = 0, 0, 0
-            taken = min(count, part - rows)
-            rows, count = rows + taken, count - taken
-            longest_source = max(longest_source, source_len)
-            longest_target = max(longest_target, target_len)
-    if rows:
-        parts.append((rows, longest_source, longest_target))
+            if run[0] >= part:
+                parts.append(run)
+                run = (0, 0, 0)
+            taken = min(count, part - run[0])
+            run = run[0] + taken, max(run[1], source_len), max(run[2], target_len)
+            count -= taken
+    if run[0]:
+        parts.append(run)
     return np.array(parts, np.int64).reshape(-1, 3).T
-
-
-def _windows(values, width):
-    """Returns each element with the `width - 1` after it, zeros beyond the end."""
-    padded = np.concatenate([values, np.zeros(width, values.dtype)])
-    return np.lib.stride_tricks.sliding_window_view(padded, width)[: len(values)]
 
 
 def _round_up(rows):

@@ -1,18 +1,19 @@
 """Token-bucketed batches as a `tf.data` graph: batch numbers in, batches of ids out.
 
 `EpochPlanner` says which pairs share a batch. The graph looks up the pair numbers of batch n of that plan,
-gathers the ids of those pairs, pads them and shifts the target. No Python runs between batches, except to
-draw random segmentations where `sampling` is given.
+deals them to the devices, gathers and pads their ids and shifts the target. No Python runs between batches,
+except to draw random segmentations where `sampling` is given.
 """
 
+import functools
 import hashlib
 import mmap
+import weakref
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.batches.device_batches import DeviceShare
 from keras_transformer.batches.ids import IdPairs, drop_long, encode_pairs
 from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.config.settings import SpecialIds
@@ -22,61 +23,50 @@ from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 _BATCHES_AHEAD = 2
 _MEASURED_PAIRS = 1000
 _QUANTILE = 0.9
-_WHOLE, _SPECIAL = DeviceShare(), SpecialIds()
 
 
-def token_batches(pairs, planner, *, start=0, epochs=1, special=_SPECIAL, share=_WHOLE, sampling=None):
-    """Makes the batches of a plan.
+class DeviceShare(NamedTuple):
+    """What one worker takes of every batch; the default is the whole batch in one piece.
 
-    Starting at batch n makes no batch before it. The dataset can be mapped, sharded, saved, and handed to
-    `tf.data.experimental.service`. Serialised for the service, the graph names memory-mapped ids by the path
-    of their file, which must be the same for the workers, and holds everything else: ids in memory, 16 bytes
-    a pair, 4 bytes a pair and epoch. Protocol buffers limit that to 2 GB. In this process there is no limit.
+    A batch is one update. Its rows go to workers, replicas and micro-batches in turn, as cards are dealt,
+    so all have equal shapes and almost equal work; missing rows at the end are padding.
 
-    Args:
-        pairs: `IdPairs`.
-        planner: `EpochPlanner` of their lengths.
-        start: number of the first batch, counted from the first batch of epoch 0.
-        epochs: number of epochs; the first of them is the one that `start` is in. They are planned now.
-        special: `SpecialIds`.
-        share: `DeviceShare`, what one worker takes of each batch. An element is the part of one replica;
-            the parts of a batch follow each other.
-        sampling: `SubwordSampling`, or `None` for the ids as they are.
-
-    Returns:
-        finite `tf.data.Dataset` of `((source_ids, target_ids), labels)`, int32, of shapes `(rows,
-        source_len)`, `(rows, target_len)` and `(rows, target_len)`; with `share.device_tokens`, there is a
-        leading axis of micro-batches. Source ids and labels end with eos; target ids start with bos and lag
-        one token behind the labels. Left-over rows are padding.
+    Attributes:
+        num_workers: number of processes that read the same batches.
+        worker: number of this one.
+        num_replicas: devices of this worker.
+        device_tokens: budget of one device in padded tokens, for source and for target each;
+            a larger part is cut into micro-batches. 0 for no limit, and no micro-batches.
     """
-    plans = planner.plans(start, epochs)
-    shapes = np.array([share.shape(plan) for plan in plans], np.int64).reshape(-1, 4)
 
-    def batch(shape, *sides):
-        micro_batches, rows, _, _ = tf.unstack(shape)
-        number = micro_batches * rows * share.num_replicas
-        source_ids, labels = (
-            tf.pad(ids, [[0, number - tf.shape(ids, tf.int64)[0]], [0, 0]], constant_values=special.pad)
-            for ids in sides
-        )
-        target_ids = tf.concat([tf.fill([number, 1], special.bos), labels[:, :-1]], axis=1)
-        source_ids, target_ids, labels = (
-            share.deal(ids, micro_batches, rows) for ids in (source_ids, target_ids, labels)
-        )
-        parts = (source_ids, target_ids), labels
-        return parts if share.num_replicas > 1 else tf.nest.map_structure(lambda ids: ids[0], parts)
+    num_workers: int = 1
+    worker: int = 0
+    num_replicas: int = 1
+    device_tokens: int = 0
 
-    with tf.device("CPU:0"):
-        if sampling:
-            dataset = _sampled_rows(pairs, plans, shapes, share, special.pad, sampling).map(batch)
-        else:
-            rows = _gathered_rows(pairs, plans, shapes, share, special.pad)
-            dataset = tf.data.Dataset.range(len(plans)).map(
-                lambda number: batch(*rows(number)), num_parallel_calls=_BATCHES_AHEAD
-            )
-        if share.num_replicas > 1:
-            dataset = dataset.unbatch()
-        return untuned(dataset.prefetch(_BATCHES_AHEAD))
+    def shape(self, plan):
+        """Returns (micro_batches, rows, source_len, target_len) of each replica's part of a `BatchPlan`."""
+        replicas = self.num_workers * self.num_replicas
+        longest = max(plan.source_len, plan.target_len)
+        fitting = self.device_tokens // longest if self.device_tokens else plan.rows
+        micro_batches = -(-plan.rows // (replicas * fitting))
+        return micro_batches, -(-plan.rows // (replicas * micro_batches)), plan.source_len, plan.target_len
+
+    def deal(self, micro_batches, rows):
+        """Deals the rows of a batch, in the graph.
+
+        Args:
+            micro_batches: number of micro-batches, a scalar tensor.
+            rows: rows of one micro-batch of one replica, a scalar tensor.
+
+        Returns:
+            int tensor, which row of the batch each row of this worker's is, part after part; and the list of
+            the axes before the last in which the parts stand.
+        """
+        parts = self.num_replicas * micro_batches
+        order = tf.range(rows) * parts + tf.range(parts)[:, None]  # of this worker's rows, `(parts, rows)`
+        axes = [self.num_replicas] * (self.num_replicas > 1) + [micro_batches] * (self.device_tokens > 0)
+        return tf.reshape(order, [-1]) * self.num_workers + self.worker, [*axes, rows]
 
 
 class SubwordSampling(NamedTuple):
@@ -106,17 +96,21 @@ class SubwordSampling(NamedTuple):
             plan: `BatchPlan`.
 
         Returns:
-            list of lists of ids for each side, each list ending with eos.
+            padded ids of either side, int32 NumPy arrays of shapes `(num_pairs, source_len)` and
+            `(num_pairs, target_len)`, each row ending with eos.
         """
         seed = int.from_bytes(hashlib.blake2b(repr(plan.key).encode(), digest_size=8).digest())
-        drawn = []
+        sides = []
         for side, longest in enumerate((plan.source_len, plan.target_len)):
             tokenizer = self.tokenizers[side]
             usual = [pairs[side][i].tolist()[:-1] for i in plan.indices.tolist()]
-            rows = tokenizer.sample(tokenizer.decode(usual), dropout=self.dropout, seed=2 * seed + side)
-            rows = [row if len(row) < longest else old for row, old in zip(rows, usual, strict=True)]
-            drawn.append([[*row, tokenizer.special.eos] for row in rows])
-        return drawn
+            drawn = tokenizer.sample(tokenizer.decode(usual), dropout=self.dropout, seed=2 * seed + side)
+            ids = np.full((len(usual), longest), tokenizer.special.pad, np.int32)
+            for place, row, old in zip(ids, drawn, usual, strict=True):
+                row = row if len(row) < longest else old
+                place[: len(row) + 1] = [*row, tokenizer.special.eos]
+            sides.append(ids)
+        return sides
 
     def _grown(self, sequences, tokenizer):
         """How long random segmentations are, nine times in ten, from a spread sample."""
@@ -128,6 +122,73 @@ class SubwordSampling(NamedTuple):
         # No longer than the longest, or the budget that held it would not.
         grown = np.ceil(sequences.lengths * max(growth, 1.0)).astype(np.int32)
         return np.maximum(sequences.lengths, np.minimum(grown, sequences.lengths.max()))
+
+
+def token_batches(
+    pairs, planner, *, start=0, epochs=1, special=SpecialIds(), share=DeviceShare(), sampling=None
+):
+    """Makes the batches of a plan.
+
+    Starting at batch n makes no batch before it. The dataset can be mapped, sharded, saved, and handed to
+    `tf.data.experimental.service`. Serialised for the service, the graph names memory-mapped ids by the path
+    of their file, which must be the same for the workers, and holds everything else: ids in memory, 16 bytes
+    a pair, 4 bytes a pair and epoch. Protocol buffers limit that to 2 GB. In this process there is no limit.
+
+    Args:
+        pairs: `IdPairs`.
+        planner: `EpochPlanner` of their lengths.
+        start: number of the first batch, counted from the first batch of epoch 0.
+        epochs: number of epochs; the first of them is the one that `start` is in. They are planned now.
+        special: `SpecialIds`.
+        share: `DeviceShare`, what one worker takes of each batch. An element is the part of one replica;
+            the parts of a batch follow each other.
+        sampling: `SubwordSampling`, or `None` for the ids as they are.
+
+    Returns:
+        finite `tf.data.Dataset` of `((source_ids, target_ids), labels)`, int32, of shapes `(rows,
+        source_len)`, `(rows, target_len)` and `(rows, target_len)`; with `share.device_tokens`, there is a
+        leading axis of micro-batches. Source ids and labels end with eos; target ids start with bos and lag
+        one token behind the labels. Left-over rows are padding.
+    """
+    plans = planner.plans(start, epochs)
+    with tf.device("CPU:0"):
+        shapes = tf.constant([share.shape(plan) for plan in plans], tf.int64, [len(plans), 4])
+        ends = tf.constant(np.cumsum([0, *(len(plan.indices) for plan in plans)]))
+        if sampling:
+            ids = tf.TensorSpec((None, None), tf.int32)
+            dataset = tf.data.Dataset.from_generator(
+                lambda: ((number, *sampling.draw(pairs, plan)) for number, plan in enumerate(plans)),
+                output_signature=(tf.TensorSpec((), tf.int64), ids, ids),
+            ).apply(tf.data.experimental.assert_cardinality(len(plans)))
+        else:
+            indices = tf.constant(np.concatenate([plan.indices for plan in plans]))
+            sides = [_side(sequences) for sequences in pairs]
+            dataset = tf.data.Dataset.range(len(plans))
+
+        def batch(number, *drawn):
+            micro_batches, rows, *lengths = tf.unstack(shapes[number])
+            places, axes = share.deal(micro_batches, rows)
+            num_pairs = ends[number + 1] - ends[number]
+            is_pair, places = places < num_pairs, tf.minimum(places, num_pairs - 1)
+            if sampling:
+                found = [tf.gather(ids, places) for ids in drawn]
+            else:
+                chosen = tf.gather(indices, ends[number] + places)
+                found = [
+                    side.padded(chosen, length, special.pad)
+                    for side, length in zip(sides, lengths, strict=True)
+                ]
+            source_ids, labels = (
+                tf.reshape(tf.where(is_pair[:, None], ids, special.pad), [*axes, length])
+                for ids, length in zip(found, lengths, strict=True)
+            )
+            bos = tf.fill([*axes, 1], special.bos)
+            return (source_ids, tf.concat([bos, labels[..., :-1]], axis=-1)), labels
+
+        dataset = dataset.map(batch, num_parallel_calls=_BATCHES_AHEAD)
+        if share.num_replicas > 1:
+            dataset = dataset.unbatch()
+        return untuned(dataset.prefetch(_BATCHES_AHEAD))
 
 
 class TokenBatches(NamedTuple):
@@ -149,7 +210,7 @@ class TokenBatches(NamedTuple):
         return self.planner.num_batches(0)
 
     def stretch(self, start, least):
-        """Returns how many epochs hold at least so many batches from one on, and how many they hold.
+        """Returns how many epochs hold at least `least` batches from batch `start` on, and their number.
 
         Args:
             start: number of the batch, counted from the first batch of epoch 0.
@@ -162,7 +223,7 @@ class TokenBatches(NamedTuple):
             epochs += 1
         return epochs, number
 
-    def dataset(self, start=0, epochs=1, share=_WHOLE):
+    def dataset(self, start=0, epochs=1, share=DeviceShare()):
         """Returns the `tf.data.Dataset` of `token_batches`."""
         return token_batches(
             self.pairs, self.planner, start=start, epochs=epochs, share=share, sampling=self.sampling
@@ -178,15 +239,8 @@ def training_batches(data, corpus, *, seed):
         seed: of the order, and of random segmentations.
     """
     sampling = SubwordSampling(corpus.tokenizers, data.subword_dropout) if data.subword_dropout else None
-    planner = EpochPlanner(
-        *(sampling.lengths(corpus.train) if sampling else corpus.train.lengths),
-        batch_tokens=data.batch_tokens,
-        seed=seed,
-        padding=data.padding,
-        max_shapes=data.max_shapes,
-        sizes=corpus.sizes,
-        weights=corpus.weights,
-    )
+    lengths = sampling.lengths(corpus.train) if sampling else corpus.train.lengths
+    planner = EpochPlanner(*lengths, **_plan(data), seed=seed, sizes=corpus.sizes, weights=corpus.weights)
     return TokenBatches(corpus.train, planner, sampling)
 
 
@@ -199,124 +253,64 @@ def validation_batches(data, corpus):
     Raises:
         DataError: all of them are too long.
     """
-    filtered = drop_long(encode_pairs(*corpus.validation, *corpus.tokenizers), data.max_length)
-    if not filtered.pairs.num_pairs:
+    pairs, keep = drop_long(encode_pairs(*corpus.validation, *corpus.tokenizers), data.max_length)
+    if not pairs.num_pairs:
         raise DataError(
-            f"validation: all {filtered.num_dropped:,} pairs have over {data.max_length} tokens. "
-            "Raise data.max_length"
+            f"validation: all {len(keep):,} pairs have over {data.max_length} tokens. Raise data.max_length"
         )
-    planner = EpochPlanner(
-        *filtered.pairs.lengths,
-        batch_tokens=data.batch_tokens,
-        padding=data.padding,
-        max_shapes=data.max_shapes,
-    )
-    return TokenBatches(filtered.pairs, planner), filtered.num_dropped
+    return TokenBatches(pairs, EpochPlanner(*pairs.lengths, **_plan(data))), int(np.sum(~keep))
 
 
-def _gathered_rows(pairs, plans, shapes, share, pad_id):
-    """Returns a function from a batch's number to its shape and this worker's rows of either side."""
-    narrow = np.int32 if pairs.num_pairs < 2**31 else np.int64
-    indices = np.concatenate([plan.indices.astype(narrow) for plan in plans])
-    ends = np.cumsum([0, *(len(plan.indices) for plan in plans)])
-    indices, ends, shapes = map(tf.convert_to_tensor, (indices, ends, shapes))
-    sides = [_Side(sequences, pad_id) for sequences in pairs]
-
-    def rows(number):
-        own = share.own(indices[ends[number] : ends[number + 1]])
-        shape = shapes[number]
-        return shape, *(
-            side.padded(own, length) for side, length in zip(sides, (shape[2], shape[3]), strict=True)
-        )
-
-    return rows
-
-
-def _sampled_rows(pairs, plans, shapes, share, pad_id, sampling):
-    """Returns a dataset of what `_gathered_rows` looks up, drawn in Python."""
-
-    def rows():
-        for plan, shape in zip(plans, shapes, strict=True):
-            # All are drawn, and a part taken: it is the same however many parts there are.
-            sides = map(share.own, sampling.draw(pairs, plan))
-            yield (
-                shape,
-                *(_matrix(side, length, pad_id) for side, length in zip(sides, shape[2:], strict=True)),
-            )
-
-    ids = tf.TensorSpec((None, None), tf.int32)
-    made = tf.data.Dataset.from_generator(rows, output_signature=(tf.TensorSpec((4,), tf.int64), ids, ids))
-    return made.apply(tf.data.experimental.assert_cardinality(len(plans)))
-
-
-def _matrix(rows, length, pad_id):
-    matrix = np.full((len(rows), length), pad_id, np.int32)
-    for place, row in zip(matrix, rows, strict=True):
-        place[: len(row)] = row
-    return matrix
+def _plan(data):
+    return {name: getattr(data, name) for name in ("batch_tokens", "padding", "max_shapes")}
 
 
 class _Side:
     """The sentences of one side as tensors."""
 
-    def __init__(self, sequences, pad_id):
-        self._pad_id = pad_id
-        self._arrays = [_Array(array) for array in sequences.arrays]
-        starts = sequences.starts + np.repeat(
-            [array.header for array in self._arrays], np.diff(sequences.first)
-        )
-        narrow = np.int32 if max(array.last for array in self._arrays) < 2**30 else np.int64
-        self._first, self._starts, self._lengths = map(
-            tf.convert_to_tensor, (sequences.first[:-1], starts.astype(narrow), sequences.lengths)
-        )
+    def __init__(self, sequences):
+        self._arrays, headers = zip(*map(_ids_of, sequences.arrays), strict=True)
+        starts = sequences.starts + np.repeat(headers, np.diff(sequences.first))
+        narrow = np.int32 if starts.max(initial=0) < 2**30 else np.int64
+        self._first = tf.constant(sequences.first[:-1])
+        self._starts = tf.constant(starts.astype(narrow))
+        self._lengths = tf.constant(sequences.lengths)
 
-    def padded(self, numbers, length):
-        """Returns the ids of some sentences, int32 tensor of shape `(number, length)`."""
+    def padded(self, numbers, length, pad_id):
+        """Returns the ids of some sentences, int32 tensor of shape `(num_sentences, length)`."""
+        lengths = tf.gather(self._lengths, numbers)[:, None]
         columns = tf.range(tf.cast(length, tf.int32))
-        tokens = self._tokens(numbers, tf.cast(columns, self._starts.dtype))
-        return tf.where(columns < tf.gather(self._lengths, numbers)[:, None], tokens, self._pad_id)
-
-    def _tokens(self, numbers, columns):
-        """Returns the ids from the beginning of each sentence on, whatever follows its end."""
-        starts = tf.gather(self._starts, numbers)
-        if len(self._arrays) == 1:
-            return self._arrays[0].gather(starts, columns)
+        # Beyond its end, a sentence's last id stands, until the padding takes its place.
+        within = tf.cast(tf.minimum(columns, lengths - 1), self._starts.dtype)
+        positions = tf.gather(self._starts, numbers)[:, None] + within
         array_of = tf.searchsorted(self._first, tf.cast(numbers, tf.int64), side="right") - 1
-        parts, rows = (
-            tf.dynamic_partition(values, array_of, len(self._arrays))
-            for values in (starts, tf.range(tf.size(numbers)))
-        )
-        return tf.dynamic_stitch(
-            rows, [array.gather(part, columns) for array, part in zip(self._arrays, parts, strict=True)]
-        )
+        parts = tf.dynamic_partition(positions, array_of, len(self._arrays))
+        rows = tf.dynamic_partition(tf.range(tf.size(numbers)), array_of, len(self._arrays))
+        ids = [
+            tf.cast(tf.gather(read(), part), tf.int32) for read, part in zip(self._arrays, parts, strict=True)
+        ]
+        return tf.where(columns < lengths, tf.dynamic_stitch(rows, ids), pad_id)
 
 
-class _Array:
-    """Ids in memory, or in a whole mapped file: the graph maps it where it runs.
+_SIDES = weakref.WeakKeyDictionary()  # as long as the `Sequences` live: one copy for all datasets
 
-    Attributes:
-        header: int, what stands in the file before the ids, in ids.
-        last: int, place of the last id.
+
+def _side(sequences):
+    """Returns the `_Side` of `Sequences`."""
+    with tf.init_scope():
+        return _SIDES.get(sequences) or _SIDES.setdefault(sequences, _Side(sequences))
+
+
+def _ids_of(array):
+    """Returns a function that reads the ids of an array in the graph, and the place of the first of them.
+
+    The graph maps the file of an array that is a whole mapped file.
     """
-
-    def __init__(self, array):
-        self._file = None
-        self.header = 0
-        if isinstance(getattr(array, "base", None), mmap.mmap):
-            self.header = array.offset // array.itemsize
-            self._file = {
-                "dtype": tf.as_dtype(array.dtype),
-                "shape": [self.header + len(array)],
-                "memory_region_name": str(array.filename),
-            }
-        else:
-            self._ids = tf.convert_to_tensor(array)
-        self.last = self.header + len(array) - 1
-
-    def gather(self, starts, columns):
-        """Returns ids, int32 tensor of shape `(number, length)`, from each of some places on."""
-        ids = tf.raw_ops.ImmutableConst(**self._file) if self._file else self._ids
-        return tf.cast(tf.gather(ids, tf.minimum(starts[:, None] + columns, self.last)), tf.int32)
+    if not isinstance(getattr(array, "base", None), mmap.mmap):
+        return functools.partial(tf.identity, tf.constant(array)), 0
+    header = array.offset // array.itemsize
+    region = {"shape": [header + len(array)], "memory_region_name": str(array.filename)}
+    return functools.partial(tf.raw_ops.ImmutableConst, dtype=tf.as_dtype(array.dtype), **region), header
 
 
 def untuned(dataset):

@@ -1,5 +1,6 @@
 """Many sequences of ids in few arrays, and pairs of such; NumPy only."""
 
+import copy
 import itertools
 from typing import NamedTuple
 
@@ -24,18 +25,10 @@ class Sequences:
     """
 
     def __init__(self, parts):
-        self._take(
-            [ids for ids, _ in parts],
-            np.concatenate([starts[:-1] for _, starts in parts]),
-            np.concatenate([np.diff(starts).astype(np.int32) for _, starts in parts]),
-            np.array([len(starts) - 1 for _, starts in parts]),
-        )
-
-    def _take(self, arrays, starts, lengths, counts):
-        self.arrays = arrays
-        self.lengths = lengths
-        self.starts = starts
-        self.first = np.concatenate([[0], np.cumsum(counts)])
+        self.arrays = [ids for ids, _ in parts]
+        self.first = np.cumsum([0, *(len(starts) - 1 for _, starts in parts)])
+        self.starts = np.concatenate([starts[:-1] for _, starts in parts])
+        self.lengths = np.concatenate([np.diff(starts).astype(np.int32) for _, starts in parts])
 
     def __len__(self):
         """Number of sequences."""
@@ -43,15 +36,14 @@ class Sequences:
 
     def __getitem__(self, number):
         """Returns one sequence, an integer NumPy array of shape `(length,)`."""
-        array = np.searchsorted(self.first, number, side="right") - 1
-        start = self.starts[number]
-        return self.arrays[array][start : start + self.lengths[number]]
+        array = self.arrays[np.searchsorted(self.first, number, side="right") - 1]
+        return array[self.starts[number] :][: self.lengths[number]]
 
     def select(self, keep):
         """Returns the sequences of a mask, bool, shape `(num_sequences,)`, without a copy of ids."""
-        selected = Sequences.__new__(Sequences)
-        counts = np.diff(np.concatenate([[0], np.cumsum(keep)])[self.first])
-        selected._take(self.arrays, self.starts[keep], self.lengths[keep], counts)
+        selected = copy.copy(self)
+        selected.first = np.concatenate([[0], np.cumsum(keep)])[self.first]
+        selected.starts, selected.lengths = self.starts[keep], self.lengths[keep]
         return selected
 
 
@@ -60,7 +52,7 @@ class IdPairs(NamedTuple):
 
     Attributes:
         source: `Sequences`.
-        target: `Sequences`, as many.
+        target: `Sequences`, the same number.
     """
 
     source: Sequences
@@ -77,29 +69,12 @@ class IdPairs(NamedTuple):
         return self.source.lengths, self.target.lengths
 
 
-class FilteredIds(NamedTuple):
-    """Pairs that are left after a filter.
-
-    Attributes:
-        pairs: `IdPairs`.
-        keep: bool NumPy array, which of the pairs before are left.
-    """
-
-    pairs: IdPairs
-    keep: np.ndarray
-
-    @property
-    def num_dropped(self):
-        """Number of pairs that are not left."""
-        return int(np.sum(~self.keep))
-
-
 def encode_pairs(source, target, tokenizer, target_tokenizer=None):
     """Encodes two lists of sentences.
 
     Args:
         source: list of str.
-        target: list of str, as many.
+        target: list of str, of the same length.
         tokenizer: has `encode(texts)` and `special.eos`.
         target_tokenizer: the same for the target; `None` for a shared vocabulary.
 
@@ -113,10 +88,8 @@ def encode_pairs(source, target, tokenizer, target_tokenizer=None):
         raise ValueError(
             f"`source` and `target` must have as many sentences. Received: {len(source)} and {len(target)}"
         )
-    target_tokenizer = target_tokenizer or tokenizer
-    return IdPairs(
-        Sequences([encode_flat(source, tokenizer)]), Sequences([encode_flat(target, target_tokenizer)])
-    )
+    sides = (source, tokenizer), (target, target_tokenizer or tokenizer)
+    return IdPairs(*(Sequences([encode_flat(*side)]) for side in sides))
 
 
 def encode_flat(texts, tokenizer):
@@ -131,26 +104,16 @@ def encode_flat(texts, tokenizer):
 
 def flatten(rows, eos_id):
     """Joins lists of ids as `encode_flat` does."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    starts = _starts(lengths + 1)
-    ids = np.full(starts[-1], eos_id, np.int32)
-    is_text = np.ones(len(ids), bool)
-    is_text[starts[1:] - 1] = False
-    ids[is_text] = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
+    starts = np.cumsum([0, *(len(row) + 1 for row in rows)])
+    ids = np.fromiter(itertools.chain.from_iterable([*row, eos_id] for row in rows), np.int32, starts[-1])
     return ids, starts
 
 
 def drop_long(pairs, max_length):
-    """Drops pairs of which either side has over `max_length` tokens, eos included.
+    """Drops pairs that have over `max_length` tokens on either side, eos included.
 
     Returns:
-        `FilteredIds`.
+        `IdPairs`, and a bool NumPy array, which of the pairs before they are.
     """
-    keep = np.maximum(pairs.source.lengths, pairs.target.lengths) <= max_length
-    if keep.all():
-        return FilteredIds(pairs, keep)
-    return FilteredIds(IdPairs(pairs.source.select(keep), pairs.target.select(keep)), keep)
-
-
-def _starts(lengths):
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    keep = np.maximum(*pairs.lengths) <= max_length
+    return pairs if keep.all() else IdPairs(*(side.select(keep) for side in pairs)), keep

@@ -14,13 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.batches.cutting import (
-    ROWS_MULTIPLE,
-    Region,
-    cut_into_batches,
-    cut_into_regions,
-    serpentine,
-)
+from keras_transformer.batches import cutting
 
 PADDINGS = ("longest", "fixed")
 
@@ -34,7 +28,7 @@ class BatchPlan(NamedTuple):
     """Which pairs form one batch, and its shape.
 
     Attributes:
-        indices: int64 NumPy array of pair numbers.
+        indices: int NumPy array of pair numbers.
         rows: number of rows, at least as many as there are pairs.
         source_len: padded source length, in tokens.
         target_len: padded target length, in tokens.
@@ -54,23 +48,20 @@ class BatchPlan(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The shapes of an epoch: whole batches within cells, then the regions of the walk."""
+    """The shapes of an epoch's batches, chosen from the counts of the cells.
 
-    counts: np.ndarray  # pairs of each cell
-    rank: np.ndarray  # of each cell in the walk
-    whole: list  # of (cell, Region), pairs of one cell that fill batches by themselves
+    Attributes:
+        rank: int NumPy array, shape `(num_cells,)`, place of each cell in the walk.
+        whole: list of cells with pairs enough to fill batches by themselves.
+        regions: list of `Region`: one for each cell of `whole`, then those that the rest of the walk is cut
+            into.
+        num_batches: int.
+    """
+
+    rank: np.ndarray
+    whole: list
     regions: list
-
-    @property
-    def num_batches(self):
-        return sum(region.num_batches for region in self._all())
-
-    @property
-    def num_positions(self):
-        return sum(region.num_positions for region in self._all())
-
-    def _all(self):
-        return itertools.chain((region for _, region in self.whole), self.regions)
+    num_batches: int
 
 
 class EpochPlanner:
@@ -121,9 +112,9 @@ class EpochPlanner:
         if padding not in PADDINGS:
             raise ValueError(f"`padding` must be one of {list(PADDINGS)}. Received: {padding!r}")
         longest = int(max(source_lengths.max(), target_lengths.max()))
-        if ROWS_MULTIPLE * longest > batch_tokens:
+        if cutting.ROWS_MULTIPLE * longest > batch_tokens:
             raise ValueError(
-                f"`batch_tokens` must hold {ROWS_MULTIPLE} rows of the longest pair. "
+                f"`batch_tokens` must hold {cutting.ROWS_MULTIPLE} rows of the longest pair. "
                 f"Received: batch_tokens={batch_tokens}, longest={longest}"
             )
         sizes = [num_pairs] if sizes is None else list(sizes)
@@ -133,18 +124,21 @@ class EpochPlanner:
                 "`sizes` must add up to the number of pairs, with one weight each. "
                 f"Received: sizes={sizes}, weights={weights}, {num_pairs} pairs"
             )
+        if not np.dot(sizes, weights) >= 1:
+            raise ValueError(f"The weights leave no pair of the corpora. Received: weights={weights}")
         self.seed = seed
         self._batch_tokens = batch_tokens
         self._max_shapes = max_shapes if padding == "fixed" else None
-        self._cell, self._source, self._target = _cells(source_lengths, target_lengths)
-        if not sum(size * weight for size, weight in zip(sizes, weights, strict=True)) >= 1:
-            raise ValueError(f"The weights leave no pair of the corpora. Received: weights={weights}")
-        self._corpora = [
-            _Draws(self._cell[end - size : end], end - size, weight, seed)
-            for size, end, weight in zip(sizes, itertools.accumulate(sizes), weights, strict=True)
-        ]
+        self._corpora = list(zip(sizes, weights, strict=True))
         # Then every epoch has its own pairs, and so its own shapes.
-        self._draws = any(corpus.fraction for corpus in self._corpora)
+        self._draws = any(weight % 1 for weight in weights)
+        # The cell of each pair, and the lengths of each cell.
+        span = int(target_lengths.max()) + 1
+        keys = source_lengths.astype(np.int64) * span + target_lengths
+        found = np.flatnonzero(np.bincount(keys))
+        self._source, self._target = np.divmod(found, span)
+        # Up to 16 bits, NumPy's stable sort counts, which takes a fifth of the time.
+        self._cell = np.searchsorted(found, keys).astype(np.min_scalar_type(len(found)))
 
     def plan(self, epoch):
         """Returns the `BatchPlan`s of one epoch, in order.
@@ -158,39 +152,23 @@ class EpochPlanner:
         rank = layout.rank[self._cell[indices]]
         # Stable, so pairs of one cell stay in random order.
         indices = indices[np.argsort(rank, kind="stable")]
-        begins = np.concatenate([[0], np.cumsum(np.bincount(rank, minlength=len(layout.rank)))])
-        plans = []
-        in_walk = np.ones(len(indices), bool)
-        for cell, region in layout.whole:
+        begins = np.cumsum([0, *np.bincount(rank, minlength=len(layout.rank))])
+        members, in_walk = [], np.ones(len(indices), bool)
+        for cell, region in zip(layout.whole, layout.regions, strict=False):
             begin = begins[layout.rank[cell]]
             in_walk[begin : begin + region.num_pairs] = False
-            plans += _batches(region, indices[begin : begin + region.num_pairs])
-        ends = np.cumsum([region.num_pairs for region in layout.regions])
-        members = np.split(indices[in_walk], ends[:-1])
+            members.append(indices[begin : begin + region.num_pairs])
+        ends = np.cumsum([region.num_pairs for region in layout.regions[len(members) :]])
+        members += np.split(indices[in_walk], ends[:-1])
         if self._max_shapes:
             self._exchange(layout.regions, members, rng)
-        for region, chosen in zip(layout.regions, members, strict=True):
-            plans += _batches(region, chosen)
-        order = rng.permutation(len(plans)).tolist()
-        return [plans[i]._replace(key=(self.seed, epoch, number)) for number, i in enumerate(order)]
-
-    def _indices(self, epoch):
-        return np.concatenate([corpus.indices(epoch) for corpus in self._corpora])
-
-    def _exchange(self, regions, members, rng):
-        """Regions that stay the same swap pairs that fit in either, and shuffle theirs."""
-        lengths = self._source[self._cell], self._target[self._cell]
-        for one, other in itertools.combinations(range(len(regions)), 2):
-            fits = []
-            for mine, theirs in ((one, other), (other, one)):
-                box = regions[theirs].source_len, regions[theirs].target_len
-                inside = [side[members[mine]] <= limit for side, limit in zip(lengths, box, strict=True)]
-                fits.append(rng.permutation(np.flatnonzero(inside[0] & inside[1])))
-            number = min(map(len, fits)) // 2
-            a, b = fits[0][:number], fits[1][:number]
-            members[one][a], members[other][b] = members[other][b], members[one][a]
-        for chosen in members:
-            rng.shuffle(chosen)
+        plans = [
+            BatchPlan(chosen[begin : begin + region.rows], *region[1:])
+            for region, chosen in zip(layout.regions, members, strict=True)
+            for begin in range(0, len(chosen), region.rows)
+        ]
+        order = enumerate(rng.permutation(len(plans)))
+        return [plans[i]._replace(key=(self.seed, epoch, number)) for number, i in order]
 
     def num_batches(self, epoch):
         """Returns the number of batches of an epoch, without making them."""
@@ -204,24 +182,54 @@ class EpochPlanner:
             epochs: number of epochs; the first of them is the one that `start` is in.
         """
         first, skipped = self.locate(start)
-        plans = itertools.chain.from_iterable(self.plan(first + number) for number in range(epochs))
-        return list(itertools.islice(plans, skipped, None))
+        return [plan for number in range(epochs) for plan in self.plan(first + number)][skipped:]
 
     def locate(self, start):
         """Returns (epoch, batch within it) of batch `start` of the whole stream."""
-        first = 0
-        if not self._draws:
-            cycle = sum(self.num_batches(epoch) for epoch in range(_NUM_WALKS))
-            first, start = start // cycle * _NUM_WALKS, start % cycle
-        for epoch in itertools.count(first):
+        for epoch in itertools.count():
             if start < self.num_batches(epoch):
                 return epoch, start
             start -= self.num_batches(epoch)
 
     def real_share(self, epoch=0):
         """Returns the share of an epoch's source and target positions that hold tokens."""
-        layout = self._layout_of(epoch)
-        return float(np.dot(layout.counts, self._source + self._target) / layout.num_positions)
+        num_tokens = np.dot(self._counts(epoch), self._source + self._target)
+        return float(num_tokens / sum(region.num_positions for region in self._layout_of(epoch).regions))
+
+    def _indices(self, epoch):
+        """Returns the pairs of an epoch in no particular order, each as often as its corpus is seen."""
+        chosen, first, dtype = [], 0, np.int32 if len(self._cell) < 2**31 else np.int64
+        for size, weight in self._corpora:
+            numbers = np.arange(first, first + size, dtype=dtype)
+            chosen += [numbers] * int(weight)
+            if weight % 1:
+                rng = np.random.default_rng([self.seed, epoch, first])
+                numbers = rng.permutation(numbers)
+                by_cell = numbers[np.argsort(self._cell[numbers], kind="stable")]
+                # Every n-th for a fraction of 1/n, from a random start: systematic sampling.
+                steps = np.floor(np.arange(size + 1) * (weight % 1) + rng.random())
+                chosen.append(by_cell[np.diff(steps) > 0])
+            first += size
+        return np.concatenate(chosen)
+
+    def _counts(self, epoch):
+        """Returns how many pairs of each cell an epoch has."""
+        return np.bincount(self._cell[self._indices(epoch)], minlength=len(self._source))
+
+    def _exchange(self, regions, members, rng):
+        """Regions that stay the same swap pairs that fit in either, and shuffle theirs."""
+        source, target = self._source[self._cell], self._target[self._cell]
+
+        def fitting(chosen, region):
+            fits = (source[chosen] <= region.source_len) & (target[chosen] <= region.target_len)
+            return rng.permutation(np.flatnonzero(fits))
+
+        for (mine, region), (theirs, other) in itertools.combinations(zip(members, regions, strict=True), 2):
+            a, b = fitting(mine, other), fitting(theirs, region)
+            number = min(len(a), len(b)) // 2
+            mine[a[:number]], theirs[b[:number]] = theirs[b[:number]], mine[a[:number]]
+        for chosen in members:
+            rng.shuffle(chosen)
 
     def _layout_of(self, epoch):
         # The few shapes of "fixed" are to be the same in every epoch.
@@ -231,82 +239,26 @@ class EpochPlanner:
     @functools.lru_cache(maxsize=_NUM_WALKS)  # noqa: B019 - planners live as long as a run
     def _layout(self, walk, epoch):
         source, target, budget = self._source, self._target, self._batch_tokens
-        counts = sum(corpus.counts(epoch, len(source)) for corpus in self._corpora)
-        longest = np.maximum(source, target)
-        capacity = budget // longest // ROWS_MULTIPLE * ROWS_MULTIPLE
+        counts = self._counts(epoch)
+        capacity = budget // np.maximum(source, target) // cutting.ROWS_MULTIPLE * cutting.ROWS_MULTIPLE
         num_whole = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
-        whole = [
-            (cell, Region(*map(int, (num * capacity[cell], capacity[cell], source[cell], target[cell]))))
-            for cell, num in enumerate(num_whole)
-            if num
-        ]
         rest = counts - num_whole * capacity
+        whole = np.flatnonzero(num_whole)
+        shapes = np.stack([num_whole * capacity, capacity, source, target], axis=1)[whole].tolist()
         sides = ((source, target), (target, source))
         if self._max_shapes:
             walks = [(*side, bands, 0.5) for side in sides for bands in range(1, 8)]
-            cut = functools.partial(cut_into_regions, max_regions=self._max_shapes)
+            cut = functools.partial(cutting.cut_into_regions, max_regions=self._max_shapes)
         else:
             walks = [(*sides[walk % 2], bands, _PHASES[walk // 2]) for bands in _NUM_BANDS]
-            cut = cut_into_batches
-        best = None
-        for major, minor, bands, phase in walks:
-            order = serpentine(major, minor, rest * (source + target), bands, phase)
-            regions, cost = cut(source[order], target[order], rest[order], budget)
-            if best is None or cost < best[0]:
-                best = cost, order, regions
-        rank = np.empty(len(order), np.int64)
-        rank[best[1]] = np.arange(len(order))
-        return _Layout(counts, rank, whole, best[2])
+            cut = cutting.cut_into_batches
 
+        def tried(major, minor, bands, phase):
+            order = cutting.serpentine(major, minor, rest * (source + target), bands, phase)
+            return order, *cut(source[order], target[order], rest[order], budget)
 
-class _Draws:
-    """How often each epoch sees the pairs of one corpus.
-
-    A whole number of times, all of them; for the fraction of a weight, a new draw in
-    every epoch, spread evenly over the cells.
-    """
-
-    def __init__(self, cell, first, weight, seed):
-        self._cell = cell
-        self._first = first
-        self._seed = seed
-        self._copies, self.fraction = divmod(weight, 1)
-
-    def counts(self, epoch, num_cells):
-        """int64 NumPy array, how many pairs of each cell are in one epoch."""
-        if self.fraction:
-            return np.bincount(self._cell[self.indices(epoch) - self._first], minlength=num_cells)
-        return int(self._copies) * np.bincount(self._cell, minlength=num_cells)
-
-    def indices(self, epoch):
-        """int64 NumPy array of the pair numbers of one epoch, in no particular order."""
-        numbers = np.arange(len(self._cell))
-        chosen = np.tile(numbers, int(self._copies))
-        if self.fraction:
-            rng = np.random.default_rng([self._seed, epoch, self._first])
-            shuffled = rng.permutation(numbers)
-            by_cell = shuffled[np.argsort(self._cell[shuffled], kind="stable")]
-            # Every 1/fraction-th, from a random start: systematic sampling.
-            steps = np.floor((np.arange(len(numbers) + 1)) * self.fraction + rng.random())
-            chosen = np.concatenate([chosen, by_cell[np.diff(steps) > 0]])
-        return chosen + self._first
-
-
-def _batches(region, members):
-    return [
-        BatchPlan(members[begin : begin + region.rows], *region[1:])
-        for begin in range(0, len(members), region.rows)
-    ]
-
-
-def _cells(source_lengths, target_lengths):
-    """Returns the cell of each pair, and source and target length of each cell."""
-    span = int(target_lengths.max()) + 1
-    narrow = np.int32 if span * (int(source_lengths.max()) + 1) < 2**31 else np.int64
-    keys = source_lengths.astype(narrow)
-    keys *= span
-    keys += target_lengths.astype(narrow)
-    found = np.flatnonzero(np.bincount(keys))
-    number = np.zeros(found[-1] + 1, np.int32)
-    number[found] = np.arange(len(found))
-    return number[keys], found // span, found % span
+        order, regions, _ = min(itertools.starmap(tried, walks), key=lambda found: found[2])
+        rank = np.empty(len(order), self._cell.dtype)
+        rank[order] = np.arange(len(order))
+        regions = [*itertools.starmap(cutting.Region, shapes), *regions]
+        return _Layout(rank, whole.tolist(), regions, sum(region.num_batches for region in regions))

@@ -183,12 +183,10 @@ def _load_prepared(config, tokenizers):
             "Prepare it with --tokenizer, or start another run"
         )
     train, sizes, notes = prepared.load_pairs(), prepared.sizes, []
-    filtered = drop_long(train, data.max_length)
-    if filtered.num_dropped:
-        notes.append(
-            f"left out {filtered.num_dropped:,} pairs of over {data.max_length} tokens (data.max_length)"
-        )
-        train, sizes = filtered.pairs, _sizes_of(filtered.keep, sizes)
+    train, keep = drop_long(train, data.max_length)
+    if not keep.all():
+        notes.append(f"left out {np.sum(~keep):,} pairs of over {data.max_length} tokens (data.max_length)")
+        sizes = _sizes_of(keep, sizes)
     if not train.num_pairs:
         raise DataError(
             f"{data.dataset}: all pairs have over {data.max_length} tokens. Raise data.max_length"

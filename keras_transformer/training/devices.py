@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.batches.device_batches import DeviceShare
+from keras_transformer.batches.dataset import DeviceShare
 from keras_transformer.config.programs import WorkerLostError
 
 _WITHIN_A_MACHINE = {

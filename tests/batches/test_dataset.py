@@ -1,6 +1,7 @@
 """Batches: every pair once, within the budget, in an order that (seed, epoch) decide."""
 
 import collections
+import gc
 import pathlib
 from typing import NamedTuple
 
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.batches.dataset import token_batches
-from keras_transformer.batches.device_batches import DeviceShare
+from keras_transformer.batches import dataset as dataset_module
+from keras_transformer.batches.dataset import DeviceShare, token_batches
 from keras_transformer.batches.ids import IdPairs, Sequences, drop_long, encode_flat, encode_pairs
 from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.config.settings import SpecialIds
@@ -265,19 +266,18 @@ def test_sentences_without_a_partner_are_refused_at_once():
 def test_drop_long_looks_at_both_sides_and_counts_eos():
     # Lengths with eos: (3, 3), (4, 2), (2, 4), (3, 2).
     source, target = ["10 11", "12 13 14", "15", "16 17"], ["20 21", "22", "23 24 25", "26"]
-    filtered = drop_long(encode_pairs(source, target, WordTokenizer()), 3)
-    assert filtered.num_dropped == 2
-    assert filtered.keep.tolist() == [True, False, False, True]
-    assert rows_of(filtered.pairs.source) == [[10, 11, 4], [16, 17, 4]]
-    assert rows_of(filtered.pairs.target) == [[20, 21, 4], [26, 4]]
+    pairs, keep = drop_long(encode_pairs(source, target, WordTokenizer()), 3)
+    assert keep.tolist() == [True, False, False, True]
+    assert rows_of(pairs.source) == [[10, 11, 4], [16, 17, 4]]
+    assert rows_of(pairs.target) == [[20, 21, 4], [26, 4]]
 
 
 def test_drop_long_keeps_what_is_as_long_as_the_limit():
     pairs = encode_pairs(*random_texts(1, 50), WordTokenizer())
     longest = max(pairs.source.lengths.max(), pairs.target.lengths.max())
-    assert drop_long(pairs, longest).num_dropped == 0
-    assert drop_long(pairs, 1).num_dropped == 50
-    assert drop_long(pairs, 1).pairs.num_pairs == 0
+    assert drop_long(pairs, longest)[0] is pairs
+    nothing, keep = drop_long(pairs, 1)
+    assert nothing.num_pairs == keep.sum() == 0
 
 
 def test_no_pairs_are_refused():
@@ -340,6 +340,17 @@ def test_ids_may_be_of_a_narrow_type_and_mapped_from_files(mapped):
         .tolist()
         == part.tolist()
     )
+
+
+def test_datasets_of_the_same_pairs_share_one_copy_which_goes_with_the_pairs():
+    gc.collect()
+    before, batches = len(dataset_module._SIDES), make_batches()
+    made = [batches.dataset(), batches.dataset(3, epochs=2)]
+    assert len(dataset_module._SIDES) == before + 2
+    assert len(take(made[1], 2)) == 2
+    del batches, made
+    gc.collect()
+    assert len(dataset_module._SIDES) == before
 
 
 def functions_and_nodes(dataset):

@@ -183,6 +183,14 @@ def test_locate_counts_the_batches_of_the_epochs_before():
     assert [planner.locate(start) for start in range(len(expected))] == expected
 
 
+def test_the_first_epoch_is_planned_without_the_others(monkeypatch):
+    # One walk of each number of bands; before, the walks of eight epochs were cut first.
+    calls, cut = [], cutting.cut_into_batches
+    monkeypatch.setattr(cutting, "cut_into_batches", lambda *cells: calls.append(cells) or cut(*cells))
+    EpochPlanner(*random_lengths(611), batch_tokens=307).plans(3)
+    assert len(calls) == len(planning._NUM_BANDS)
+
+
 def corpus_counts(planner, sizes, epoch):
     """How often each pair is in an epoch, by corpus."""
     indices = np.concatenate([plan.indices for plan in planner.plan(epoch)])

@@ -10,8 +10,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from keras_transformer.batches.dataset import TokenBatches, training_batches
-from keras_transformer.batches.device_batches import DeviceShare
+from keras_transformer.batches.dataset import DeviceShare, TokenBatches, training_batches
 from keras_transformer.batches.ids import encode_pairs
 from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.batches.training_data import load_training_data

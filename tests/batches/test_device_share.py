@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_transformer.batches.dataset import TokenBatches
-from keras_transformer.batches.device_batches import DeviceShare
+from keras_transformer.batches.dataset import DeviceShare, TokenBatches
 from keras_transformer.batches.ids import IdPairs, Sequences, flatten
 from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.config.settings import SpecialIds
