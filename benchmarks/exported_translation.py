@@ -58,7 +58,7 @@ def make_translator(args):
         if args.threads > 1:  # as `translate.py` does: each core has a batch of its own
             tf.config.threading.set_intra_op_parallelism_threads(1)
         return functools.partial(Translator.load(args.run, threads=args.threads).translate, **search)
-    from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
+    from keras_transformer.export.ctranslate2 import CTranslate2Translator
 
     translator = CTranslate2Translator(args.worker, inter_threads=args.threads, intra_threads=1)
     return functools.partial(translator.translate, **search)

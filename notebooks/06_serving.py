@@ -31,10 +31,8 @@ from IPython.display import Markdown
 from keras_transformer import RunFolder, Translator, corpus_scores, export_saved_model, load_exported
 from keras_transformer.analysis.plots import speed_bars
 from keras_transformer.config.settings import replace
-from keras_transformer.export.ctranslate2 import export_ctranslate2
-from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
-from keras_transformer.export.serving import curl_command, docker_command
-from keras_transformer.export.settings import ServingSettings
+from keras_transformer.export.ctranslate2 import CTranslate2Translator, export_ctranslate2
+from keras_transformer.export.serving import ServingSettings, curl_command, docker_command
 from keras_transformer.text.datasets import load_split
 from keras_transformer.text.lines import read_lines
 

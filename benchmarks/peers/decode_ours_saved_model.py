@@ -23,7 +23,7 @@ def write(size, folder, parameters):
 
     from keras_transformer.checkpoints.tensor_files import by_path
     from keras_transformer.export.graphs import ServedModel, ids_signature
-    from keras_transformer.export.settings import ServingSettings
+    from keras_transformer.export.serving import ServingSettings
     from peers.models_ours import SEARCH, build
 
     keras.utils.set_random_seed(0)

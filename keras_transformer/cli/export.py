@@ -37,8 +37,7 @@ def saved_model(args):
     if args.long_lines == "split":
         raise ValueError("--long-lines split is not for a SavedModel: it cuts long lines. Leave it out")
     from keras_transformer.config.settings import replace
-    from keras_transformer.export.serving import curl_command, docker_command
-    from keras_transformer.export.settings import ServingSettings, checked_name
+    from keras_transformer.export.serving import ServingSettings, checked_name, curl_command, docker_command
     from keras_transformer.export.versions import IDS, free_version
 
     (run,) = open_runs([args.run], args.weights)
@@ -79,8 +78,7 @@ def saved_model(args):
 def ctranslate2(args):
     """Writes a model of CTranslate2's; returns what is printed."""
     from keras_transformer.config.settings import replace
-    from keras_transformer.export.ctranslate2 import check_expressible, conversion_on_load, export_ctranslate2
-    from keras_transformer.export.ctranslate2_translator import import_ctranslate2, search_notes
+    from keras_transformer.export.ctranslate2 import export_ctranslate2, import_ctranslate2, search_notes
     from keras_transformer.files import check_new_folder
 
     import_ctranslate2()
@@ -90,15 +88,10 @@ def ctranslate2(args):
         "search": search_settings(args, args.run),
         "quantization": args.quantization,
     }
-    check_expressible(run.config.model)
     check_new_folder(args.out)
     import_quietly()
     path = export_ctranslate2(run, args.out, **options)
-    conversion = conversion_on_load(args.quantization)
-    notes = [
-        *([conversion] if conversion else ()),
-        *search_notes(replace(run.config.search, **options["search"])),
-    ]
+    notes = search_notes(replace(run.config.search, **options["search"]))
     lines = [f"wrote {path}", *(f"note: {note}" for note in notes), "next:"]
     lines += [f"  {programs.command('translate-ctranslate2')} {shlex.quote(str(path))} < TEXT"]
     return "\n".join(lines)

@@ -94,7 +94,7 @@ def main(argv=None, stdin=None, stdout=None):
 
 def _score(scorer, chunks, names, args, file):
     """Writes a line for every pair; returns the summary."""
-    from keras_transformer.translation.output_formats import score_json, score_text
+    from keras_transformer.translation.lines import score_json, score_text
     from keras_transformer.translation.scorer import TooLongError
 
     layer = scorer.choice.layer if args.alignment_layer is None else args.alignment_layer

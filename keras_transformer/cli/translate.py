@@ -92,7 +92,7 @@ def open_inputs(args, stdin, stack):
     """Returns the input and its lines of prefixes or `None`, opened or refused."""
     from keras_transformer.files import check_output
     from keras_transformer.text.lines import LineReader
-    from keras_transformer.translation.line_chunks import Input
+    from keras_transformer.translation.lines import Input
 
     if args.output:
         check_output(args.output, *(name for name in (args.input, args.prefix_file) if name))
@@ -117,8 +117,13 @@ def open_output(args, stdout, stack):
 
 def translate(args, search, threads, source, prefixes, output):
     """Translates all lines, chunk by chunk."""
-    from keras_transformer.translation.line_chunks import LineChunks, is_regular_file
-    from keras_transformer.translation.output_formats import json_line, moses_lines, text_lines
+    from keras_transformer.translation.lines import (
+        is_regular_file,
+        json_line,
+        line_chunks,
+        moses_lines,
+        text_lines,
+    )
     from keras_transformer.translation.translator import Translator
 
     translator = Translator.load(args.runs, weights=args.weights, threads=threads)
@@ -130,7 +135,7 @@ def translate(args, search, threads, source, prefixes, output):
         source.num_bytes, shows=bool(args.output or args.input) or is_regular_file(output)
     )
     details = args.alignment or args.format == "jsonl"
-    for texts in LineChunks(source, args.chunk_lines, waits=source.is_regular):
+    for texts in line_chunks(source, args.chunk_lines, waits=source.is_regular):
         begun = None if prefixes is None else prefixes.take(len(texts))
         found = translator.n_best(texts, begun, first_number=progress.lines, details=details, **search)
         for number, one in enumerate(found, start=progress.lines):

@@ -22,6 +22,7 @@ from keras_transformer.cli.command_line import (
 )
 from keras_transformer.cli.other_words import TRANSLATING
 from keras_transformer.cli.process import exit_code, open_closed_streams
+from keras_transformer.cli.translate import TranslationProgress
 from keras_transformer.config import programs
 
 
@@ -64,9 +65,8 @@ def main(argv=None, stdin=None, stdout=None):
 def translate(args, stdin, output):
     """Translates all lines, chunk by chunk."""
     from keras_transformer.config.settings import replace
-    from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
-    from keras_transformer.translation.line_chunks import Input, LineChunks
-    from keras_transformer.translation.output_formats import json_line, moses_lines, text_lines
+    from keras_transformer.export.ctranslate2 import CTranslate2Translator
+    from keras_transformer.translation.lines import Input, json_line, line_chunks, moses_lines, text_lines
 
     translator = CTranslate2Translator(
         args.folder, inter_threads=args.inter_threads, intra_threads=args.intra_threads
@@ -78,9 +78,11 @@ def translate(args, stdin, output):
     formats = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
     write = formats.get(args.format, moses_lines)
     source = Input.of_stream(stdin, "standard input")
-    number = 0
-    for texts in LineChunks(source, args.chunk_lines, waits=source.is_regular):
-        for found in translator.n_best(texts, **search):
-            output.write(write(number, found, n_best=config.n_best).encode())
-            number += 1
+    progress = TranslationProgress(shows=False)
+    for texts in line_chunks(source, args.chunk_lines, waits=source.is_regular):
+        found = translator.n_best(texts, **search)
+        for number, one in enumerate(found, start=progress.lines):
+            output.write(write(number, one, n_best=config.n_best).encode())
         output.flush()
+        progress.add(texts, found)
+    progress.finish()

@@ -1,35 +1,32 @@
-"""The weights of a run as a CTranslate2 model, for the fastest translation on CPUs.
+"""CTranslate2 models, the fastest translation on CPUs: exported from a run, and translating.
 
 The folder holds what CTranslate2 reads (`model.bin`, `config.json`, vocabularies), the files of
-our vocabularies, `keras_transformer.json` with what the model is, and a manifest. The run is not
-needed any more.
+our vocabularies, `keras_transformer.json` with the settings, and a manifest. It translates without the run,
+Keras and TensorFlow.
 """
 
 import pathlib
+import shlex
 
 import numpy as np
 
-from keras_transformer.export.ctranslate2_translator import (
-    KIND,
-    SPECIAL_TOKENS,
-    import_ctranslate2,
-    vocabulary_tokens,
-)
-from keras_transformer.export.model_card import with_search, write_facts
-from keras_transformer.export.versions import write_manifest
-from keras_transformer.files import folder_written_atomically
-from keras_transformer.tokenizers.tokenizer_pair import save_tokenizers
+from keras_transformer.config import programs
+from keras_transformer.config.settings import SearchConfig, replace
+from keras_transformer.export.versions import check_manifest, exported_folder, read_facts, with_search
+from keras_transformer.tokenizers.tokenizer_pair import load_tokenizers
+from keras_transformer.translation.texts import TextTranslator, batches_by_length
 
+KIND = "ctranslate2"
 QUANTIZATIONS = ("float32", "int16", "int8")
+SPECIAL_TOKENS = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
 
-# The settings of a model that `_specification` expresses; of another it knows nothing.
-_EXPRESSED = frozenset({
-    "source_vocab_size", "target_vocab_size", "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff",
-    "num_heads", "key_dim", "value_dim", "residual_dropout", "embedding_dropout", "attention_dropout",
-    "relu_dropout", "norm_first", "layer_norm_epsilon", "positions", "max_positions", "sharing",
-    "attention_bias", "output_bias",
-})  # fmt: skip
-_POSITIONS = ("interleaved", "halves", "learned")
+# CTranslate2 ends a sentence when this many times `beam_size` hypotheses have ended, whether or not
+# a better one can follow; 1 is our rule "first". With 2, Multi30k's translations are those of the exact
+# rule, which it has only without a length penalty: then the first end that is the best of the beam is
+# the best of all.
+_PATIENCE = 2.0
+# Beyond it length ** alpha is no number that can be computed with.
+_MAX_ALPHA = 20
 
 
 def export_ctranslate2(run, out, *, weights="final", search=None, quantization="float32"):
@@ -42,59 +39,25 @@ def export_ctranslate2(run, out, *, weights="final", search=None, quantization="
         search: dict, settings of search that are not to be as the run has them.
         quantization: how matrices are stored: `"float32"`; `"int16"`, with a scale for each
             matrix; or `"int8"`, with a scale for each row. They are multiplied in that type
-            where the CPU has it (`conversion_on_load`). Biases, norms and positions stay float32.
+            where the CPU has it, else CTranslate2 converts them when it loads them, and warns.
+            Biases, norms and positions stay float32.
 
     Returns:
         `pathlib.Path` of the folder.
 
     Raises:
-        ValueError: ctranslate2 is not installed; `out` is in use; the weights are missing; or
-            the model has what CTranslate2 cannot hold.
+        ValueError: ctranslate2 is not installed; `out` is in use; or the weights are missing.
     """
     ctranslate2 = import_ctranslate2()
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"`quantization` must be one of {list(QUANTIZATIONS)}. Received: {quantization!r}")
     config = with_search(run.config, search)
-    check_expressible(config.model)
-    tokenizers = run.load_tokenizers()
-    model = run.load_model(weights=weights)
-    with folder_written_atomically(out) as folder:
-        save_model(
-            folder,
-            model,
-            tokenizers,
-            max_positions=max_positions(config),
-            quantization=quantization,
-        )
-        save_tokenizers(folder, tokenizers)
-        write_facts(
-            folder,
-            KIND,
-            config,
-            weights=weights,
-            versions={"ctranslate2": ctranslate2.__version__},
-            quantization=quantization,
-            max_positions=max_positions(config),
-        )
-        write_manifest(folder)
+    positions = max_positions(config)
+    facts = {"weights": weights, "quantization": quantization, "max_positions": positions}
+    versions = {"ctranslate2": ctranslate2.__version__}
+    with exported_folder(run, out, KIND, config, versions=versions, **facts) as (folder, model, tokenizers):
+        save_model(folder, model, tokenizers, max_positions=positions, quantization=quantization)
     return pathlib.Path(out)
-
-
-def conversion_on_load(quantization):
-    """Returns a sentence on what CTranslate2 computes in on this CPU, `""` where it is `quantization`.
-
-    Args:
-        quantization: as `export_ctranslate2` takes it.
-    """
-    supported = import_ctranslate2().get_supported_compute_types("cpu")
-    if quantization in supported:
-        return ""
-    computed = "int8" if quantization == "int16" and "int8" in supported else "another type"
-    where = ", as on all but Intel's" if quantization == "int16" else ""
-    return (
-        f"CTranslate2 does not multiply {quantization} on this CPU{where}: "
-        f"it converts the weights to {computed} when it loads them"
-    )
 
 
 def max_positions(config):
@@ -132,22 +95,193 @@ def save_model(folder, model, tokenizers, *, max_positions, quantization="float3
     spec.save(str(folder))
 
 
-def check_expressible(config):
-    """Refuses by name what CTranslate2's Transformer has no place for.
+class CTranslate2Translator(TextTranslator):
+    """Translates sentences with a folder that `export_ctranslate2` wrote.
+
+    `stop="exact"` goes on until twice `beam_size` hypotheses have ended; the longest text of a batch
+    decides how long its translations may get; and there are neither prefixes nor `details`.
 
     Args:
-        config: `ModelConfig`.
+        folder: its path.
+        inter_threads: batches that are translated at the same time.
+        intra_threads: threads of each; 0 for as many as CTranslate2 thinks fit.
+
+    Attributes:
+        tokenizers: `Tokenizers`.
+        search: `SearchConfig`, the defaults of `translate`: those of the run, but for the
+            length penalty, of which CTranslate2 knows length ** alpha alone.
 
     Raises:
-        ValueError: one line with the setting.
+        ValueError: ctranslate2 is not installed; or the folder is no such model, or a file of
+            it was changed, removed or added.
     """
-    unknown = sorted(set(type(config).__dataclass_fields__) - _EXPRESSED)
-    if unknown:
-        raise ValueError(f"CTranslate2 cannot hold model.{unknown[0]}={getattr(config, unknown[0])!r}")
-    if config.positions not in _POSITIONS:
+
+    def __init__(self, folder, *, inter_threads=1, intra_threads=0):
+        ctranslate2 = import_ctranslate2()
+        folder = pathlib.Path(folder)
+        if (folder / "checkpoints").is_dir():
+            raise ValueError(
+                f"{folder}: a run. Export it first: {programs.command('export')} "
+                f"{shlex.quote(str(folder))} OUT --format ctranslate2"
+            )
+        check_manifest(folder)
+        facts = read_facts(folder, (KIND,))
+        search = SearchConfig(**facts["search"])
+        if search.length_penalty == "gnmt":
+            search = replace(search, length_penalty="average")
+        super().__init__(load_tokenizers(folder), search, facts["languages"]["target"])
+        self._max_positions = facts["max_positions"]
+        self._source_tokens, self._target_tokens = map(vocabulary_tokens, self.tokenizers)
+        self._target_ids = {token: number for number, token in enumerate(self._target_tokens)}
+        try:
+            self._model = ctranslate2.Translator(
+                str(folder), device="cpu", inter_threads=inter_threads, intra_threads=intra_threads
+            )
+        except RuntimeError as error:
+            raise ValueError(f"{folder}: CTranslate2 cannot read it ({error}). Export it again") from error
+
+    def _max_source_length(self, config):
+        return min(config.max_source_length, self._max_positions)
+
+    def _config(self, search):
+        config = super()._config(search)
+        if config.sampling:
+            raise ValueError("CTranslate2 models are searched here, not sampled. Received: sampling=True")
+        if config.alpha > _MAX_ALPHA:
+            raise ValueError(
+                f"CTranslate2 takes an alpha of at most {_MAX_ALPHA}. Received: alpha={config.alpha:g}"
+            )
+        if config.max_source_length > max(self._max_positions, self.search.max_source_length):
+            raise ValueError(
+                f"The model was exported with {self._max_positions} positions. "
+                f"Received: max_source_length={config.max_source_length}"
+            )
+        if config.length_penalty == "gnmt":
+            raise ValueError(
+                "CTranslate2 knows the length penalties 'average' and 'none'. Received: length_penalty='gnmt'"
+            )
+        return config
+
+    def _translate_parts(self, parts, config, details):
+        if details or any(part.prefix for part in parts):
+            raise ValueError("CTranslate2 models are used here without prefixes and without `details`")
+        alpha, patience = beam_options(config)
+        options = {
+            "beam_size": config.beam_size,
+            "num_hypotheses": config.n_best,
+            "length_penalty": alpha,
+            "patience": patience,
+            "no_repeat_ngram_size": config.no_repeat_ngram,
+            "disable_unk": True,
+            "suppress_sequences": [[SPECIAL_TOKENS["pad"]], [SPECIAL_TOKENS["bos"]]],
+            "max_input_length": 0,
+            "return_scores": True,
+            # Only so does the length in the penalty count the end of sentence, as ours does.
+            "return_end_token": True,
+            "asynchronous": True,
+        }
+
+        def fits(size, longest):
+            return size * longest <= config.batch_tokens
+
+        lengths = [(len(part.row) + 1,) for part in parts]
+        waiting = [None] * len(parts)
+        for numbers in batches_by_length(lengths, fits):
+            (longest,) = lengths[numbers[-1]]
+            length = int(longest * config.length_factor) + config.extra_length
+            length = min(length, config.max_length, self._max_positions)
+            tokens = [[self._source_tokens[one] for one in parts[number].row] for number in numbers]
+            limits = {"max_decoding_length": length, "min_decoding_length": min(config.min_length, length)}
+            results = self._model.translate_batch(tokens, **limits, **options)
+            for number, result in zip(numbers, results, strict=True):
+                waiting[number] = result
+        return [self._from_result(result.result(), alpha) for result in waiting]
+
+    def _from_result(self, result, alpha):
+        rows = [[self._target_ids[token] for token in tokens] for tokens in result.hypotheses]
+        log_probs = [
+            score * max(len(row), 1) ** alpha for row, score in zip(rows, result.scores, strict=True)
+        ]
+        eos = self.tokenizers.target.special.eos
+        return self._translations(rows, result.scores, log_probs, [row[-1:] == [eos] for row in rows])
+
+
+def import_ctranslate2():
+    """Returns the module.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import ctranslate2
+    except ImportError as error:
         raise ValueError(
-            f"CTranslate2 cannot hold model.positions={config.positions!r}. It holds {list(_POSITIONS)}"
+            "CTranslate2 is not installed. Install it: pip install -e '.[ctranslate2]' in the folder with "
+            "setup.cfg, or pip install ctranslate2"
+        ) from error
+    return ctranslate2
+
+
+def vocabulary_tokens(tokenizer):
+    """Returns what CTranslate2 calls each id, a list of str without repetition.
+
+    It is the piece, unless another id is called so: a text may have a piece `<s>`.
+    """
+    is_special = [kind == "special" for kind, _ in tokenizer.entries]
+    names, taken = {}, set()
+    for number in sorted(range(tokenizer.vocab_size), key=lambda number: not is_special[number]):
+        text = tokenizer.entries[number][1]
+        name = SPECIAL_TOKENS[text] if is_special[number] else text
+        while name in taken:
+            name += f"#{number}"
+        taken.add(name)
+        names[number] = name
+    return [names[number] for number in range(tokenizer.vocab_size)]
+
+
+def beam_options(search):
+    """Returns CTranslate2's `length_penalty` and `patience` for a `SearchConfig`."""
+    alpha = search.alpha if search.length_penalty == "average" else 0.0
+    return alpha, _PATIENCE if search.stop == "exact" else 1.0
+
+
+def search_notes(search):
+    """Says which settings of search CTranslate2 takes otherwise, and which give translations equal to ours.
+
+    Args:
+        search: `SearchConfig` of a run.
+
+    Returns:
+        list of str; empty where translations are equal: greedy search, no length penalty with the
+        exact rule, or length ** alpha with the rule "first"; to rounding, and where none is cut
+        off at the limit of length, which is that of the longest sentence in a batch.
+    """
+    if search.beam_size == 1:
+        return []
+    if search.length_penalty == "none" or search.alpha == 0:
+        if search.stop == "exact":
+            return []
+        return [
+            "stop=first of the run does not carry over: without a length penalty CTranslate2 searches as "
+            "stop=exact does",
+            "equal to the program translate with --stop exact",
+        ]
+    notes = []
+    if search.length_penalty == "gnmt":
+        notes.append(
+            f"length_penalty=gnmt of the run does not carry over: here it is length^{search.alpha:g}"
         )
+    if search.stop == "exact":
+        notes.append(
+            "stop=exact of the run does not carry over: here a sentence ends when "
+            f"{round(_PATIENCE * search.beam_size)} hypotheses have ended, though a better one may follow"
+        )
+    if notes:
+        notes.append(
+            "equal to the program translate with --length-penalty average --stop first if this folder is "
+            "translated with the same two"
+        )
+    return notes
 
 
 def _specification(model, max_positions):
@@ -155,7 +289,8 @@ def _specification(model, max_positions):
     from ctranslate2.specs import transformer_spec
 
     config = model.config
-    sizes = {"num_heads": config.num_heads, "pre_norm": config.norm_first, "head_dim": _head_width(config)}
+    width = max(config.d_key, config.d_value)
+    sizes = {"num_heads": config.num_heads, "pre_norm": config.norm_first, "head_dim": width}
     encoder = transformer_spec.TransformerEncoderSpec(config.num_encoder_layers, **sizes)
     decoder = transformer_spec.TransformerDecoderSpec(config.num_decoder_layers, **sizes)
 
@@ -168,11 +303,11 @@ def _specification(model, max_positions):
         _set_norm(decoder.layer_norm, model.decoder_norm)
 
     for spec, layer in zip(encoder.layer, model.encoder_layers, strict=True):
-        _set_self_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual)
+        _set_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual, joined=3)
         _set_feed_forward(spec.ffn, layer)
     for spec, layer in zip(decoder.layer, model.decoder_layers, strict=True):
-        _set_self_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual)
-        _set_cross_attention(spec.attention, layer.cross_attention, layer.cross_attention_residual)
+        _set_attention(spec.self_attention, layer.self_attention, layer.self_attention_residual, joined=3)
+        _set_attention(spec.attention, layer.cross_attention, layer.cross_attention_residual, joined=2)
         _set_feed_forward(spec.ffn, layer)
 
     decoder.projection.weight = decoder.embeddings.weight
@@ -194,76 +329,50 @@ def _positions(embedding, number):
     """
     if embedding.positions == "learned":
         return _array(embedding.position_embeddings)
-    from keras_transformer.model.layers.embedding import (
-        sinusoids,
-    )  # Keras: a program refuses before it waits for that
+    from keras_transformer.model.layers.embedding import sinusoids  # translating needs no Keras
 
     return _array(sinusoids(np.arange(number), embedding.d_model, embedding.positions))
 
 
-def _head_width(config):
-    """CTranslate2 has one width of a head, for keys and values: the narrower ones get zeros."""
-    return max(config.d_key, config.d_value)
+def _set_attention(spec, attention, residual, *, joined):
+    """Sets one attention sublayer.
 
+    CTranslate2 has one width of a head, for keys and values: the narrower ones get zeros.
 
-def _set_self_attention(spec, attention, residual):
-    _set_linear(spec.linear[0], *_joined(_inputs(attention)))
-    _set_attention_rest(spec, attention, residual)
-
-
-def _set_cross_attention(spec, attention, residual):
-    query, key, value = _inputs(attention)
-    _set_linear(spec.linear[0], *query)
-    _set_linear(spec.linear[1], *_joined([key, value]))
-    _set_attention_rest(spec, attention, residual)
-
-
-def _set_attention_rest(spec, attention, residual):
+    Args:
+        joined: how many of queries, keys and values, from the last on, are one matrix.
+    """
     width = max(attention.key_dim, attention.value_dim)
+
+    def widened(rows):
+        """`(num_heads * d, n)` -> `(num_heads * width, n)`: each head's rows, then zeros."""
+        heads = rows.reshape(attention.num_heads, -1, rows.shape[1])
+        missing = width - heads.shape[1]
+        return np.pad(heads, ((0, 0), (0, missing), (0, 0))).reshape(attention.num_heads * width, -1)
+
+    layers = [attention.query_projection, attention.key_projection, attention.value_projection]
+    groups = [[layer] for layer in layers[:-joined]] + [layers[-joined:]]
+    for linear, group in zip(spec.linear, groups, strict=False):
+        linear.weight = np.concatenate([widened(_array(layer.kernel).T) for layer in group])
+        if group[0].bias is not None:
+            linear.bias = np.concatenate([widened(_array(layer.bias)[:, None])[:, 0] for layer in group])
     output = attention.output_projection
-    kernel = _widened(_array(output.kernel), attention.num_heads, width)
-    _set_linear(spec.linear[-1], kernel.T.copy(), None if output.bias is None else _array(output.bias))
+    _set_linear(spec.linear[-1], widened(_array(output.kernel)).T, output.bias)
     spec.queries_scale = np.float32(attention.key_dim**-0.5)
     _set_norm(spec.layer_norm, residual.norm)
 
 
-def _inputs(attention):
-    """(matrix, bias or None) of queries, keys and values: rows are outputs, heads equally wide."""
-    width = max(attention.key_dim, attention.value_dim)
-    found = []
-    for layer in (attention.query_projection, attention.key_projection, attention.value_projection):
-        bias = None
-        if layer.bias is not None:
-            bias = _widened(_array(layer.bias)[:, None], attention.num_heads, width)[:, 0]
-        found.append((_widened(_array(layer.kernel).T, attention.num_heads, width), bias))
-    return found
-
-
-def _widened(rows, num_heads, width):
-    """`(num_heads * d, n)` -> `(num_heads * width, n)`: each head's rows, then zeros."""
-    heads = rows.reshape(num_heads, -1, rows.shape[1])
-    missing = width - heads.shape[1]
-    return np.pad(heads, ((0, 0), (0, missing), (0, 0))).reshape(num_heads * width, -1)
-
-
-def _joined(layers):
-    matrices, biases = zip(*layers, strict=True)
-    return np.concatenate(matrices), None if biases[0] is None else np.concatenate(biases)
-
-
 def _set_feed_forward(spec, layer):
-    for linear, projection in (
-        (spec.linear_0, layer.feed_forward.inner),
-        (spec.linear_1, layer.feed_forward.outer),
-    ):
-        _set_linear(linear, _array(projection.kernel).T.copy(), _array(projection.bias))
+    inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
+    _set_linear(spec.linear_0, _array(inner.kernel).T, inner.bias)
+    _set_linear(spec.linear_1, _array(outer.kernel).T, outer.bias)
     _set_norm(spec.layer_norm, layer.feed_forward_residual.norm)
 
 
 def _set_linear(spec, matrix, bias):
     spec.weight = np.ascontiguousarray(matrix)
     if bias is not None:
-        spec.bias = bias
+        spec.bias = _array(bias)
 
 
 def _set_norm(spec, norm):

@@ -3,23 +3,24 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export.chunks import Output, in_chunks
+from keras_transformer.export.graphs import Output, in_chunks
 from keras_transformer.tokenizers.base import SPACE
+from keras_transformer.translation.scorer import ForcedDecoder
 
 
-def pair_signatures(served, tokenizers, choice):
+def pair_signatures(served, tokenizers, layer):
     """`score` and `alignment` of pairs of texts.
 
     Args:
         served: `ServedModel`.
         tokenizers: `Tokenizers`.
-        choice: `AlignmentChoice`.
+        layer: int, number of the decoder layer whose attention aligns.
 
     Returns:
         dict, name -> tf.function.
     """
     tables = [_PieceTable(tokenizer) for tokenizer in tokenizers]
-    force = _force(served, choice.layer)
+    force = _force(served, layer)
 
     def encoded(source, target):
         source, target = served.checked_rows(source), served.checked_rows(target)
@@ -60,20 +61,13 @@ def pair_signatures(served, tokenizers, choice):
 
         def compute(source_ids, target_ids):
             _, attention = force(source_ids, target_ids)
-            if choice.convention == "input":  # of the step that reads a piece: the next one
-                attention = tf.concat([attention[:, 1:], attention[:, -1:]], axis=1)
             return _aligned(attention, tables[0](source_ids), tables[1](target_ids))
 
         outputs = [Output(tf.string, (), ""), Output(tf.float32, (None, None), 0.0)]
         outputs += [Output(tf.int32, (), 0)] * 2
-        links, weights, source_words, target_words = in_pairs(sides, compute, outputs)
-        return {
-            "links": links,
-            "weights": weights,
-            "source_words": source_words,
-            "target_words": target_words,
-            "truncated": sides[0].truncated | sides[1].truncated,
-        }
+        names = ("links", "weights", "source_words", "target_words")
+        found = dict(zip(names, in_pairs(sides, compute, outputs), strict=True))
+        return {**found, "truncated": sides[0].truncated | sides[1].truncated}
 
     specs = [tf.TensorSpec((None,), tf.string, name=name) for name in ("source", "target")]
     return {
@@ -89,18 +83,12 @@ def _force(served, layer):
         tf.function that gives log-probabilities, float32, shape `(batch, target_len)`, 0 at padding, and
         the attention of one layer, mean of its heads, `(batch, target_len, source_len)`.
     """
-    special = served.model.special
+    decoder = ForcedDecoder(served.model)
 
     def force(source_ids, labels):
-        first = tf.fill([tf.shape(labels)[0], 1], special.bos)
         with served.weights():
-            attended = served.model.attend(
-                (source_ids, tf.concat([first, labels[:, :-1]], axis=1)), cross=(layer,)
-            )
-        logits = tf.cast(attended.logits, tf.float32)
-        log_probs = -tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        log_probs = tf.where(labels != special.pad, log_probs, 0.0)
-        return log_probs, tf.reduce_mean(attended.cross[layer], axis=1)
+            log_probs, attention = decoder.decode(source_ids, labels, layers=(layer,))
+        return log_probs, attention[:, 0]
 
     return tf.function(force, input_signature=[tf.TensorSpec((None, None), tf.int32)] * 2, autograph=False)
 

@@ -1,4 +1,4 @@
-"""Graphs that translate texts or ids, with all limits inside."""
+"""Graphs that translate texts or ids, with all limits inside: a few rows of similar length at a time."""
 
 import contextlib
 import types
@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config.settings import replace
-from keras_transformer.export.chunks import Output, in_chunks
 from keras_transformer.tokenizers.base import valid_utf8
 from keras_transformer.translation.ensemble import search_ids
 
@@ -160,16 +159,15 @@ class ServedModel:
                 *found[3:],
             ]
 
-        pad = self.model.special.pad
-        outputs = [
-            Output(tf.int32, (n_best, None), pad),
-            Output(tf.float32, (n_best,), LOWEST),
-            Output(tf.float32, (n_best,), LOWEST),
-            Output(tf.int32, (n_best,), 0),
-            Output(tf.bool, (n_best,), False),
-        ]
-        names = ("ids", "scores", "log_probs", "lengths", "finished")
-        found = dict(zip(names, in_chunks(lengths, self.max_rows, compute, outputs), strict=True))
+        outputs = {
+            "ids": Output(tf.int32, (n_best, None), self.model.special.pad),
+            "scores": Output(tf.float32, (n_best,), LOWEST),
+            "log_probs": Output(tf.float32, (n_best,), LOWEST),
+            "lengths": Output(tf.int32, (n_best,), 0),
+            "finished": Output(tf.bool, (n_best,), False),
+        }
+        found = in_chunks(lengths, self.max_rows, compute, list(outputs.values()))
+        found = dict(zip(outputs, found, strict=True))
         longest = tf.reduce_max(tf.pad(found["lengths"], [[1, 0], [0, 0]]))
         found["ids"] = found["ids"][:, :, :longest]
         # The translation of nothing is nothing, and certain.
@@ -222,15 +220,9 @@ def ids_signature(served):
             is_text = tf.reduce_all(ids[..., None] != [special.pad, special.bos, special.eos], axis=-1)
         given = served.cut(tf.ragged.boolean_mask(ids, is_text))
         found = served.translate(given.ids, 1, served.checked_inputs(inputs))
-        best = {name: values[:, 0] for name, values in found.items()}
-        return {
-            "ids": best["ids"],
-            "length": best["lengths"],
-            "score": best["scores"],
-            "log_prob": best["log_probs"],
-            "finished": best["finished"],
-            "truncated": given.truncated,
-        }
+        names = {"scores": "score", "log_probs": "log_prob", "lengths": "length"}
+        best = {names.get(name, name): values[:, 0] for name, values in found.items()}
+        return {**best, "truncated": given.truncated}
 
     return _signature(translate_ids, [tf.TensorSpec((None, None), tf.int32, name="ids")], served)
 
@@ -274,3 +266,77 @@ def text_signatures(served, tokenizers):
 
 def _signature(function, specs, served):
     return tf.function(function, input_signature=[*specs, *served.input_specs()], autograph=False)
+
+
+class Output(NamedTuple):
+    """One result of `in_chunks`.
+
+    Attributes:
+        dtype: `tf.DType`.
+        shape: tuple, sizes after the first axis; `None` where chunks differ, which are
+            padded with `fill` then.
+        fill: scalar; also what a row of no length has.
+    """
+
+    dtype: tf.DType
+    shape: tuple
+    fill: object
+
+
+def in_chunks(lengths, max_rows, compute, outputs):
+    """Calls `compute` for all rows, the shortest first, as many at a time as there is room for.
+
+    So memory is bounded by the budgets of one chunk and little is spent on padding,
+    whatever a caller sends together.
+
+    Args:
+        lengths: int32, shape `(batch,)`, of each row; rows of 0 are not computed.
+        max_rows: list of int, entry n of how many rows of length n there is room for; never
+            rising.
+        compute: function, numbers of rows, int32, shape `(chunk,)`, -> list of tensors
+            with `chunk` rows.
+        outputs: list of `Output`, of what it returns.
+
+    Returns:
+        list of tensors with `batch` rows, in the order of the rows.
+    """
+    room = tf.constant(max_rows, tf.int32)
+    order = tf.argsort(lengths, stable=True)
+    ordered = tf.gather(lengths, order)
+    batch = tf.size(lengths)
+    num_blank = tf.reduce_sum(tf.cast(ordered == 0, tf.int32))
+    blank = [
+        tf.fill([num_blank, *(size or 0 for size in output.shape)], tf.constant(output.fill, output.dtype))
+        for output in outputs
+    ]
+
+    def body(begin, *found):
+        # What is ordered by length stops fitting once and for all.
+        fits = tf.range(1, batch - begin + 1) <= tf.gather(room, ordered[begin:])
+        end = begin + tf.maximum(tf.reduce_sum(tf.cast(fits, tf.int32)), 1)
+        more = compute(order[begin:end])
+        return end, *map(_appended, found, more, outputs)
+
+    _, *found = tf.while_loop(
+        lambda begin, *_: begin < batch,
+        body,
+        [num_blank, *blank],
+        shape_invariants=[tf.TensorShape([]), *(tf.TensorShape([None, *one.shape]) for one in outputs)],
+        parallel_iterations=1,
+    )
+    back = tf.math.invert_permutation(order)
+    return [tf.gather(one, back) for one in found]
+
+
+def _appended(rows, more, output):
+    """Concatenates rows, after padding whichever has the smaller axes."""
+    size = tf.maximum(tf.shape(rows)[1:], tf.shape(more)[1:])
+
+    def padded(x):
+        missing = tf.concat([[0], size - tf.shape(x)[1:]], axis=0)
+        paddings = tf.stack([tf.zeros_like(missing), missing], axis=1)
+        return tf.pad(x, paddings, constant_values=tf.constant(output.fill, output.dtype))
+
+    if None in output.shape:
+        rows, more = padded(rows), padded(more)
+    return tf.ensure_shape(tf.concat([rows, more], axis=0), [None, *output.shape])

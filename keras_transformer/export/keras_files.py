@@ -12,11 +12,8 @@ import h5py
 import keras
 
 from keras_transformer.config.settings import ModelConfig
-from keras_transformer.export.model_card import read_facts, with_search, write_facts
-from keras_transformer.export.versions import check_manifest, write_manifest
-from keras_transformer.files import folder_written_atomically
+from keras_transformer.export.versions import check_manifest, exported_folder, read_facts, with_search
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.tokenizers.tokenizer_pair import save_tokenizers
 
 FILES = {"keras": "model.keras", "weights": "model.weights.h5"}
 
@@ -44,18 +41,14 @@ def export_keras(run, out, *, weights="final", search=None, weights_only=False):
     """
     kind = "weights" if weights_only else "keras"
     config = with_search(run.config, search)
-    tokenizers = run.load_tokenizers()
-    model = run.load_model(weights=weights)
-    with folder_written_atomically(out) as folder:
+    versions = {"keras": keras.__version__}
+    with exported_folder(run, out, kind, config, weights=weights, versions=versions) as (folder, model, _):
         model.save(folder / FILES["keras"])
         if weights_only:
             # Not `save_weights`: written to a full disk, HDF5 ends the process.
             with zipfile.ZipFile(folder / FILES["keras"]) as archive:
                 archive.extract(FILES["weights"], folder)
             (folder / FILES["keras"]).unlink()
-        save_tokenizers(folder, tokenizers)
-        write_facts(folder, kind, config, weights=weights, versions={"keras": keras.__version__})
-        write_manifest(folder)
     return pathlib.Path(out)
 
 
@@ -129,15 +122,13 @@ def _check_archive(path, archive):
     """Refuses more files than Keras writes for a `Transformer`, and other classes."""
     if sorted(archive.namelist()) != _PARTS:
         raise ValueError(f"{path}: must hold {', '.join(_PARTS)}. Received: {', '.join(archive.namelist())}")
-    parts = {}
-    for name in ("config.json", "metadata.json"):
+    for name in ("metadata.json", "config.json"):
         if archive.getinfo(name).file_size > _MAX_JSON_BYTES:
             raise ValueError(f"{path}: {name} is larger than {_MAX_JSON_BYTES:,} bytes")
         try:
-            parts[name] = json.loads(archive.read(name))
+            config = json.loads(archive.read(name))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {name} is damaged ({error})") from error
-    config = parts["config.json"]
     found = config.get("registered_name") if isinstance(config, dict) else None
     if found != _CLASS:
         raise ValueError(f"{path}: must hold a {_CLASS}. Received: {found!r}")

@@ -1,24 +1,34 @@
-"""A trained model as a SavedModel: text in, text out, without Python and without Keras."""
+"""A trained model as a SavedModel: text in, text out, without Python and without Keras.
 
-import contextlib
+Beside it lies its model card: languages, data, scores, sizes, limits, licences.
+"""
+
+import dataclasses
 import errno
-import signal
-import threading
+import json
+import pathlib
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_transformer import __version__
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.tensor_files import by_path
 from keras_transformer.export.forcing import pair_signatures
 from keras_transformer.export.graphs import ServedModel, ids_signature, text_signatures
-from keras_transformer.export.model_card import make_card, write_card
-from keras_transformer.export.serving import import_serving, warmup_texts, write_batching, write_warmup
-from keras_transformer.export.settings import ServingSettings, checked_name
-from keras_transformer.export.versions import IDS, new_version, write_manifest
+from keras_transformer.export.serving import (
+    WARMUP_TEXTS,
+    ServingSettings,
+    checked_name,
+    import_serving,
+    write_batching,
+    write_warmup,
+)
+from keras_transformer.export.versions import CARD, IDS, new_version, write_manifest
 from keras_transformer.tokenizers.base import import_tensorflow_text
 from keras_transformer.translation.alignment import default_choice
 
+NOT_STATED = "not stated"
 # A frozen graph is one protocol buffer, which must be smaller than two gigabytes.
 _MAX_FROZEN_BYTES = 1_900_000_000
 
@@ -90,32 +100,30 @@ def export_saved_model(
         versions={"tensorflow": tf.__version__, "tensorflow-text": tensorflow_text.__version__},
         licences=licences or {},
     )
-    warmup_ids = tokenizers.source.encode(warmup_texts())
+    warmup_ids = tokenizers.source.encode(WARMUP_TEXTS)
+    layer = default_choice(model.config.num_decoder_layers).layer
     served = ServedModel(model, settings)
     ids_only = {"translate_ids": ids_signature(served)}
     everything = {
         **text_signatures(served, tokenizers),
         **ids_only,
-        **pair_signatures(served, tokenizers, default_choice(model.config.num_decoder_layers)),
+        **pair_signatures(served, tokenizers, layer),
     }
-    kinds = [(everything, [tokenizer.graph_tokenizer for tokenizer in dict.fromkeys(tokenizers)])]
-    folders = [folder] if not with_ids else [folder, f"{folder}/{IDS}"]
-    kinds += [(ids_only, [])] * with_ids
-    with new_version(folders, version) as new:
-        for path, (functions, resources) in zip(new.folders, kinds, strict=True):
-            signatures = {}
-            for key, function in functions.items():
-                with uninterrupted():
-                    signatures[key] = function.get_concrete_function()
-            with uninterrupted():
-                _save(path, served, signatures, resources)
+    resources = [tokenizer.graph_tokenizer for tokenizer in dict.fromkeys(tokenizers)]
+    kinds = {folder: (everything, resources)}
+    if with_ids:
+        kinds[f"{folder}/{IDS}"] = ids_only, []
+    with new_version(list(kinds), version) as new:
+        for path, (functions, resources) in zip(new.folders, kinds.values(), strict=True):
+            signatures = {key: function.get_concrete_function() for key, function in functions.items()}
+            _save(path, served, signatures, resources)
             write_card(path, {**card, "signatures": sorted(signatures)})
             if warmup:
                 write_warmup(path, name, signatures, warmup_ids)
             if not settings.inputs and len(signatures) > 1:
                 write_batching(path, settings)
             write_manifest(path)
-    paths = [each.with_name(str(new.number)) for each in new.folders]
+    paths = [path.with_name(str(new.number)) for path in new.folders]
     return Exported(new.number, name, paths[0], paths[1] if with_ids else None)
 
 
@@ -135,25 +143,117 @@ def _save(path, served, signatures, resources):
         raise OSError(errno.ENOSPC if full else errno.EIO, reason, str(path)) from error
 
 
-@contextlib.contextmanager
-def uninterrupted():
-    """Holds SIGINT and SIGTERM back until the end of the block, when their handlers are called.
+def make_card(run, settings, *, name, weights, num_parameters, versions, licences):
+    """Describes an exported model, from what its run knows.
 
-    In another thread than the main one, which no handler interrupts, it does nothing.
+    It has neither a time nor a place of this machine: the same run gives the same card.
+
+    Args:
+        run: `RunFolder`.
+        settings: `ServingSettings`.
+        name: str, of the model on the server.
+        weights: name of the weights.
+        num_parameters: int.
+        versions: dict, library -> version.
+        licences: dict with `model` and `data`; `None` for what is not stated.
+
+    Returns:
+        dict that JSON can hold.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received = []
-    before = {
-        number: signal.signal(number, lambda number, frame: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if callable(signal.getsignal(number))  # not where the system's own handling is wanted
+    config, history = run.config, run.read_history()
+    trained = [record for record in history if record["kind"] in ("train", "validation")]
+    # Training scores what it delivers; nothing is known of others. Earlier versions delivered the average.
+    delivered = [record["weights"] for record in history if record["kind"] == "final"] or ["averaged"]
+    is_scored = weights in ("final", delivered[-1])
+    tests = [record for record in history if record["kind"] == "test" and is_scored]
+    tests = {record["split"]: record for record in tests}  # a run that went on was tested again
+    corpus = run.path / "corpus.sha256"
+    search = dataclasses.asdict(settings.search)
+    for useless in ("sampling", "temperature", "top_k", "top_p", "seed", "long_lines"):
+        del search[useless]
+    return {
+        "name": name,
+        "task": "machine translation",
+        "languages": {"source": config.data.source, "target": config.data.target},
+        "data": {
+            "dataset": [_public(part) for part in config.data.dataset.split(",")],
+            "sha256": corpus.read_text(encoding="utf-8").split()[0] if corpus.exists() else None,
+        },
+        "training": {key: trained[-1].get(key) for key in ("step", "minutes")} if trained else {},
+        "weights": {"name": weights, "parameters": num_parameters, "frozen": settings.frozen},
+        "scores": list(tests.values()),
+        "model": dataclasses.asdict(config.model),
+        "search": {**search, "n_best": settings.n_best},
+        "inputs": list(settings.inputs),
+        "limits": {
+            "sentences": settings.max_sentences,
+            "characters": settings.max_characters,
+            "tokens": settings.max_tokens(config.model),
+        },
+        "licence": {key: licences.get(key) or NOT_STATED for key in ("model", "data")},
+        "made_with": {"keras_transformer": __version__, **versions},
     }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for number in received[:1]:
-        before[number](number, None)
+
+
+def write_card(folder, card):
+    """Writes a card as JSON and as Markdown into the folder of a version."""
+    (folder / CARD).parent.mkdir(exist_ok=True)
+    (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / CARD).with_suffix(".md").write_text(_markdown(card), encoding="utf-8")
+
+
+def _public(dataset):
+    """A path of this machine is no one's business; a name in a catalogue is."""
+    dataset = dataset.strip()
+    is_path = dataset.startswith((".", "/", "~"))
+    return pathlib.PurePath(dataset).name if is_path else dataset
+
+
+_MARKDOWN = """\
+# {name}
+
+| {task} | |
+|---|---|
+| languages | {languages[source]} to {languages[target]} |
+| trained on | {datasets} |
+| SHA-256 of the training ids | {sha256} |
+| updates | {step} |
+| minutes of training | {minutes} |
+| weights | {weights[name]}, {weights[parameters]:,} parameters |
+| sizes | {model[num_encoder_layers]} + {model[num_decoder_layers]} layers, d {model[d_model]}, \
+feed-forward {model[d_ff]}, {model[num_heads]} heads, \
+{model[source_vocab_size]:,} + {model[target_vocab_size]:,} tokens, sharing {model[sharing]} |
+| search | beam {search[beam_size]}, alpha {search[alpha]:g} ({search[length_penalty]}){given} |
+| limits of a call | {limits[sentences]} sentences; of each, {limits[characters]:,} characters and \
+{limits[tokens]:,} tokens, the rest is cut off |
+| licence of the model | {licences[0]} |
+| licence of the data | {licences[1]} |
+| made with | {libraries} |
+"""
+
+
+def _markdown(card):
+    training = {key: card["training"].get(key) for key in ("step", "minutes")}
+    text = _MARKDOWN.format_map(
+        {
+            **card,
+            "datasets": ", ".join(card["data"]["dataset"]),
+            "sha256": card["data"]["sha256"] or NOT_STATED,
+            **{key: NOT_STATED if value is None else f"{value:,.0f}" for key, value in training.items()},
+            "given": "".join(f", {name} is an input" for name in card["inputs"]),
+            # As a cell of a table takes them.
+            "licences": [" ".join(text.split()).replace("|", "\\|") for text in card["licence"].values()],
+            "libraries": ", ".join(f"{library} {version}" for library, version in card["made_with"].items()),
+        }
+    )
+    if not card["scores"]:
+        return text + "| scores | none were measured with these weights |\n"
+    signatures = "\nSignatures of sacreBLEU:\n\n"
+    for test in card["scores"]:
+        for figure in ("bleu", "chrf"):
+            if figure in test:
+                what = f"{figure} of {test['num_lines']:,} lines of {test['split']}"
+                text += f"| {what} | {test[figure]:.2f} |\n"
+                signatures += f"- {what}: `{test.get(f'{figure}_signature', NOT_STATED)}`\n"
+    # Below the table: in one, a signature's bars would end its cell, and escaped they show in some viewers.
+    return text + signatures

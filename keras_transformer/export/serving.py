@@ -1,17 +1,120 @@
-"""What TensorFlow Serving needs to start with an exported model: its commands, its warm-up requests."""
+"""A model on a server: the settings fixed at its export, commands, batching, warm-up requests."""
 
+import dataclasses
+import math
 import os
+import re
 import shlex
 
+from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH, SearchConfig
+
+INPUTS = ("alpha", "extra_length")
+_MOST = 2**24
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 # What a number of words is in any language, for tokenizers of any.
-_TEXTS = ["1 2 3", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20."]
+WARMUP_TEXTS = ["1 2 3", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20."]
 
 BATCHING = "batching.config"
 # The newest image that is known to exist; there may be one of this package's TensorFlow by now.
 IMAGE = "tensorflow/serving:2.20.0"
-# Requests that wait at most, in batches; more are turned away with UNAVAILABLE.
-_MAX_ENQUEUED = 64
+_BATCHING = """\
+# For tensorflow_model_server --enable_batching --batching_parameters_file=FILE
+# A batch must not be larger than what the graph takes.
+max_batch_size { value: MAX_SENTENCES }
+# What a lone request waits for others, in microseconds.
+batch_timeout_micros { value: 2000 }
+# More batches than these in the queue are refused at once: UNAVAILABLE.
+max_enqueued_batches { value: 64 }
+# Batches computed at a time; each uses all cores.
+num_batch_threads { value: 2 }
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ServingSettings:
+    """Search and limits of an exported model.
+
+    Attributes:
+        search: `SearchConfig`. Texts are cut at `max_source_length`, whatever `long_lines` says.
+            `n_best` of 1 gives `translate_nbest` all of the beam.
+        max_sentences: most sentences of one call; more are refused.
+        max_characters: longer texts are cut here before anything else is done with them.
+        inputs: settings of search, of `INPUTS`, that every call to a signature that
+            translates gives as a scalar.
+        frozen: weights are constants of the graph, not variables beside it.
+
+    Raises:
+        ValueError: a setting that cannot be exported.
+    """
+
+    search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
+    max_sentences: int = 256
+    max_characters: int = 10_000
+    inputs: tuple = ()
+    frozen: bool = False
+
+    def __post_init__(self):
+        if self.search.sampling:
+            raise ValueError(
+                "An exported model searches, it does not sample. Leave `sampling` out. "
+                "Received: sampling=True"
+            )
+        for name in ("max_sentences", "max_characters"):
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= _MOST:
+                raise ValueError(f"`{name}` must be a whole number from 1 to {_MOST}. Received: {value!r}")
+        for name in self.inputs:
+            if name not in INPUTS:
+                raise ValueError(f"`inputs` must be among {', '.join(INPUTS)}. Received: {name!r}")
+
+    @property
+    def n_best(self):
+        """Translations of each sentence that `translate_nbest` gives."""
+        return self.search.n_best if self.search.n_best > 1 else self.search.beam_size
+
+    def max_tokens(self, model):
+        """Most tokens of a text, end of sentence included.
+
+        Args:
+            model: `ModelConfig`.
+        """
+        limits = [model.max_positions] if model.positions == "learned" else []
+        return min([self.search.max_source_length, *limits])
+
+    def max_rows(self, model):
+        """How many sentences of each length may share a batch: `Translator`'s budgets.
+
+        Args:
+            model: `ModelConfig`.
+
+        Returns:
+            list of int, at least 1 and never rising; entry n is of n tokens a sentence.
+        """
+        search = self.search
+        rows = [self.max_sentences]
+        for tokens in range(1, self.max_tokens(model) + 1):
+            fitting = math.floor(MAX_NUMBERS_IN_SEARCH / model.numbers_in_search(tokens, search))
+            most = min(search.batch_tokens // tokens, fitting)
+            rows.append(min(rows[-1], max(1, most)))
+        return rows
+
+
+def checked_name(run, name=None):
+    """Returns what a model is called on the server.
+
+    Args:
+        run: `RunFolder`.
+        name: str, or `None` for that of the folder.
+
+    Raises:
+        ValueError: a server cannot have the name.
+    """
+    wanted = run.path.resolve().name if name is None else name
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", wanted):
+        return wanted
+    if name is None:
+        return "translator"
+    raise ValueError(f"`name` must have letters, digits, `_`, `.` and `-` only. Received: {name!r}")
 
 
 def write_batching(folder, settings):
@@ -21,17 +124,7 @@ def write_batching(folder, settings):
         folder: of a version.
         settings: `ServingSettings`.
     """
-    text = (
-        "# For tensorflow_model_server --enable_batching --batching_parameters_file=FILE\n"
-        "# A batch must not be larger than what the graph takes.\n"
-        f"max_batch_size {{ value: {settings.max_sentences} }}\n"
-        "# What a lone request waits for others, in microseconds.\n"
-        "batch_timeout_micros { value: 2000 }\n"
-        "# More batches than these in the queue are refused at once: UNAVAILABLE.\n"
-        f"max_enqueued_batches {{ value: {_MAX_ENQUEUED} }}\n"
-        "# Batches computed at a time; each uses all cores.\n"
-        "num_batch_threads { value: 2 }\n"
-    )
+    text = _BATCHING.replace("MAX_SENTENCES", str(settings.max_sentences))
     (folder / BATCHING).write_text(text, encoding="ascii")
 
 
@@ -91,16 +184,16 @@ def write_warmup(folder, name, signatures, ids):
         folder: of a version.
         name: str, of the model on the server.
         signatures: dict, name -> `tf.ConcreteFunction`.
-        ids: list of list of int, what the source's tokenizer makes of `warmup_texts`.
+        ids: list of list of int, what the source's tokenizer makes of `WARMUP_TEXTS`.
     """
     import tensorflow as tf
 
     model_pb2, predict_pb2, prediction_log_pb2 = import_serving()
     width = max(map(len, ids))
     values = {
-        "text": tf.constant(_TEXTS),
-        "source": tf.constant(_TEXTS),
-        "target": tf.constant(_TEXTS),
+        "text": tf.constant(WARMUP_TEXTS),
+        "source": tf.constant(WARMUP_TEXTS),
+        "target": tf.constant(WARMUP_TEXTS),
         "ids": tf.constant([row + [row[-1]] * (width - len(row)) for row in ids], tf.int32),
     }
     scalars = {"alpha": tf.constant(0.6), "extra_length": tf.constant(50)}
@@ -108,7 +201,7 @@ def write_warmup(folder, name, signatures, ids):
     path.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for signature, function in sorted(signatures.items()):
-            for number in range(len(_TEXTS)):
+            for number in range(len(WARMUP_TEXTS)):
                 specs, named = function.structured_input_signature  # named once it was loaded
                 inputs = {
                     spec.name: tf.make_tensor_proto(
@@ -121,8 +214,3 @@ def write_warmup(folder, name, signatures, ids):
                 log = prediction_log_pb2.PredictLog(request=request)
                 record = prediction_log_pb2.PredictionLog(predict_log=log)
                 writer.write(record.SerializeToString(deterministic=True))
-
-
-def warmup_texts():
-    """Returns the texts of the requests, list of str."""
-    return list(_TEXTS)

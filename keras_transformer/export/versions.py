@@ -1,28 +1,43 @@
-"""Folders of numbered versions, as TensorFlow Serving reads them: written, checked and loaded.
+"""Folders of exported models: numbered versions for TensorFlow Serving, manifests, settings.
 
-A version is complete or invisible, and has a manifest: the SHA-256 of every file, as `sha256sum --check`
-reads them. Nothing here imports Keras, and only `load_exported` imports TensorFlow.
+A folder is complete or invisible, and has a manifest: the SHA-256 of every file, as `sha256sum --check`
+reads them. A SavedModel is a version, in a folder whose name is its number; the other formats have
+`keras_transformer.json`, the settings that are needed to use the model without its run. Nothing here
+imports Keras, and only `load_exported` imports TensorFlow.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 from typing import NamedTuple
 
+from keras_transformer import __version__
 from keras_transformer.config import programs
-from keras_transformer.export.model_card import CARD
-from keras_transformer.files import only_process, to_disk, without_wildcards, write_text
+from keras_transformer.config.settings import replace
+from keras_transformer.files import (
+    folder_written_atomically,
+    only_process,
+    to_disk,
+    without_wildcards,
+    write_text,
+)
 from keras_transformer.tokenizers.base import import_tensorflow_text
+from keras_transformer.tokenizers.tokenizer_pair import save_tokenizers
 
 MANIFEST = "manifest.sha256"
+FACTS = "keras_transformer.json"
+CARD = "assets.extra/model_card.json"
 
 # Folder, among the versions, of the versions for ids alone.
 IDS = "ids"
 _LOCK = ".lock"
 _PARTIAL = ".partial"
+_VERSION = re.compile("[0-9]+")
 _MAX_VERSION = 2**63 - 1
 
 
@@ -94,43 +109,25 @@ def free_version(folders, version=None):
     for folder in folders:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder}: not a folder. Name another to export to")
-        if foreign := _foreign(folder):
-            raise ValueError(
-                f"{folder}: holds {foreign}, which is no version of a served model. Name another folder"
-            )
+        for path in sorted(folder.glob("*")):
+            name = path.name
+            if not (_VERSION.fullmatch(name) or name in (_LOCK, IDS) or name.endswith(_PARTIAL)):
+                raise ValueError(
+                    f"{folder}: holds {name}, which is no version of a served model. Name another folder"
+                )
     taken = {number for folder in folders for number in versions(folder)}
     if version in taken:
         raise ValueError(
             f"{folders[0] / str(version)}: this version is there. Choose another --version, "
             f"or leave it out for {max(taken) + 1}"
         )
-    if version is None:
-        version = max(taken, default=0) + 1
-        if version > _MAX_VERSION:
-            raise ValueError(
-                f"{folders[0]}: {max(taken)} is the highest version there can be. Name another folder"
-            )
-    return version
+    return max(taken, default=0) + 1 if version is None else version
 
 
 def versions(folder):
     """Returns the numbers of the versions in a folder, ascending; none where there is no folder."""
-    folder = pathlib.Path(folder)
-    if not folder.is_dir():
-        return []
-    names = [path.name for path in folder.iterdir() if path.is_dir()]
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
-
-
-def _foreign(folder):
-    """The name of something in a folder that no export put there, or `None`."""
-    if not folder.is_dir():
-        return None
-    for path in sorted(folder.iterdir()):
-        name = path.name
-        if not (name in (_LOCK, IDS) or name.endswith(_PARTIAL) or (name.isascii() and name.isdecimal())):
-            return name
-    return None
+    names = [path.name for path in pathlib.Path(folder).glob("*") if path.is_dir()]
+    return sorted(int(name) for name in names if _VERSION.fullmatch(name))
 
 
 def write_manifest(folder):
@@ -161,14 +158,10 @@ def check_manifest(folder):
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not an exported model, or damaged ({error}). Export it again") from error
-    if not lines:
-        raise ValueError(f"{path}: empty. Export the model again")
-    wanted = {}
-    for number, line in enumerate(lines, start=1):
-        digest, spaces, name = line.partition("  ")
-        if not spaces or len(digest) != 64:
-            raise ValueError(f"{path}: line {number} is damaged. Export the model again")
-        wanted[name] = digest
+    matches = [re.fullmatch(r"([0-9a-f]{64})  (.+)", line) for line in lines]
+    if not matches or not all(matches):
+        raise ValueError(f"{path}: empty or damaged. Export the model again")
+    wanted = {name: digest for digest, name in map(re.Match.groups, matches)}
     found = _sums(folder)
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found:
@@ -193,6 +186,83 @@ def _sums(folder):
             with path.open("rb") as file:
                 sums[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return sums
+
+
+def with_search(config, search):
+    """Returns a `Config` with other settings of search.
+
+    Args:
+        config: `Config`.
+        search: dict, name -> value; or `None`.
+
+    Raises:
+        ValueError: a setting that is refused.
+    """
+    return replace(config, search=replace(config.search, **(search or {})))
+
+
+@contextlib.contextmanager
+def exported_folder(run, out, kind, config, *, weights, versions, **more):
+    """Makes a folder of a model that is used without its run: complete, or it does not appear.
+
+    Its `keras_transformer.json` has the run's settings of the model and of search, and the languages:
+    neither time nor place, nor where the text came from.
+
+    Args:
+        run: `RunFolder`.
+        out: a folder that does not exist or is empty.
+        kind: str, the format.
+        config: `Config` of the run, maybe with other settings of search.
+        weights: as `RunFolder.load_weights` takes it.
+        versions: dict, library -> version.
+        **more: what else the file has.
+
+    Yields:
+        `pathlib.Path` of the folder, where the block writes the model; the `Transformer`; the `Tokenizers`.
+
+    Raises:
+        ValueError: `out` is in use, or the weights are missing.
+    """
+    tokenizers = run.load_tokenizers()
+    model = run.load_model(weights=weights)
+    facts = {
+        "format": kind,
+        "weights": weights,
+        "languages": {"source": config.data.source, "target": config.data.target},
+        "model": dataclasses.asdict(config.model),
+        "search": dataclasses.asdict(config.search),
+        "made_with": {"keras_transformer": __version__, **versions},
+        **more,
+    }
+    with folder_written_atomically(out) as folder:
+        yield folder, model, tokenizers
+        save_tokenizers(folder, tokenizers)
+        (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_manifest(folder)
+
+
+def read_facts(folder, kinds):
+    """Returns the dict that `exported_folder` wrote.
+
+    Args:
+        folder: its path.
+        kinds: the formats which it may be of.
+
+    Raises:
+        ValueError: no such file, or of another format.
+    """
+    path = pathlib.Path(folder) / FACTS
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        kind = facts["format"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path}: not an exported model, or damaged ({error}). "
+            f"Export it with {programs.command('export')}"
+        ) from error
+    if kind not in kinds:
+        raise ValueError(f"{path}: the model's format must be {' or '.join(kinds)}. Received: {kind!r}")
+    return facts
 
 
 def load_exported(path):

@@ -9,21 +9,11 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "alignment": (
-            "hard_alignment",
-            "soft_alignment",
-        ),
-        "search": (
-            "beam_search",
-            "greedy_search",
-            "sample",
-        ),
+        "alignment": ("hard_alignment", "soft_alignment"),
         "rules": ("Rules",),
-        "results": (
-            "NBest",
-            "Translation",
-        ),
         "scorer": ("Scorer",),
+        "search": ("beam_search", "greedy_search", "sample"),
+        "texts": ("NBest", "Translation"),
         "translator": ("Translator",),
     },
 )

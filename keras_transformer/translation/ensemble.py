@@ -7,7 +7,7 @@ from keras_transformer.translation.rules import Rules
 from keras_transformer.translation.search import Step, beam_search, greedy_search, sample
 
 
-class Models:
+class Ensemble:
     """One or several models as the functions that a search calls; the state has all of theirs.
 
     Several are an ensemble: the log-probability of a token is the mean of theirs, which is
@@ -93,7 +93,7 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
     max_lengths = max_target_lengths(models, source_ids, config, prefix_ids)
     max_length = ops.maximum(ops.max(max_lengths), 1)  # of no sentence, too
     hypotheses = config.n_best if config.sampling else config.beam_size
-    decoder = Models(models, grows=_is_dynamic(source_ids))
+    decoder = Ensemble(models, grows=_is_dynamic(source_ids))
     state = decoder.start(source_ids, max_length=max_length, hypotheses=hypotheses)
     rules = Rules(
         eos_id=special.eos,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig
 from keras_transformer.export.saved_model import export_saved_model
-from keras_transformer.export.settings import ServingSettings
+from keras_transformer.export.serving import ServingSettings
 from keras_transformer.export.versions import load_exported
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer

@@ -20,15 +20,11 @@ from keras_transformer.cli import export as export_model
 from keras_transformer.cli import translate_ctranslate2
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, SpecialIds
 from keras_transformer.export.ctranslate2 import (
-    check_expressible,
-    conversion_on_load,
+    CTranslate2Translator,
+    beam_options,
     export_ctranslate2,
     max_positions,
     save_model,
-)
-from keras_transformer.export.ctranslate2_translator import (
-    CTranslate2Translator,
-    beam_options,
     search_notes,
     vocabulary_tokens,
 )
@@ -37,9 +33,9 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
-from keras_transformer.translation.ensemble import Models
-from keras_transformer.translation.forced_decoding import ForcedPass
+from keras_transformer.translation.ensemble import Ensemble
 from keras_transformer.translation.rules import Rules
+from keras_transformer.translation.scorer import ForcedDecoder
 from keras_transformer.translation.search import Hypotheses, Step, beam_search, greedy_search
 from keras_transformer.translation.translator import Translator
 
@@ -118,7 +114,7 @@ def test_given_translations_have_our_log_probabilities(kind, tmp_path):
     translator, source_names, target_names = exported(model, tmp_path)
     sources, targets = random_rows([3, 9, 1, 14, 60]), random_rows([5, 2, 8, 0, 50])
     scored = translator.score_batch(named(sources, source_names), named(targets, target_names))
-    ours = ForcedPass(model)([[*row, 2] for row in sources], [[*row, 2] for row in targets])
+    ours = ForcedDecoder(model)([[*row, 2] for row in sources], [[*row, 2] for row in targets])
     for theirs, expected in zip(scored, ours, strict=True):
         np.testing.assert_allclose(theirs.log_probs, expected.log_probs, atol=1e-4)
 
@@ -129,7 +125,7 @@ def our_search(model, rows, *, never, beam_size, length, stop="exact", alpha=0.6
     CTranslate2 takes them out before the softmax, we after it: with a trained model, which
     gives them next to nothing, that is the same.
     """
-    decoder = Models([model], grows=False)
+    decoder = Ensemble([model], grows=False)
     source_ids = np.zeros((len(rows), max(map(len, rows)) + 1), "int32")
     for i, row in enumerate(rows):
         source_ids[i, : len(row) + 1] = [*row, 2]
@@ -280,36 +276,6 @@ def test_quantised_weights_are_near_and_smaller(quantization, bound, tmp_path):
     assert sizes[1] < sizes[0]
 
 
-@pytest.mark.parametrize("quantization", ["float32", "int16", "int8"])
-def test_a_type_that_this_cpu_does_not_multiply_is_said(quantization, tmp_path):
-    translator, *_ = exported(random_model("pre-norm"), tmp_path, quantization=quantization)
-    computed = translator.compute_type.removesuffix("_float32")
-    said = conversion_on_load(quantization)
-    if computed == quantization:
-        assert said == ""
-    else:
-        assert f"does not multiply {quantization} on this CPU" in said
-        assert f"converts the weights to {computed} when" in said
-
-
-@pytest.mark.parametrize(
-    ("supported", "said"),
-    [
-        ({"float32", "int8", "int16"}, ""),
-        ({"float32", "int8"}, "CTranslate2 does not multiply int16 .* converts the weights to int8 when"),
-        ({"float32"}, "CTranslate2 does not multiply int16 .* converts the weights to another type when"),
-    ],
-)
-def test_the_program_says_what_the_cpu_makes_of_int16(supported, said, run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: supported)
-    arguments = ["--format", "ctranslate2", "--weights", "last", "--quantization", "int16"]
-    assert export_model.main([str(run.path), str(tmp_path / "out"), *arguments]) == 0
-    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    found = [line for line in notes if "int16" in line]
-    assert len(found) == bool(said)
-    assert not said or re.search(said, found[0])
-
-
 # Settings of search whose translations `search_notes` calls equal, and one that it does not.
 EQUAL = [
     {"beam_size": 1},
@@ -380,16 +346,14 @@ def test_settings_that_do_not_carry_over_are_named(search, words):
     assert [word for word in words if word not in notes] == []
 
 
-def test_every_setting_of_a_model_is_expressed_or_refused_by_name():
-    for kind in KINDS:
-        check_expressible(ModelConfig(**{**SIZES, **KINDS[kind]}))
-    later = dataclasses.make_dataclass("Later", [("rotary", bool, True)], bases=(ModelConfig,), frozen=True)
-    with pytest.raises(ValueError, match=r"^CTranslate2 cannot hold model\.rotary=True$"):
-        check_expressible(later(**SIZES))
-    relative = ModelConfig(**SIZES)
-    object.__setattr__(relative, "positions", "relative")
-    with pytest.raises(ValueError, match=r"cannot hold model\.positions='relative'"):
-        check_expressible(relative)
+def test_every_setting_of_a_model_is_exported():
+    """A new setting of a model fails here: export it to CTranslate2, or refuse it by name."""
+    names = (
+        "num_encoder_layers num_decoder_layers d_model d_ff num_heads key_dim value_dim residual_dropout "
+        "embedding_dropout attention_dropout relu_dropout norm_first layer_norm_epsilon positions "
+        "max_positions sharing attention_bias output_bias source_vocab_size target_vocab_size"
+    )
+    assert {field.name for field in dataclasses.fields(ModelConfig)} == set(names.split())
 
 
 def test_names_of_tokens_are_unique_and_special_ones_are_themselves():
@@ -454,7 +418,7 @@ def test_n_best_translations_are_ranked_and_have_log_probabilities(folder, run):
     found = CTranslate2Translator(folder).n_best(["The dog."], n_best=2, max_length=6)[0].translations
     assert len(found) == 2
     assert found[0].score > found[1].score
-    forced = ForcedPass(run.load_model(weights="last"))
+    forced = ForcedDecoder(run.load_model(weights="last"))
     source = [*run.load_tokenizers().source.encode(["The dog."])[0], 2]
     for one in found:
         expected = forced([source], [one.ids])[0].log_probs.sum()
@@ -465,7 +429,7 @@ def test_n_best_translations_are_ranked_and_have_log_probabilities(folder, run):
 
 def test_a_folder_is_complete_or_absent(run, tmp_path, monkeypatch):
     out = tmp_path / "deep" / "out"
-    monkeypatch.setattr("keras_transformer.export.ctranslate2.write_manifest", lambda folder: 1 / 0)
+    monkeypatch.setattr("keras_transformer.export.versions.write_manifest", lambda folder: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_ctranslate2(run, out, weights="last")
     assert list((tmp_path / "deep").iterdir()) == []

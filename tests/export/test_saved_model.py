@@ -11,15 +11,13 @@ import tensorflow as tf
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.tensor_files import by_path
 from keras_transformer.config.settings import ModelConfig, SearchConfig, replace
-from keras_transformer.export.chunks import Output, in_chunks
 from keras_transformer.export.forcing import pair_signatures
-from keras_transformer.export.graphs import ServedModel
-from keras_transformer.export.model_card import make_card, write_card
-from keras_transformer.export.saved_model import export_saved_model
-from keras_transformer.export.settings import ServingSettings
+from keras_transformer.export.graphs import Output, ServedModel, in_chunks
+from keras_transformer.export.saved_model import export_saved_model, make_card, write_card
+from keras_transformer.export.serving import ServingSettings
 from keras_transformer.export.versions import new_version, versions
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.translation.alignment import AlignmentChoice, hard_alignment, soft_alignment
+from keras_transformer.translation.alignment import hard_alignment, soft_alignment
 
 SIGNATURES = ["alignment", "score", "serving_default", "translate_ids", "translate_nbest"]
 
@@ -97,11 +95,10 @@ def test_scores_are_the_scorers(case):
         assert not row[len(one.log_probs) :].any()
 
 
-@pytest.mark.parametrize(("layer", "convention"), [(0, "output"), (0, "input")])
-def test_alignments_are_those_of_the_choice(model, tools, layer, convention):
+def test_alignments_are_those_of_the_layer(model, tools):
+    layer, convention = model.scorer.choice
     served = ServedModel(model.translator.models[0], model.settings)
-    choice = AlignmentChoice(layer, convention)
-    align = pair_signatures(served, model.translator.tokenizers, choice)["alignment"]
+    align = pair_signatures(served, model.translator.tokenizers, layer)["alignment"]
     source, target = map(list, zip(*PAIRS, strict=True))
     found = align(source=tf.constant(source), target=tf.constant(target))
     some = 0
@@ -204,13 +201,6 @@ def test_licences_stay_in_their_cell(model, tmp_path):
     card = json.loads((model.path / "assets.extra/model_card.json").read_text())
     write_card(tmp_path, {**card, "licence": {"model": "a | b\nc", "data": "d"}})
     assert "| licence of the model | a \\| b c |\n" in (tmp_path / "assets.extra/model_card.md").read_text()
-
-
-def test_after_the_highest_version_there_is_none(tmp_path):
-    with new_version([tmp_path], 2**63 - 1):
-        pass
-    with pytest.raises(ValueError, match="the highest version there can be"), new_version([tmp_path]):
-        pass
 
 
 def test_chunks_hold_no_more_than_there_is_room_for():

@@ -142,7 +142,7 @@ def read_saved_model(path):
 
 def read_ctranslate2(path):
     """Translates with a model of CTranslate2's."""
-    from keras_transformer.export.ctranslate2_translator import CTranslate2Translator
+    from keras_transformer.export.ctranslate2 import CTranslate2Translator
 
     return CTranslate2Translator(path, intra_threads=1).translate(TEXTS)
 

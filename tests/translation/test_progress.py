@@ -4,7 +4,7 @@ import pytest
 
 from keras_transformer.cli import translate as translation_progress
 from keras_transformer.cli.translate import TranslationProgress
-from keras_transformer.translation.results import BLANK, NBest
+from keras_transformer.translation.texts import BLANK, NBest
 
 
 def printed(capsys):

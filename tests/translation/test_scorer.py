@@ -22,13 +22,12 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
-from keras_transformer.translation import forced_decoding
+from keras_transformer.translation import scorer as scorer_module
 from keras_transformer.translation.alignment import (
     hard_alignment,
     soft_alignment,
 )
-from keras_transformer.translation.forced_decoding import ForcedPass
-from keras_transformer.translation.scorer import Scorer, TooLongError, perplexity
+from keras_transformer.translation.scorer import ForcedDecoder, Scorer, TooLongError, perplexity
 
 SOURCES = [
     "The dog reads a text.",
@@ -123,14 +122,14 @@ def test_neighbours_order_and_budget_change_nothing(model, tokenizers, scorer, b
 
 def test_no_batch_is_over_the_budget_on_either_side(model, monkeypatch):
     shapes = []
-    forced = ForcedPass(model, batch_tokens=24)
+    forced = ForcedDecoder(model, batch_tokens=24)
 
     def pad_rows(rows, pad):
         shapes.append((len(rows), max(map(len, rows))))
         return plain(rows, pad)
 
-    plain = forced_decoding.pad_rows
-    monkeypatch.setattr(forced_decoding, "pad_rows", pad_rows)
+    plain = scorer_module.pad_rows
+    monkeypatch.setattr(scorer_module, "pad_rows", pad_rows)
     rng = np.random.default_rng(0)
     rows = [[4] * length for length in rng.integers(1, 13, 40)], [[5] * n for n in rng.integers(1, 13, 40)]
     assert len(forced(*rows)) == 40
@@ -168,12 +167,13 @@ def test_ids_are_scored_as_they_are_with_or_without_an_end(scorer, tokenizers):
     sources = rows_of(tokenizers.source, SOURCES[:3])
     letters = [tokenizers.target.encode([letter])[0][-1] for letter in "Hund"]
     rows = [[*letters, 2], letters, []]  # pieces that no text would give; cut off; nothing
-    whole, cut, nothing = scorer.score_ids([sources[0]] * 3, rows, layers=(1,))
+    decoder = ForcedDecoder(scorer.model)
+    whole, cut, nothing = decoder([sources[0]] * 3, rows, layers=(1,))
     np.testing.assert_allclose(whole.log_probs, by_hand(scorer.model, sources[0], rows[0]), rtol=1e-5)
     np.testing.assert_allclose(cut.log_probs, whole.log_probs[:-1], rtol=1e-5)
     np.testing.assert_allclose(cut.attention, whole.attention[:, :-1], atol=1e-6)
     assert (nothing.log_probs.shape, nothing.attention.shape) == ((0,), (1, 0, len(sources[0])))
-    only_nothing = scorer.score_ids(sources[:1], [[]])[0]
+    only_nothing = decoder(sources[:1], [[]])[0]
     assert (only_nothing.log_probs.shape, only_nothing.attention.shape) == ((0,), (0, 0, len(sources[0])))
 
 
@@ -186,20 +186,6 @@ def test_attention_is_the_models_mean_of_the_heads_asked_for(scorer, tokenizers)
         expected = [np.asarray(weights[layer])[0, chosen].mean(0) for layer in (1, 0)]
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert scorer.score(SOURCES, TARGETS)[0].attention.shape == (0, len(target), len(source))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([[4, 2]], []), "Received: 1 and 0"),
-        (([[4, 290]], [[2]]), "`source_rows` must hold ids below 290 .* Received: 290 in row 0"),
-        (([[2], [2]], [[4], [4, 0, 2]]), "`target_rows` .* no padding .0.. Received: 0 in row 1"),
-        (([[]], [[2]]), "`source_rows` must end with eos"),
-    ],
-)
-def test_bad_ids_are_refused(scorer, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        scorer.score_ids(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -222,12 +208,10 @@ def test_a_text_that_is_too_long_is_refused_and_never_cut(model, tokenizers):
         scorer.score([SOURCES[1], SOURCES[3]], TARGETS[1:3])
 
 
-def test_learned_positions_limit_texts_and_ids(tokenizers):
+def test_learned_positions_limit_texts(tokenizers):
     model = make_model(tokenizers, positions="learned", max_positions=9)
     with pytest.raises(TooLongError, match="`targets`: text 0: .* over the limit of 9"):
         Scorer(model, tokenizers).score(["a"], TARGETS[-1:])
-    with pytest.raises(ValueError, match="9 learned positions .*Received: 10 ids in row 0 of `target_rows`"):
-        ForcedPass(model)([[2]], [[4] * 10])
 
 
 # The program.

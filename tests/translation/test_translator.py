@@ -14,6 +14,7 @@ from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.translation import translator as translator_module
 from keras_transformer.translation.ensemble import search_ids
+from keras_transformer.translation.texts import Part
 from keras_transformer.translation.translator import Translator
 
 TEXTS = [
@@ -403,7 +404,7 @@ def test_nothing_is_put_between_the_parts_of_a_chinese_translation(model, tokeni
 @pytest.mark.parametrize("limit", [2, 7, 30])
 def test_no_batch_exceeds_its_budgets(monkeypatch, limit, threads):
     parts = [
-        translator_module._Part([5] * length, prefix=[], number=0, index=0)
+        Part([5] * length, prefix=[], number=0, index=0)
         for length in np.random.default_rng(0).integers(1, 30, 200)
     ]
     monkeypatch.setattr(translator_module, "MAX_NUMBERS_IN_SEARCH", 1000)
@@ -497,6 +498,6 @@ def test_less_than_one_thread_is_refused(model, tokenizer):
 
 
 def test_few_sentences_are_shared_out_among_the_threads():
-    parts = [translator_module._Part([5] * 9, prefix=[], number=i, index=0) for i in range(32)]
+    parts = [Part([5] * 9, prefix=[], number=i, index=0) for i in range(32)]
     batches = translator_module._batches(parts, 10_000, lambda length: 1, 3)
     assert sorted(map(len, batches)) == [10, 11, 11]

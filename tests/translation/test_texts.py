@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_transformer.translation.long_lines import encode_texts, joint, sentences
+from keras_transformer.translation.texts import encode_texts, sentence_separator, sentences
 
 LIMIT = 40
 
@@ -143,4 +143,4 @@ def test_cutting_keeps_the_beginning():
     [("de", " "), ("ja", ""), ("zh-Hant", ""), ("zh", ""), ("ko", " "), ("th", " "), ("", " "), ("xx", " ")],
 )
 def test_chinese_and_japanese_sentences_have_no_space_between(language, expected):
-    assert joint(language) == expected
+    assert sentence_separator(language) == expected
