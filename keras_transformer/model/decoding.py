@@ -21,14 +21,14 @@ class DecoderState(NamedTuple):
             is what its hypothesis i computed at that position.
         cross_attention: list of one `KeyValue` a layer, made once.
         source_mask: bool, shape `(batch, 1, source_len)`.
-        ancestors: int32, shape `(batch, n, positions)`: which hypothesis of the sentence
+        beam_of_slot: int32, shape `(batch, n, positions)`: which hypothesis of the sentence
             computed each position of hypothesis i; -1 for a position that is still to come.
     """
 
     self_attention: list[KeyValue]
     cross_attention: list[KeyValue]
     source_mask: object
-    ancestors: object
+    beam_of_slot: object
 
 
 class ModelStep(NamedTuple):
@@ -46,7 +46,7 @@ class ModelStep(NamedTuple):
 class CachedDecoding:
     """The steps of decoding of a `Transformer`, which inherits from it.
 
-    A hypothesis does not own its cache: each slot (position, hypothesis) is written once, and `ancestors`
+    A hypothesis does not own its cache: each slot (position, hypothesis) is written once, and `beam_of_slot`
     says which slots a hypothesis sees. With two beams and three steps, a hypothesis that went on from
     beam 1, then 0, then 0 sees the slots (0, 1), (1, 0) and (2, 0). Reordering changes these numbers alone.
     """
@@ -98,7 +98,7 @@ class CachedDecoding:
             ids: int, shape `(batch * n,)`, the tokens at `position` (bos at first); row
                 `sentence * n + i` is hypothesis i.
             position: int, scalar; 0 for the first.
-            state: `DecoderState` from `start`, `reorder`, `keep` or the step before.
+            state: `DecoderState` from `start`, `reorder`, `select_sentences` or the step before.
             grows: the caches are as long as `position` and grow by this one, in place of
                 being written into. They are never longer than needed then.
             kernel: from `step_kernel`, or `None`.
@@ -106,16 +106,16 @@ class CachedDecoding:
         Returns:
             `ModelStep`.
         """
-        batch, n, _ = ops.shape(state.ancestors)
+        batch, n, _ = ops.shape(state.beam_of_slot)
         own = ops.broadcast_to(ops.arange(n, dtype="int32")[None, :, None], (batch, n, 1))
         if grows:
-            ancestors = ops.concatenate([state.ancestors, own], axis=2)
+            beam_of_slot = ops.concatenate([state.beam_of_slot, own], axis=2)
         else:
-            here = ops.arange(ops.shape(state.ancestors)[2]) == position
-            ancestors = ops.where(here, own, state.ancestors)
+            here = ops.arange(ops.shape(state.beam_of_slot)[2]) == position
+            beam_of_slot = ops.where(here, own, state.beam_of_slot)
         mask = None
-        if not grows or state.ancestors.shape[1] != 1:  # one hypothesis sees all that there is
-            visible = ancestors[..., None] == ops.arange(n, dtype="int32")
+        if not grows or state.beam_of_slot.shape[1] != 1:  # one hypothesis sees all that there is
+            visible = beam_of_slot[..., None] == ops.arange(n, dtype="int32")
             mask = ops.reshape(visible, (batch, n, -1))
 
         x = self.target_embedding(ids[:, None], first_position=position)
@@ -136,7 +136,7 @@ class CachedDecoding:
             caches.append(cache)
         how = {} if kernel is None else {"kernel": kernel}
         logits = self._logits(self._normalized(x), **how)
-        return ModelStep(logits, state._replace(self_attention=caches, ancestors=ancestors))
+        return ModelStep(logits, state._replace(self_attention=caches, beam_of_slot=beam_of_slot))
 
     def reorder(self, state, parents):
         """Lets hypothesis i of each sentence go on from hypothesis `parents[:, i]`.
@@ -150,9 +150,9 @@ class CachedDecoding:
         Returns:
             `DecoderState`.
         """
-        return state._replace(ancestors=take_along(state.ancestors, parents))
+        return state._replace(beam_of_slot=take_along(state.beam_of_slot, parents))
 
-    def keep(self, state, sentences):
+    def select_sentences(self, state, sentences):
         """Leaves only some sentences in the batch.
 
         Args:

@@ -7,6 +7,7 @@ TensorFlow function for any batch, sentences that are done leave it: the rest go
 Axes: `batch` sentences, of which `left` are not done yet; `n` hypotheses of each; `rows = batch * n`.
 """
 
+import numbers
 from typing import NamedTuple
 
 import keras
@@ -25,13 +26,20 @@ class Sentences(NamedTuple):
     prefix_ids: object  # int32, (batch, prefix_length + 1): the last column is padding
     uniforms: object  # float32, (batch, n_best, max_length); (batch, 0, 0) where not needed
 
+    def forced_ids(self, position, n):
+        """The next token of each prefix, or padding: int32, `(batch * n,)`; `None` without prefixes."""
+        if self.prefix_ids.shape[1] == 1:
+            return None
+        last = ops.shape(self.prefix_ids)[1] - 1
+        return ops.repeat(gather(self.prefix_ids, ops.minimum(position, last), axis=1), n)
+
 
 class LoopState(NamedTuple):
     """How far the sentences have come that are left in the batch."""
 
     position: object  # int32, scalar
     done: object  # bool, (left,)
-    found: object  # _Path or _Beams
+    found: object  # _Paths or _Beams
     state: object  # nested tensors
 
 
@@ -41,12 +49,28 @@ class LiveBatch(NamedTuple):
     numbers: object  # int32, (left,): which sentences are left
     sentences: Sentences
     loop: LoopState
-    results: object  # _Path or _Beams, of all; written when sentences leave
+    results: object  # _Paths or _Beams, of all; written when sentences leave
 
 
-def decode(advance, found, sentences, state, n, keep):
+def make_sentences(max_lengths, max_length, prefix_ids, rules, uniforms=None):
+    """Makes `Sentences` from the arguments of a search, which it checks."""
+    rules.check()
+    if isinstance(max_length, numbers.Integral) and max_length < 1:
+        raise ValueError(f"`max_length` must be at least 1. Received: max_length={max_length}")
+    limits = ops.minimum(ops.convert_to_tensor(max_lengths, "int32"), max_length)
+    batch = ops.shape(limits)[0]
+    # After its last column nothing is forced.
+    ends = ops.full((batch, 1), rules.pad_id, dtype="int32")
+    if prefix_ids is not None:
+        ends = ops.concatenate([ops.convert_to_tensor(prefix_ids, "int32"), ends], axis=1)
+    if uniforms is None:
+        uniforms = ops.zeros((batch, 0, 0), dtype="float32")
+    return Sentences(limits, ends, uniforms)
+
+
+def decode(advance, found, sentences, state, n, select_sentences):
     """Calls `advance` until every sentence is done; a done one no longer changes."""
-    keep = keep_rows(n) if keep is None else keep
+    select_sentences = select_rows(n) if select_sentences is None else select_sentences
     loop = LoopState(ops.zeros((), dtype="int32"), sentences.limits < 1, found, state)
     if sentences.limits.shape[0] is not None:
         # Where the graph is made for one size of batch it has to stay; so does JAX.
@@ -54,7 +78,7 @@ def decode(advance, found, sentences, state, n, keep):
 
     def body(batch):
         loop = run_until(advance, batch.sentences, batch.loop, DONE_BEFORE_SHRINKING)
-        smaller = drop_finished(batch._replace(loop=loop), keep)
+        smaller = drop_finished(batch._replace(loop=loop), select_sentences)
         return (keras.tree.map_structure(_with_shape_of, batch, smaller),)
 
     # A loop within a loop: a condition in each step would cost more than a small step itself.
@@ -82,7 +106,7 @@ def run_until(advance, sentences, loop, share):
     return loop
 
 
-def drop_finished(batch, keep):
+def drop_finished(batch, select_sentences):
     """Leaves the sentences that are done out of the batch, and writes what was found."""
     loop = batch.loop
     left = ops.cast(ops.nonzero(ops.logical_not(loop.done))[0], "int32")
@@ -100,7 +124,7 @@ def drop_finished(batch, keep):
             loop.position,
             take(loop.done),
             keras.tree.map_structure(take, loop.found),
-            keep(loop.state, left),
+            select_sentences(loop.state, left),
         ),
         keras.tree.map_structure(write, batch.results, loop.found),
     )
@@ -134,11 +158,11 @@ def gather_rows(state, parents):
     return keras.tree.map_structure(lambda x: gather(x, rows, axis=0), state)
 
 
-def keep_rows(n):
-    """`keep` for a state whose tensors all have `rows` rows."""
+def select_rows(n):
+    """`select_sentences` for a state whose tensors all have `rows` rows."""
 
-    def keep(state, sentences):
+    def select_sentences(state, sentences):
         rows = ops.reshape(sentences[:, None] * n + ops.arange(n, dtype="int32")[None], (-1,))
         return keras.tree.map_structure(lambda x: gather(x, rows, axis=0), state)
 
-    return keep
+    return select_sentences

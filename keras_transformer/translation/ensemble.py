@@ -1,5 +1,7 @@
 """Search with one or several models: their caches, limits of length, forbidden tokens."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -8,10 +10,10 @@ from keras_transformer.translation.search import Step, beam_search, greedy_searc
 
 
 class Ensemble:
-    """One or several models as the functions that a search calls; the state has all of theirs.
+    """One or several models as the functions that a search calls; the state holds the state of each.
 
-    Several are an ensemble: the log-probability of a token is the mean of theirs, which is
-    not scaled to a distribution again.
+    The log-probability of a token is the mean of the models' log-probabilities, which is
+    not normalised again.
 
     Args:
         models: list of `Transformer`, of one target vocabulary.
@@ -53,9 +55,11 @@ class Ensemble:
         """See `search`."""
         return [model.reorder(state, parents) for model, state in zip(self.models, states, strict=True)]
 
-    def keep(self, states, sentences):
+    def select_sentences(self, states, sentences):
         """See `search`."""
-        return [model.keep(state, sentences) for model, state in zip(self.models, states, strict=True)]
+        return [
+            model.select_sentences(state, sentences) for model, state in zip(self.models, states, strict=True)
+        ]
 
 
 def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
@@ -105,20 +109,19 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
         penalty=config.length_penalty,
     )
     first_ids = ops.zeros_like(max_lengths) + special.bos
-    settings = {
-        "max_lengths": max_lengths,
-        "max_length": max_length,
-        "prefix_ids": prefix_ids,
-        "reorder": decoder.reorder,
-        "keep": decoder.keep,
-    }
     if config.sampling:
-        drawn = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-        return sample(decoder.step, state, first_ids, rules, uniforms=uniforms, **drawn, **settings)
-    if config.beam_size == 1:
-        return greedy_search(decoder.step, state, first_ids, rules, **settings)
-    kept = {"beam_size": config.beam_size, "n_best": config.n_best, "stop": config.stop}
-    return beam_search(decoder.step, state, first_ids, rules, **kept, **settings)
+        settings = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
+        search = functools.partial(sample, uniforms=uniforms, **settings)
+    elif config.beam_size == 1:
+        search = greedy_search
+    else:
+        settings = {"beam_size": config.beam_size, "n_best": config.n_best, "stop": config.stop}
+        search = functools.partial(beam_search, **settings)
+    return search(
+        decoder.step, state, first_ids, rules,
+        max_lengths=max_lengths, max_length=max_length, prefix_ids=prefix_ids,
+        reorder=decoder.reorder, select_sentences=decoder.select_sentences,
+    )  # fmt: skip
 
 
 def max_target_lengths(models, source_ids, config, prefix_ids=None):

@@ -1,4 +1,4 @@
-"""What a hypothesis may go on with, and what its length does to its score.
+"""Which tokens may come next, and how the length of a hypothesis changes its score.
 
 Axes: `rows, vocab_size, max_length, prefix_length`.
 """
@@ -16,15 +16,15 @@ NEVER = -math.inf  # the log-probability of what cannot happen: an empty place
 
 
 class Rules(NamedTuple):
-    """What is the same for all sentences and every kind of search.
+    """Settings that are the same for all sentences and every kind of search.
 
     Attributes:
         eos_id: int, ends a hypothesis.
         pad_id: int, fills the places after the end.
         forbidden_ids: ints, tokens that are never produced, unless a prefix has them. Their
             probability is not shared out among the others: scores stay those of the model.
-        min_length: int, eos does not come before so many tokens.
-        no_repeat_ngram: int, no so many tokens in a row occur twice; 0 for no such rule.
+        min_length: int, fewest tokens before eos.
+        no_repeat_ngram: int, forbids repeating any n-gram of this size; 0 disables.
         alpha: float or scalar tensor, see `length_penalty`. A tensor's value is not checked.
         penalty: `"gnmt"`, `"average"` or `"none"`, see `length_penalty`.
 
@@ -62,14 +62,20 @@ class Rules(NamedTuple):
         return ops.where(log_probs > NEVER, score, NEVER)
 
     def continuations(self, step, ids, position, forced_ids, number):
-        """Allowed next tokens, as `best_continuations` returns them.
+        """The most probable next tokens which the rules allow each row.
 
         Args:
-            step: `Step`.
+            step: `Step`; its logits may be NaN, where the model gave none.
             ids: int32, shape `(rows, max_length)`, tokens so far.
             position: int32 scalar, how many they are.
-            forced_ids: int32, shape `(rows,)`, the next token of a prefix, or `pad_id`; or `None`.
-            number: int, how many are wanted at least.
+            forced_ids: int32, shape `(rows,)`, the one allowed token, of a prefix, or `pad_id` for
+                any; or `None`, any for all.
+            number: int, how many are wanted.
+
+        Returns:
+            `(log_probs, ids)`, float32 and int32, shape `(rows, n)`, the best first where allowed;
+            `n` is at least `number`, or the vocabulary's size. The places of tokens that are not
+            allowed have `NEVER`.
         """
         logits, normalized = ops.cast(step.logits, "float32"), step.normalized
         if self.no_repeat_ngram:
@@ -78,16 +84,30 @@ class Rules(NamedTuple):
             if forced_ids is not None:
                 free = ops.where((forced_ids == self.pad_id)[:, None], free, logits)
             logits, normalized = free, True
-        return best_continuations(
-            logits,
-            number,
-            normalized=normalized,
-            blocked_ids=self.forbidden_ids,
-            eos_too_early=position < self.min_length if self.min_length else None,
-            eos_id=self.eos_id,
-            forced_ids=forced_ids,
-            pad_id=self.pad_id,
-        )
+        # More than are wanted, so that enough are left: cheaper than masking all of them.
+        number = min(number + len(self.forbidden_ids) + 1, logits.shape[-1])
+        best, ids = _largest(logits, number)  # --> [rows, number]
+        top, of_top = 0.0, 0.0
+        if not normalized:
+            # The probability of the best is never too small for its logarithm, and softmax takes
+            # half the time of log_softmax.
+            top = best[:, :1]
+            of_top = ops.log(take_along(ops.softmax(logits, axis=-1), ids[:, :1]))
+            best = (best - top) + of_top
+        allowed = best > NEVER  # NaN is not greater
+        for forbidden in self.forbidden_ids:
+            allowed &= ids != forbidden
+        if self.min_length:
+            allowed &= ~((ids == self.eos_id) & (position < self.min_length))
+        if forced_ids is None:
+            return ops.where(allowed, best, NEVER), ids
+
+        forced = (forced_ids != self.pad_id)[:, None]
+        first = ops.arange(number)[None] == 0
+        forced_log_probs = (take_along(logits, forced_ids[:, None]) - top) + of_top
+        best = ops.where(forced, forced_log_probs, best)
+        allowed = ops.where(forced, first & (forced_log_probs > NEVER), allowed)
+        return ops.where(allowed, best, NEVER), ops.where(forced, forced_ids[:, None], ids)
 
 
 def length_penalty(length, alpha, formula="gnmt"):
@@ -118,52 +138,6 @@ def length_penalty(length, alpha, formula="gnmt"):
     if formula == "average":
         return ops.power(ops.maximum(length, 1.0), ops.cast(alpha, "float32"))
     return ops.ones_like(length)
-
-
-def best_continuations(
-    logits, number, *, blocked_ids, eos_too_early, eos_id, forced_ids, pad_id, normalized=False
-):
-    """The most probable tokens which the rules allow each row.
-
-    Args:
-        logits: float32, shape `(rows, vocab_size)`: of the next token; not a number where
-            the model gave none.
-        number: int, how many are wanted.
-        blocked_ids: ints, tokens that are never allowed unless forced.
-        eos_too_early: bool scalar, `eos_id` is not allowed now; or `None`, it is.
-        forced_ids: int32, shape `(rows,)`, the one allowed token, or `pad_id` for any; or `None`,
-            any for all.
-        normalized: the logits are log-probabilities.
-
-    Returns:
-        `(log_probs, ids)`, float32 and int32, shape `(rows, n)`, the best first where allowed;
-        `n` is at least `number`, or the vocabulary's size. The places of tokens that are not
-        allowed have `NEVER`.
-    """
-    # So many more than are wanted, that enough are left: cheaper than masking all of them.
-    number = min(number + len(blocked_ids) + 1, logits.shape[-1])
-    best, ids = _largest(logits, number)
-    top, of_top = 0.0, 0.0
-    if not normalized:
-        # The probability of the best is never too small for its logarithm, and softmax takes
-        # half the time of log_softmax.
-        top = best[:, :1]
-        of_top = ops.log(take_along(ops.softmax(logits, axis=-1), ids[:, :1]))
-        best = (best - top) + of_top
-    allowed = best > NEVER  # not a number is not greater
-    for one in blocked_ids:
-        allowed &= ids != one
-    if eos_too_early is not None:
-        allowed &= ~((ids == eos_id) & eos_too_early)
-    if forced_ids is None:
-        return ops.where(allowed, best, NEVER), ids
-
-    forced = (forced_ids != pad_id)[:, None]
-    first = ops.arange(number)[None] == 0
-    forced_log_probs = (take_along(logits, forced_ids[:, None]) - top) + of_top
-    best = ops.where(forced, forced_log_probs, best)
-    allowed = ops.where(forced, first & (forced_log_probs > NEVER), allowed)
-    return ops.where(allowed, best, NEVER), ops.where(forced, forced_ids[:, None], ids)
 
 
 def without_repeated_ngrams(log_probs, ids, position, size):

@@ -13,7 +13,7 @@ to hypothesis i of that sentence. Two more functions say what happens to the sta
 
 - `reorder(state, parents)`, where hypothesis i of each sentence goes on from `parents[:, i]`,
   int32, shape `(batch, n)`;
-- `keep(state, sentences)`, where only some sentences are left, int32, shape `(left,)`.
+- `select_sentences(state, sentences)`, where only some sentences are left, int32, shape `(left,)`.
 
 Without them every tensor of `state` must have `rows` rows, which are gathered.
 
@@ -28,7 +28,7 @@ import keras
 from keras import ops
 
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
-from keras_transformer.translation.decoding_loop import Sentences, decode, gather_rows, keep_where_done
+from keras_transformer.translation.decoding_loop import decode, gather_rows, keep_where_done, make_sentences
 from keras_transformer.translation.rules import NEVER
 
 
@@ -57,7 +57,7 @@ class Hypotheses(NamedTuple):
 
 def greedy_search(
     step, state, first_ids, rules, *,
-    max_lengths, max_length, prefix_ids=None, reorder=None, keep=None,
+    max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
 ):  # fmt: skip
     """Takes the most probable token at every position.
 
@@ -75,24 +75,26 @@ def greedy_search(
         prefix_ids: int32, shape `(batch, prefix_length)`, tokens with which the hypotheses
             of each sentence begin, padded at the end; or `None`. They count in the score.
         reorder: not used.
-        keep: see the top of this module.
+        select_sentences: see the top of this module.
 
     Returns:
         `Hypotheses` with `n_best = 1`.
     """
-    sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules)
+    sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
 
     def choose(log_probs, ids, position, sentences):
         best = ops.argmax(log_probs, axis=-1)  # blocked tokens may stand before it
         return tuple(take_along(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
-    return _decode_independently(step, state, first_ids, rules, sentences, max_length, choose, 1, 1, keep)
+    return _decode_independently(
+        step, state, first_ids, rules, sentences, max_length, choose, 1, 1, select_sentences
+    )
 
 
 def sample(
     step, state, first_ids, rules, *,
     uniforms, temperature=1.0, top_k=0, top_p=1.0,
-    max_lengths, max_length, prefix_ids=None, reorder=None, keep=None,
+    max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
 ):  # fmt: skip
     """Draws each token at random, for `n_best` independent hypotheses of each sentence.
 
@@ -109,7 +111,7 @@ def sample(
         top_k: int, only so many most probable tokens are drawn from; 0 for all.
         top_p: float above 0, only the fewest most probable tokens whose probability (after
             `temperature` and `top_k`) is at least this together are drawn from; 1 for all.
-        first_ids, rules, max_lengths, max_length, prefix_ids, keep: as in `greedy_search`.
+        first_ids, rules, max_lengths, max_length, prefix_ids, select_sentences: as in `greedy_search`.
 
     Returns:
         `Hypotheses`, in the order of `uniforms`.
@@ -122,7 +124,7 @@ def sample(
         raise ValueError(f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}")
     uniforms = ops.convert_to_tensor(uniforms, "float32")
     n_best = uniforms.shape[1]
-    sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms)
+    sentences = make_sentences(max_lengths, max_length, prefix_ids, rules, uniforms)
 
     def choose(log_probs, ids, position, sentences):
         # Best first, but for what is blocked.
@@ -142,25 +144,25 @@ def sample(
 
     number = top_k or 10**9
     return _decode_independently(
-        step, state, first_ids, rules, sentences, max_length, choose, number, n_best, keep
+        step, state, first_ids, rules, sentences, max_length, choose, number, n_best, select_sentences
     )
 
 
 def beam_search(
     step, state, first_ids, rules, *,
     beam_size=4, n_best=1, stop="exact",
-    max_lengths, max_length, prefix_ids=None, reorder=None, keep=None,
+    max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
 ):  # fmt: skip
     """Keeps the `beam_size` most probable hypotheses at every position.
 
     As in Tensor2Tensor, with which the paper was made: at each position the best
-    `2 * beam_size` continuations of all alive hypotheses are looked at. Those that end in
+    `2 * beam_size` continuations of all live hypotheses are its candidates. Those that end in
     eos enter the list of the best `beam_size` finished ones, ranked by score; the best
-    `beam_size` of the others stay alive. (A beam of one looks at one, and is greedy
+    `beam_size` of the others stay alive. (A beam of one has one candidate, and is greedy
     search.) A sentence is done when nothing is alive, at its
-    limit, or when the `n_best`-th finished score is at least the best that any alive
+    limit, or when the `n_best`-th finished score is at least the best that any live
     hypothesis can still reach: log-probabilities only fall and the penalty never does, so
-    that is the best alive log-probability over the penalty of the sentence's limit. Stopping
+    that is the best live log-probability over the penalty of the sentence's limit. Stopping
     there loses no better hypothesis.
 
     Among equal scores the earlier one comes first, then the better beam, then the
@@ -175,7 +177,7 @@ def beam_search(
             continuations of a position count, and a sentence is done as soon as `beam_size`
             hypotheses have finished, as in fairseq; faster, and may lose better ones.
         reorder: see the top of this module.
-        first_ids, rules, max_lengths, max_length, prefix_ids, keep: as in `greedy_search`.
+        first_ids, rules, max_lengths, max_length, prefix_ids, select_sentences: as in `greedy_search`.
 
     Returns:
         `Hypotheses`.
@@ -189,68 +191,66 @@ def beam_search(
         )
     if stop not in ("exact", "first"):
         raise ValueError(f"`stop` must be 'exact' or 'first'. Received: {stop!r}")
-    sentences = _sentences(first_ids, max_lengths, max_length, prefix_ids, rules)
+    sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
     reorder = gather_rows if reorder is None else reorder
-    looked_at = 2 * beam_size if beam_size > 1 else 1
+    candidates = 2 * beam_size if beam_size > 1 else 1
 
     def advance(position, sentences, beams, state):
-        taken = step(ops.reshape(beams.last_ids, (-1,)), position, state)
-        forced_ids = _forced(sentences, position, beam_size)
-        ids = _flat(beams.ids)
-        added, next_ids = rules.continuations(taken, ids, position, forced_ids, looked_at)
-        total = ops.reshape(beams.log_probs, (-1, 1)) + added
+        # Logits of the next token of every live hypothesis --> [rows, vocab_size]
+        taken = step(ops.reshape(beams.live_last_ids, (-1,)), position, state)
+        # Its best tokens that the rules allow --> [rows, width]
+        forced_ids = sentences.forced_ids(position, beam_size)
+        ids = _flat(beams.live_ids)
+        added, next_ids = rules.continuations(taken, ids, position, forced_ids, candidates)
         width = added.shape[-1]
-        # A continuation of an empty place is one of -inf.
-        total, best = ops.top_k(
-            ops.reshape(total, (-1, beam_size * width)), min(looked_at, beam_size * width)
-        )
+        # The best candidates of each sentence; those of an empty place have -inf --> [batch, candidates]
+        total = ops.reshape(beams.live_log_probs, (-1, 1)) + added
+        total = ops.reshape(total, (-1, beam_size * width))
+        total, best = ops.top_k(total, min(candidates, beam_size * width))
         best = ops.cast(best, "int32")
         parents = best // width
         next_ids = take_along(ops.reshape(next_ids, (-1, beam_size * width)), best)
-        ids = _write(take_along(beams.ids, parents), next_ids, position)
+        # --> [batch, candidates, length]
+        ids = _write(take_along(beams.live_ids, parents), next_ids, position)
 
+        # Those that end now and those that ended before: the best by score are kept.
         ends = next_ids == rules.eos_id
         # Under "first", the many ends that are tried in vain would be all that is ever found.
         counted = ends if stop == "exact" else ends & (ops.arange(ops.shape(total)[1]) < beam_size)
         ended_log_probs = ops.where(counted, total, NEVER)
-        finished = _best_finished(
-            beams.finished,
-            _Finished(
-                ids,
-                rules.score(ended_log_probs, position + 1),
-                ended_log_probs,
-                ops.zeros_like(next_ids) + position + 1,
-            ),
-        )
-        log_probs, alive = ops.top_k(ops.where(ends, NEVER, total), beam_size)
-        alive = ops.cast(alive, "int32")
-        state = reorder(taken.state, take_along(parents, alive))
+        scores = rules.score(ended_log_probs, position + 1)
+        lengths = ops.zeros_like(next_ids) + position + 1
+        finished = _best_finished(beams.finished, _Finished(ids, scores, ended_log_probs, lengths))
 
-        limits = sentences.limits
+        # The best of the others stay alive --> [batch, beam_size]
+        live_log_probs, live = ops.top_k(ops.where(ends, NEVER, total), beam_size)
+        live = ops.cast(live, "int32")
+        state = reorder(taken.state, take_along(parents, live))
+
         enough = finished.scores[:, n_best - 1]
-        bound = rules.score(log_probs[:, 0], limits)
-        done = (enough >= bound) | (position + 1 >= limits)
+        bound = rules.score(live_log_probs[:, 0], sentences.limits)
+        done = (enough >= bound) | (position + 1 >= sentences.limits)
         if stop == "first":
             done |= finished.scores[:, -1] > NEVER
-        beams = _Beams(take_along(next_ids, alive), take_along(ids, alive), log_probs, finished)
+        beams = _Beams(take_along(next_ids, live), take_along(ids, live), live_log_probs, finished)
         return beams, done, state
 
     batch = ops.shape(first_ids)[0]
     pads = ops.full((batch, beam_size, max_length), rules.pad_id, dtype="int32")
     nothing = ops.full((batch, beam_size), NEVER, dtype="float32")
     beams = _Beams(
-        last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, beam_size)),
-        ids=pads,
+        live_last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, beam_size)),
+        live_ids=pads,
         # One hypothesis to begin with: equal ones would fill the beam with copies.
-        log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, nothing),
+        live_log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, nothing),
         finished=_Finished(pads, nothing, nothing, ops.zeros((batch, beam_size), dtype="int32")),
     )
-    beams = decode(advance, beams, sentences, state, beam_size, keep)
+    beams = decode(advance, beams, sentences, state, beam_size, select_sentences)
     return _n_best(beams, sentences.limits, n_best, rules)
 
 
-class _Path(NamedTuple):
-    """Greedy search and sampling: n hypotheses that have nothing to do with each other."""
+class _Paths(NamedTuple):
+    """Greedy search and sampling: n independent hypotheses of every sentence."""
 
     last_ids: object  # int32, (batch, n)
     ids: object  # int32, (batch, n, max_length)
@@ -267,16 +267,18 @@ class _Finished(NamedTuple):
 
 
 class _Beams(NamedTuple):
-    """Beam search: the alive hypotheses of every sentence and the finished ones."""
+    """Beam search: the live hypotheses of every sentence and the finished ones."""
 
-    last_ids: object  # int32, (batch, beam_size)
-    ids: object  # int32, (batch, beam_size, max_length)
-    log_probs: object  # float32, (batch, beam_size), best first; NEVER: empty place
+    live_last_ids: object  # int32, (batch, beam_size)
+    live_ids: object  # int32, (batch, beam_size, max_length)
+    live_log_probs: object  # float32, (batch, beam_size), best first; NEVER: empty place
     finished: _Finished
 
 
-def _decode_independently(step, state, first_ids, rules, sentences, max_length, choose, number, n, keep):
-    """One token after another for `n` hypotheses a sentence, each by `choose`.
+def _decode_independently(
+    step, state, first_ids, rules, sentences, max_length, choose, number, n, select_sentences
+):
+    """Decodes `n` hypotheses of each sentence one token at a time, each token taken by `choose`.
 
     Args:
         choose: takes `(log_probs, ids)`, both `(rows, m)`, of the `number` best tokens that
@@ -285,10 +287,10 @@ def _decode_independently(step, state, first_ids, rules, sentences, max_length, 
 
     def advance(position, sentences, path, state):
         taken = step(ops.reshape(path.last_ids, (-1,)), position, state)
-        forced_ids = _forced(sentences, position, n)
+        forced_ids = sentences.forced_ids(position, n)
         allowed = rules.continuations(taken, _flat(path.ids), position, forced_ids, number)
         log_probs, ids = (ops.reshape(x, (-1, n)) for x in choose(*allowed, position, sentences))
-        new = _Path(
+        new = _Paths(
             last_ids=ids,
             ids=_write(path.ids, ids, position),
             log_probs=path.log_probs + log_probs,
@@ -299,14 +301,14 @@ def _decode_independently(step, state, first_ids, rules, sentences, max_length, 
         return path, ops.all(path.done, axis=1) | (position + 1 >= sentences.limits), taken.state
 
     batch = ops.shape(first_ids)[0]
-    path = _Path(
+    path = _Paths(
         last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, n)),
         ids=ops.full((batch, n, max_length), rules.pad_id, dtype="int32"),
         log_probs=ops.zeros((batch, n), dtype="float32"),
         lengths=ops.zeros((batch, n), dtype="int32"),
         done=ops.zeros((batch, n), dtype="bool"),
     )
-    path = decode(advance, path, sentences, state, n, keep)
+    path = decode(advance, path, sentences, state, n, select_sentences)
     return _blank_empty_places(
         ids=path.ids,
         scores=rules.score(path.log_probs, path.lengths),
@@ -315,31 +317,6 @@ def _decode_independently(step, state, first_ids, rules, sentences, max_length, 
         finished=(path.last_ids == rules.eos_id) & (path.lengths > 0),
         pad_id=rules.pad_id,
     )
-
-
-def _sentences(first_ids, max_lengths, max_length, prefix_ids, rules, uniforms=None):
-    rules.check()
-    if isinstance(max_length, numbers.Integral) and max_length < 1:
-        raise ValueError(f"`max_length` must be at least 1. Received: max_length={max_length}")
-    first_ids = ops.convert_to_tensor(first_ids, "int32")
-    limits = ops.minimum(ops.convert_to_tensor(max_lengths, "int32"), max_length)
-    # After its last column nothing is forced.
-    nothing = ops.full((ops.shape(limits)[0], 1), rules.pad_id, dtype="int32")
-    if prefix_ids is None:
-        prefix_ids = nothing
-    else:
-        prefix_ids = ops.concatenate([ops.convert_to_tensor(prefix_ids, "int32"), nothing], axis=1)
-    if uniforms is None:
-        uniforms = ops.zeros((ops.shape(limits)[0], 0, 0), dtype="float32")
-    return Sentences(limits, prefix_ids, uniforms)
-
-
-def _forced(sentences, position, n):
-    """The next token of each prefix, or padding: int32, `(batch * n,)`; `None` without prefixes."""
-    if sentences.prefix_ids.shape[1] == 1:
-        return None
-    last = ops.shape(sentences.prefix_ids)[1] - 1
-    return ops.repeat(gather(sentences.prefix_ids, ops.minimum(position, last), axis=1), n)
 
 
 def _flat(ids):
@@ -369,12 +346,12 @@ def _n_best(beams, limits, n_best, rules):
     A sentence that stopped below its limit has `n_best` finished ones or nothing
     alive, so what is alive here and wanted was cut off at the limit.
     """
-    beam_size = beams.log_probs.shape[1]
+    beam_size = beams.live_log_probs.shape[1]
     cut_off = _Finished(
-        ids=beams.ids,
-        scores=rules.score(beams.log_probs, limits[:, None]),
-        log_probs=beams.log_probs,
-        lengths=ops.zeros_like(beams.last_ids) + limits[:, None],
+        ids=beams.live_ids,
+        scores=rules.score(beams.live_log_probs, limits[:, None]),
+        log_probs=beams.live_log_probs,
+        lengths=ops.zeros_like(beams.live_last_ids) + limits[:, None],
     )
     # Chosen by counting, for one rank of both would need offsets on the scores.
     place = ops.arange(n_best, dtype="int32")[None]

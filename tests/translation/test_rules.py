@@ -4,21 +4,17 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.translation.rules import NEVER, best_continuations, without_repeated_ngrams
+from keras_transformer.translation.rules import NEVER, Rules, without_repeated_ngrams
+from keras_transformer.translation.search import Step
 
 PAD, EOS = 0, 2
-NO_END = {"eos_too_early": False, "eos_id": EOS, "pad_id": PAD, "normalized": True}
 
 
-def continuations(log_probs, number, *, forced=None, blocked=(), **settings):
-    forced = [PAD] * len(log_probs) if forced is None else forced
-    found = best_continuations(
-        ops.array(log_probs, "float32"),
-        number,
-        blocked_ids=blocked,
-        forced_ids=ops.array(forced, "int32"),
-        **{**NO_END, **settings},
-    )
+def continuations(log_probs, number, *, forced=(), blocked=(), eos_too_early=False, normalized=True):
+    rules = Rules(eos_id=EOS, pad_id=PAD, forbidden_ids=blocked, min_length=3)
+    step = Step(ops.array(log_probs, "float32"), (), normalized)
+    forced_ids = None if forced is None else ops.array(forced or [PAD] * len(log_probs), "int32")
+    found = rules.continuations(step, None, 2 if eos_too_early else 3, forced_ids, number)
     return tuple(ops.convert_to_numpy(x) for x in found)
 
 
@@ -78,10 +74,12 @@ def test_log_probabilities_are_those_of_all_tokens_also_of_blocked_ones(vocab_si
 def test_without_prefixes_and_a_least_length_all_is_as_with_empty_ones():
     logits = np.random.default_rng(7).normal(0, 1, (5, 31)).astype("float32")
     with_empty = continuations(logits, 3, blocked=(1, 3))
-    rules = {"blocked_ids": (1, 3), "eos_id": EOS, "pad_id": PAD, "normalized": True}
-    without = best_continuations(ops.array(logits), 3, eos_too_early=None, forced_ids=None, **rules)
-    for one, other in zip(with_empty, without, strict=True):
-        np.testing.assert_array_equal(one, ops.convert_to_numpy(other))
+    without = continuations(logits, 3, blocked=(1, 3), forced=None)
+    free = Rules(eos_id=EOS, pad_id=PAD, forbidden_ids=(1, 3))
+    no_minimum = free.continuations(Step(ops.array(logits), (), True), None, 0, None, 3)
+    for one, other, third in zip(with_empty, without, no_minimum, strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(one, ops.convert_to_numpy(third))
 
 
 def test_a_row_that_is_not_a_number_has_no_continuation():
