@@ -33,7 +33,6 @@ from keras_transformer.cli.process import exit_code
 from keras_transformer.config import programs
 from keras_transformer.config.sections import DataConfig
 
-FEWEST_DRAWS = 40  # of which 2.5 % is one
 ONLY_FILES = ("reference", "source", "target")
 ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "weights", "output", "threads", *SEARCH_SETTINGS)
 
@@ -110,13 +109,16 @@ def check(args):
         ValueError: the message names them.
     """
     if bool(args.runs) == bool(args.hypothesis):
-        raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both and not neither")
+        raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both")
     if args.hypothesis and bool(args.reference) == bool(args.test_set):
         raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
-    if args.draws is not None and not args.confidence and len(args.hypothesis or ()) < 2:
-        raise ValueError("--draws needs --confidence, or a second --hypothesis to test")
-    if args.draws is not None and args.draws < FEWEST_DRAWS:
-        raise ValueError(f"--draws must be at least {FEWEST_DRAWS}. Received: {args.draws}")
+    if args.draws is not None:
+        from keras_transformer.evaluation.report import FEWEST_DRAWS
+
+        if not args.confidence and len(args.hypothesis or ()) < 2:
+            raise ValueError("--draws needs --confidence, or a second --hypothesis to test")
+        if args.draws < FEWEST_DRAWS:
+            raise ValueError(f"--draws must be at least {FEWEST_DRAWS}. Received: {args.draws}")
     if args.n_best is not None:
         raise ValueError("--n-best: only the best translation is scored. Leave it out")
     useless = ONLY_FILES if args.runs else ONLY_RUN

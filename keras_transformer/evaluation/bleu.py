@@ -155,11 +155,7 @@ def multi_bleu(hypotheses_tokenized, references_tokenized, *, lowercase=False):
     Returns:
         `TokenBleu`.
     """
-    references = check_lines(
-        hypotheses_tokenized,
-        references_tokenized,
-        names=("hypotheses_tokenized", "references_tokenized"),
-    )
+    references = check_lines(hypotheses_tokenized, references_tokenized)
     result = token_scorer(lowercase=lowercase).corpus_score(
         hide_unicode_spaces(hypotheses_tokenized), [hide_unicode_spaces(lines) for lines in references]
     )
@@ -189,13 +185,12 @@ def exact_match(hypotheses, references):
     return 100 * sum(equal) / len(equal)
 
 
-def check_lines(hypotheses, references, names=("hypotheses", "references")):
+def check_lines(hypotheses, references):
     """Refuses what sacreBLEU scores without a word: a str for a list, surplus references.
 
     Args:
         hypotheses: list of str.
         references: list of str, or list of such lists.
-        names: what messages call the two.
 
     Returns:
         The references as a list of lists of str.
@@ -204,30 +199,24 @@ def check_lines(hypotheses, references, names=("hypotheses", "references")):
         ValueError: the counts of lines differ, or there are none.
         TypeError: something is no list of str.
     """
-    _check_list(names[0], hypotheses)
-    several = (
-        isinstance(references, (list, tuple)) and references and isinstance(references[0], (list, tuple))
-    )
+    lists = (list, tuple)
+    several = isinstance(references, lists) and references and isinstance(references[0], lists)
+    names = [f"references[{number}]" for number in range(len(references))] if several else ["references"]
     references = list(references) if several else [references]
-    for number, lines in enumerate(references):
-        name = f"{names[1]}[{number}]" if several else names[1]
-        _check_list(name, lines)
-        if len(hypotheses) != len(lines):
+    texts = {"hypotheses": hypotheses, **dict(zip(names, references, strict=True))}
+    for name, lines in texts.items():
+        if not isinstance(lines, lists):
+            raise TypeError(f"`{name}` must be a list of str. Received: {type(lines).__name__}")
+        for number, line in enumerate(lines, start=1):
+            if not isinstance(line, str):
+                kind = type(line).__name__
+                raise TypeError(f"`{name}` must hold str only. Received: {kind} on line {number}")
+        if len(lines) != len(hypotheses) or not lines:
             raise ValueError(
-                f"`{names[0]}` and `{name}` must have as many lines. "
+                f"`hypotheses` and `{name}` must have the same number of lines, at least one. "
                 f"Received: {len(hypotheses)} and {len(lines)}"
             )
-    if not hypotheses:
-        raise ValueError(f"`{names[0]}` and `{names[1]}` must not be empty. Received: 0 lines")
     return references
-
-
-def _check_list(name, lines):
-    if not isinstance(lines, (list, tuple)):
-        raise TypeError(f"`{name}` must be a list of str. Received: {type(lines).__name__}")
-    for number, line in enumerate(lines, start=1):
-        if not isinstance(line, str):
-            raise TypeError(f"`{name}` must hold str only. Received: {type(line).__name__} on line {number}")
 
 
 def tokenize(lines, language):

@@ -225,7 +225,7 @@ def corpus(hypotheses, references):
     [
         (["a", "b"], ["a"], ValueError, "`hypotheses.*Received: 2 and 1"),
         (["a"], ["a", "b", "c"], ValueError, "Received: 1 and 3"),
-        ([], [], ValueError, "must not be empty"),
+        ([], [], ValueError, "at least one. Received: 0 and 0"),
         ("a", ["a"], TypeError, "`hypotheses.*must be a list of str. Received: str"),
         (["a"], "a", TypeError, "`references.*must be a list of str. Received: str"),
         (None, ["a"], TypeError, "`hypotheses.*Received: NoneType"),
