@@ -40,60 +40,36 @@ ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "weights", "output", "threads"
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("evaluate", words=TRANSLATING)
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="*", help="run folder, which translates; several are an ensemble"
-    )
-    parser.add_argument(
-        "--hypothesis",
-        action="append",
-        metavar="FILE",
-        help="translations to score, in place of RUN; further ones are tested against the first",
-    )
-    parser.add_argument(
-        "--reference", action="append", metavar="FILE", help="what they should be; several count together"
-    )
-    parser.add_argument(
-        "--test-set",
-        metavar="NAME",
-        help="a standard test set by sacreBLEU's name (wmt14 and wmt14/full are two), in place of "
-        "--reference, or of the split that RUN translates",
-    )
+    text = "run folder, which translates; several are an ensemble"
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=text)
+    text = "translations to score instead of a RUN's; further ones are tested against the first"
+    parser.add_argument("--hypothesis", action="append", metavar="FILE", help=text)
+    text = "what they should be; several count together"
+    parser.add_argument("--reference", action="append", metavar="FILE", help=text)
+    text = "instead of --reference or a split: a test set by sacreBLEU's name, such as wmt14 or wmt14/full"
+    parser.add_argument("--test-set", metavar="NAME", help=text)
     parser.add_argument("--source", metavar="LANGUAGE", help="of --test-set, without RUN")
-    parser.add_argument(
-        "--target",
-        metavar="LANGUAGE",
-        help="of the translations, without RUN (default: what the names of the references end with)",
-    )
-    text = parser.add_argument_group("how the text is taken")
-    text.add_argument(
-        "--tokens",
-        choices=("moses", "given"),
-        help="what tokenised BLEU counts: Moses' tokens of raw text, or what spaces separate "
-        "(default: moses, unless all files look tokenised)",
-    )
-    text.add_argument(
-        "--detokenize",
-        choices=("hypothesis", "reference", "both"),
-        help="joins tokens and unescapes (&apos;) before scoring",
-    )
+    text = "of the translations, without RUN (default: what the names of the references end with)"
+    parser.add_argument("--target", metavar="LANGUAGE", help=text)
+    forms = parser.add_argument_group("how the text is taken")
+    text = "what tokenised BLEU counts: Moses' tokens of raw text, or what spaces separate (default: moses, "
+    text += "unless all files look tokenised)"
+    forms.add_argument("--tokens", choices=("moses", "given"), help=text)
+    text = "joins tokens and unescapes (&apos;) before scoring"
+    forms.add_argument("--detokenize", choices=("hypothesis", "reference", "both"), help=text)
     figures = parser.add_argument_group("what is computed")
     figures.add_argument("--no-ter", action="store_true", help="leaves out TER, the slowest by far")
     figures.add_argument("--confidence", action="store_true", help="also 95 %% intervals, by bootstrap")
-    figures.add_argument(
-        "--significance",
-        choices=("bootstrap", "randomization"),
-        default="bootstrap",
-        help="paired test between several hypotheses (default: bootstrap)",
+    text, tests = (
+        "paired test between several hypotheses (default: bootstrap)",
+        ("bootstrap", "randomization"),
     )
+    figures.add_argument("--significance", choices=tests, default="bootstrap", help=text)
     figures.add_argument("--draws", type=int, metavar="N", help="for both (default: sacreBLEU's own number)")
     figures.add_argument("--json", action="store_true", help="prints everything as JSON")
     run = parser.add_argument_group("with RUN")
-    run.add_argument(
-        "--dataset",
-        action="append",
-        help="corpus, folder, archive or name of TensorFlow Datasets (default: that of the run); "
-        "of several, the first that has the split",
-    )
+    text = "folder, archive or name of TensorFlow Datasets (default: that of the run); of several, the first "
+    run.add_argument("--dataset", action="append", help=text + "that has the split")
     add_setting_flags(run, DataConfig, FOLDER_SETTINGS)
     run.add_argument("--split", help="test, validation, or a file's name before its ending (default: test)")
     add_weights_flag(run, default=None)
@@ -156,13 +132,10 @@ def translated(args):
     from keras_transformer.translation.translator import Translator
 
     translator = Translator.load(args.runs, weights=weights, threads=threads)
-    used = replace(translator.search, **search)
+    used = describe_search(replace(translator.search, **search))
     runs = " and ".join(args.runs)
-    print(
-        f"translating {len(source):,} lines of {name} with the "
-        f"{weights} weights of {runs} ({describe_search(used)})",
-        file=sys.stderr,
-    )
+    task = f"{len(source):,} lines of {name} with the {weights} weights of {runs} ({used})"
+    print(f"translating {task}", file=sys.stderr)
     begin = time.monotonic()
     translations = translator.translate(source, **search)
     print(f"{len(source) / (time.monotonic() - begin):.1f} sentences/s", file=sys.stderr)
