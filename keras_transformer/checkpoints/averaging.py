@@ -71,7 +71,7 @@ def missing_note(folder, chosen):
     return f"{folder}: {names} missing or damaged; the mean is of the steps {steps_text(chosen.steps)}"
 
 
-def write_average(prefixes, target, *, damaged=None):
+def write_average(prefixes, target, *, skip_damaged=False):
     """Writes the mean of checkpoints' weights as another one, of weights only.
 
     Averages in float64, one checkpoint at a time, and without a model.
@@ -79,8 +79,10 @@ def write_average(prefixes, target, *, damaged=None):
     Args:
         prefixes: paths of checkpoints of one model.
         target: path of the average; what it held before is replaced when all is written.
-        damaged: a list that takes those that are damaged, which are left out then; one at
-            least must be whole.
+        skip_damaged: leaves damaged ones out, unless all are.
+
+    Returns:
+        list of the prefixes averaged.
 
     Raises:
         ValueError: one of them is damaged, or of another model than the first.
@@ -93,24 +95,21 @@ def write_average(prefixes, target, *, damaged=None):
         try:
             weights = tensor_files.read(prefix, "weights")
         except tensor_files.DamagedError as error:
-            if damaged is None or (prefix == prefixes[-1] and not used):
-                raise tensor_files.DamagedError(
-                    f"{error}. Put it back from a copy, or average fewer"
-                ) from error
-            damaged.append(prefix)
-            continue
+            if skip_damaged and (used or prefix != prefixes[-1]):
+                continue
+            raise tensor_files.DamagedError(f"{error}. Put it back from a copy, or average fewer") from error
+        found = {name: (value.shape, value.dtype) for name, value in weights.items()}
         if not used:
-            dtypes = {name: value.dtype for name, value in weights.items()}
-            shapes = {name: value.shape for name, value in weights.items()}
-            total = {name: np.zeros(shape, np.float64) for name, shape in shapes.items()}
+            first, total = found, {name: np.zeros(shape, np.float64) for name, (shape, _) in found.items()}
         used.append(prefix)
-        if {name: value.shape for name, value in weights.items()} != shapes:
+        if found != first:
             raise ValueError(f"{prefix}: of another model than {used[0]}")
         for name, value in weights.items():
             total[name] += value
-    means = {name: (value / len(used)).astype(dtypes[name]) for name, value in total.items()}
+    means = {name: (value / len(used)).astype(first[name][1]) for name, value in total.items()}
     weights = {name: tf.Variable(value, trainable=False) for name, value in means.items()}
     tensor_files.write({"weights": weights}, target)
+    return used
 
 
 class Averages:
@@ -167,9 +166,9 @@ class Averages:
             with tensor_files.storing(target):
                 tensor_files.delete(target)
             return chosen
-        prefixes, damaged = [self._run.path / "checkpoints" / f"step-{step}" for step in chosen.steps], []
-        write_average(prefixes, target, damaged=damaged)
-        lost = [step for step, prefix in zip(chosen.steps, prefixes, strict=True) if prefix in damaged]
+        prefixes = {step: self._run.path / "checkpoints" / f"step-{step}" for step in chosen.steps}
+        used = write_average(list(prefixes.values()), target, skip_damaged=True)
+        lost = [step for step, prefix in prefixes.items() if prefix not in used]
         return chosen._replace(
             steps=[step for step in chosen.steps if step not in lost], missing=sorted(chosen.missing + lost)
         )
@@ -243,35 +242,26 @@ def ranked_steps(history, by):
     return sorted((s for s, v in values.items() if math.isfinite(v)), key=lambda s: (values[s], s))
 
 
-class BestWeights:
-    """Keeps the weights of the best validations of a run.
+def keep_best(run, model):
+    """Keeps the present weights in `best/` if the history has them among the best; drops all others.
+
+    Called when the validation of the present step is in the history.
 
     Args:
         run: `RunFolder`; its history says which validations are best, its settings
             (`keep_best`, `best_by`) how many are kept and by what.
         model: a compiled `Transformer`.
+
+    Raises:
+        StorageError: there is no room.
     """
-
-    def __init__(self, run, model):
-        self.run, self.model = run, model
-        self.folder = run.path / "best"
-
-    def update(self):
-        """Keeps the present weights if the history has them among the best; drops all others.
-
-        Called when the validation of the present step is in the history.
-
-        Raises:
-            StorageError: there is no room.
-        """
-        training = self.run.config.training
-        if not self.run.writes:
-            return
-        best = ranked_steps(self.run.read_history(), training.best_by)[: training.keep_best]
-        step = int(self.model.optimizer.iterations.numpy())
-        if step in best:
-            weights = tensor_files.by_path(self.model.weights)
-            tensor_files.write({"weights": weights}, self.folder / f"step-{step}")
-        with tensor_files.storing(self.folder):
-            for old in set(tensor_files.steps_in(self.folder)) - set(best):
-                tensor_files.delete(self.folder / f"step-{old}")
+    if not run.writes:
+        return
+    training, folder = run.config.training, run.path / "best"
+    best = ranked_steps(run.read_history(), training.best_by)[: training.keep_best]
+    step = int(model.optimizer.iterations.numpy())
+    if step in best:
+        tensor_files.write({"weights": tensor_files.by_path(model.weights)}, folder / f"step-{step}")
+    with tensor_files.storing(folder):
+        for old in set(tensor_files.steps_in(folder)) - set(best):
+            tensor_files.delete(folder / f"step-{old}")

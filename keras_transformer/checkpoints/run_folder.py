@@ -22,13 +22,14 @@ before it waits for that.
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import os
 import pathlib
 import sys
 
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.checkpoints.averaging import Averages, BestWeights
+from keras_transformer.checkpoints.averaging import Averages, keep_best
 from keras_transformer.checkpoints.history import HISTORY, History
 from keras_transformer.checkpoints.weights import NamedWeights
 from keras_transformer.config import settings as configs
@@ -36,7 +37,6 @@ from keras_transformer.files import (
     nearest_folder,
     only_process,
     sealed,
-    temporary_beside,
     unsealed,
     write_atomically,
     write_text,
@@ -247,19 +247,11 @@ class RunFolder:
         """Returns the `Checkpoints` of a model in training."""
         from keras_transformer.checkpoints.training_state import Checkpoints
 
-        return Checkpoints(
-            self.path / "checkpoints",
-            model,
-            optimizer,
-            self.config.training.keep_checkpoints,
-            every_steps=self.config.training.checkpoint_every_steps,
-            writes=self.writes,
-            trained=any(record.get("kind") == "train" for record in self.read_history()),
-        )
+        return Checkpoints(self, model, optimizer)
 
-    def best(self, model):
-        """Returns the `BestWeights` of a model in training."""
-        return BestWeights(self, model)
+    def keep_best(self, model):
+        """Keeps the weights of a model if they are among the best, as `averaging.keep_best` says."""
+        keep_best(self, model)
 
     def average(self, **numbers):
         """Writes an average; the arguments, the value and the errors are those of `Averages.make`."""
@@ -357,15 +349,23 @@ def check_unused(path):
         ValueError: it holds something else, or cannot be made or written in; nothing is changed.
     """
     path = pathlib.Path(path)
-    if os.path.exists(path) and (not path.is_dir() or set(path.iterdir()) - unfinished(path) - _probes(path)):
+    if os.path.exists(path) and (not path.is_dir() or set(path.iterdir()) - unfinished(path)):
         raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
+    missing = [folder for folder in (path, *path.absolute().parents) if not os.path.exists(folder)]
+    nearest = path if not missing else nearest_folder(path)
     try:
-        _try_to_make(path)
+        # The only sure way to know.
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        nearest = path if os.path.exists(path) else nearest_folder(path)
         raise ValueError(
             f"{path}: cannot write in {nearest} ({error.strerror}). Choose another --run-dir"
         ) from error
+    finally:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def unfinished(path):
@@ -378,21 +378,3 @@ def unfinished(path):
         return set()
     patterns = (*_VOCABULARY, ".tokenizer.*", f".{CONFIG}.*.tmp", ".*.sha256.*.tmp")
     return {lock, *(file for pattern in patterns for file in path.glob(pattern) if file.is_file())}
-
-
-def _probes(path):
-    """Empty folders that a process left which was killed in `_try_to_make`."""
-    return {probe for probe in path.glob(".probe.*.tmp") if probe.is_dir() and not any(probe.iterdir())}
-
-
-def _try_to_make(path):
-    """Makes a folder, and one within, and removes what it has made. It is the only sure way to know."""
-    missing = [folder for folder in (path, *path.absolute().parents) if not os.path.exists(folder)]
-    probe = temporary_beside(path / "probe")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe.mkdir()
-    finally:
-        for folder in (probe, *_probes(path), *missing):
-            with contextlib.suppress(OSError):
-                folder.rmdir()

@@ -24,15 +24,14 @@ _OPTIONAL = ("first_step", "first_batch", "batches", "interval/", "ema/", "optim
 class Checkpoints:
     """Training states of one run.
 
+    `training.keep_checkpoints` newest ones that were saved on schedule are kept. Others are kept while
+    there are fewer, and the newest one while none was saved after it. Workers that are not the chief
+    read, check and change nothing.
+
     Args:
-        folder: where they are.
+        run: `RunFolder`. Where its history knows of training there must be a state.
         model: a compiled `Transformer`.
         optimizer: its built optimizer; it counts the steps.
-        keep: so many newest ones that were saved on schedule are kept. Others are kept while
-            there are not so many, and the newest one while none was saved after it.
-        every_steps: the schedule, for states of earlier versions; 0 where it is by time.
-        writes: `False` on workers that are not the chief: they read, check and change nothing.
-        trained: whether the history knows of training: then there must be a state.
 
     Attributes:
         seconds: float64 `tf.Variable`, training time of the run when the state was saved.
@@ -42,11 +41,12 @@ class Checkpoints:
         batches: string `tf.Variable`, the settings that this numbering belongs to.
     """
 
-    def __init__(self, folder, model, optimizer, keep, *, every_steps=0, writes=True, trained=False):
-        self.folder = pathlib.Path(folder)
+    def __init__(self, run, model, optimizer):
+        self.folder, self.writes = run.path / "checkpoints", run.writes
         self.model, self.optimizer = model, optimizer
-        self.keep, self.every_steps = keep, every_steps
-        self.writes, self._trained = writes, trained
+        self.keep = run.config.training.keep_checkpoints
+        self._every_steps = run.config.training.checkpoint_every_steps
+        self._trained = any(record.get("kind") == "train" for record in run.read_history())
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.first_step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.first_batch = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -199,7 +199,7 @@ class Checkpoints:
 
     def _keep(self, steps):
         """Writes the list of the states of `steps` that are kept, and deletes every other state."""
-        kept = steps_to_keep(steps, scheduled_steps(self.folder, self.every_steps), self.keep)
+        kept = steps_to_keep(steps, scheduled_steps(self.folder, self._every_steps), self.keep)
         if kept != listed_steps(self.folder):
             names = [f'model_checkpoint_path: "step-{kept[-1]}"']
             names += [f'all_model_checkpoint_paths: "step-{step}"' for step in kept]

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.files import folder_written_atomically, write_text, written_atomically
-from keras_transformer.model.schedule import TransformerSchedule
+from keras_transformer.training.progress import learning_rate_schedule
 
 RECORDS = 20
 
@@ -96,11 +96,7 @@ def advice(config, step):
 
 
 def _learning_rate(config, step):
-    training = config.training
-    schedule = TransformerSchedule(
-        config.model.d_model, training.warmup_steps, scale=training.learning_rate_scale
-    )
-    return float(schedule(step - 1))
+    return float(learning_rate_schedule(config.model, config.training)(step - 1))
 
 
 def _findings(model, arrays, batch_tokens):

@@ -5,7 +5,6 @@ that both vocabularies have keeps its row, whatever its id in each.
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,44 +29,6 @@ _VOCABULARY_AXES = {
 }
 
 
-class Pieces(NamedTuple):
-    """What became of the pieces of one side's vocabulary.
-
-    Attributes:
-        kept: number of pieces of the new vocabulary that the earlier one has, too, special
-            tokens and bytes included: their weights are the earlier run's.
-        new: number of the others: their weights are as the new model was made.
-        dropped: number of pieces of the earlier vocabulary that the new one lacks.
-    """
-
-    kept: int
-    new: int
-    dropped: int
-
-
-class InitialWeights(NamedTuple):
-    """What `initialize_from` did.
-
-    Attributes:
-        source: `Pieces` of the source vocabulary.
-        target: `Pieces` of the target vocabulary; where one vocabulary serves both sides in
-            both runs, those of `source`.
-        text: str, one line for the log.
-    """
-
-    source: Pieces
-    target: Pieces
-    text: str
-
-
-class _Rows(NamedTuple):
-    """Ids of the same pieces in two vocabularies."""
-
-    earlier: np.ndarray  # int, (number of pieces kept,)
-    new: np.ndarray  # int, (number of pieces kept,)
-    pieces: Pieces
-
-
 def initialize_from(model, tokenizers, source_run, *, weights="final"):
     """Puts the weights of an earlier run into a new model of the same shape.
 
@@ -84,7 +45,7 @@ def initialize_from(model, tokenizers, source_run, *, weights="final"):
         weights: which of its weights, as `RunFolder.load_weights` takes it.
 
     Returns:
-        `InitialWeights`.
+        str, one line for the log: how many pieces of the vocabularies kept their weights.
 
     Raises:
         ValueError: the models differ in more than vocabulary sizes and dropout rates, the
@@ -96,8 +57,8 @@ def initialize_from(model, tokenizers, source_run, *, weights="final"):
     check_initial_weights(source_run, model.config, weights)
     earlier_tokenizers = source_run.load_tokenizers()
     matches = {
-        "source": _match(earlier_tokenizers.source, tokenizers.source),
-        "target": _match(earlier_tokenizers.target, tokenizers.target),
+        side: _match(getattr(earlier_tokenizers, side), getattr(tokenizers, side))
+        for side in ("source", "target")
     }
     earlier = source_run.load_model(weights=weights)
     by_path = {_path(variable): variable for variable in earlier.weights}
@@ -105,23 +66,22 @@ def initialize_from(model, tokenizers, source_run, *, weights="final"):
         before = by_path.pop(_path(variable)).numpy()
         if _path(variable) in _VOCABULARY_AXES:
             side, axis = _VOCABULARY_AXES[_path(variable)]
+            rows_before, rows = matches[side]
             after = np.array(variable.numpy())
             # Views of which the first axis is the vocabulary.
-            to, origin = np.moveaxis(after, axis, 0), np.moveaxis(before, axis, 0)
-            to[matches[side].new] = origin[matches[side].earlier]
+            np.moveaxis(after, axis, 0)[rows] = np.moveaxis(before, axis, 0)[rows_before]
             before = after
         variable.assign(before)
     assert not by_path, f"left over: {sorted(by_path)}"
 
-    source, target = matches["source"].pieces, matches["target"].pieces
     one_vocabulary = tokenizers.shared and earlier_tokenizers.shared
-    sides = [("", source)] if one_vocabulary else [("source ", source), ("target ", target)]
-    counts = "; ".join(
-        f"{found.kept:,} of {found.kept + found.new:,} {side}pieces kept, "
-        f"{found.new:,} new, {found.dropped:,} dropped"
-        for side, found in sides
-    )
-    return InitialWeights(source, target, f"started from {source_run.path} ({weights}): {counts}")
+    counts = []
+    for side in ("source",) if one_vocabulary else ("source", "target"):
+        kept, size = len(matches[side][0]), getattr(tokenizers, side).vocab_size
+        dropped = getattr(earlier_tokenizers, side).vocab_size - kept
+        pieces = "pieces" if one_vocabulary else f"{side} pieces"
+        counts.append(f"{kept:,} of {size:,} {pieces} kept, {size - kept:,} new, {dropped:,} dropped")
+    return f"started from {source_run.path} ({weights}): {'; '.join(counts)}"
 
 
 def check_initial_weights(run, wanted, weights="final"):
@@ -142,12 +102,10 @@ def check_initial_weights(run, wanted, weights="final"):
         for field in dataclasses.fields(wanted)
         if getattr(before, field.name) != getattr(wanted, field.name) and field.name not in _MAY_DIFFER
     ]
-    # The same width, once named and once derived.
-    for name, width in (("key_dim", "d_key"), ("value_dim", "d_value")):
-        if name in differing and getattr(before, width) == getattr(wanted, width):
-            differing.remove(name)
-    if wanted.positions != "learned" and "max_positions" in differing:
-        differing.remove("max_positions")
+    # The same width, once named and once derived; positions that are computed.
+    alike = {"key_dim": before.d_key == wanted.d_key, "value_dim": before.d_value == wanted.d_value}
+    alike["max_positions"] = wanted.positions != "learned"
+    differing = [name for name in differing if not alike.get(name)]
     if differing:
         changes = ", ".join(
             f"model.{name} {getattr(before, name)} -> {getattr(wanted, name)}" for name in differing
@@ -161,12 +119,10 @@ def check_initial_weights(run, wanted, weights="final"):
 
 
 def _match(earlier, new):
-    """Returns the `_Rows` of two tokenizers."""
+    """Returns the ids, in each of two tokenizers, of the pieces that both have."""
     number_of = {entry: number for number, entry in enumerate(earlier.entries)}
     pairs = [(number_of[entry], number) for number, entry in enumerate(new.entries) if entry in number_of]
-    before, after = np.array(pairs).T
-    kept = len(pairs)
-    return _Rows(before, after, Pieces(kept, new.vocab_size - kept, earlier.vocab_size - kept))
+    return np.array(pairs).T
 
 
 def _path(variable):

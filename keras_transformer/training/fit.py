@@ -12,15 +12,13 @@ from keras_transformer.config.programs import NotFiniteError
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model.optimizer import Adam
-from keras_transformer.model.schedule import TransformerSchedule
 from keras_transformer.model.transformer import Transformer
+from keras_transformer.training.before_training import out_of_memory, summarize, time_note, try_largest
 from keras_transformer.training.crash_report import advice, write_crash_dump
 from keras_transformer.training.fine_tuning import initialize_from
-from keras_transformer.training.memory import out_of_memory, try_largest
-from keras_transformer.training.progress import Clock, Events, Progress
+from keras_transformer.training.progress import Clock, Events, Progress, learning_rate_schedule
 from keras_transformer.training.resuming import restored_position
 from keras_transformer.training.saving import Agreement, Guard, Saving, Stopping
-from keras_transformer.training.summary import summarize, time_note
 from keras_transformer.training.validation import Validation, ValidationSearch, early_stopping_reason
 from keras_transformer.translation.translator import Translator
 
@@ -49,11 +47,6 @@ def compile_model(model, training, *, xla=False, recompute=False):
     model.compile(
         optimizer, loss, metrics, ema_decay=training.ema_decay, recompute=recompute, jit_compile=xla
     )
-
-
-def learning_rate_schedule(model, training):
-    """Returns the schedule of a `ModelConfig` and a `TrainingConfig`."""
-    return TransformerSchedule(model.d_model, training.warmup_steps, scale=training.learning_rate_scale)
 
 
 def fit_session(session, placement, signals, resume_from):
@@ -97,8 +90,12 @@ def fit_session(session, placement, signals, resume_from):
         found = initialize_from(model, session.corpus.tokenizers, source, weights=training.init_weights)
         model.reset_ema()
         if placement.is_chief:
-            print(found.text, flush=True)
-    step = _restore(checkpoints, placement, resume_from, is_fresh)
+            print(found, flush=True)
+    # All restore the state that the chief chooses.
+    step = checkpoints.restore(resume_from) if placement.is_chief else 0
+    step = placement.gather(step)[0]
+    if not placement.is_chief and not is_fresh:
+        checkpoints.restore(step)
     run.rewind_history(step)
     offset = restored_position(checkpoints, config, session.corpus, batches)
     clock = Clock(float(checkpoints.seconds.numpy()))
@@ -108,15 +105,6 @@ def fit_session(session, placement, signals, resume_from):
         print(f"{run.path}: {'trained' if done else 'continuing'} at step {step:,}", flush=True)
     _train_on(session, placement, signals, model, checkpoints, offset, clock, done)
     return int(model.optimizer.iterations.numpy())
-
-
-def _restore(checkpoints, placement, resume_from, is_fresh):
-    """Restores the state that the chief chooses; all workers call it. Returns its step."""
-    step = checkpoints.restore(resume_from) if placement.is_chief else 0
-    step = placement.gather(step)[0]
-    if not placement.is_chief and not is_fresh:
-        checkpoints.restore(step)
-    return step
 
 
 def _is_done(run, step, clock):
@@ -142,11 +130,14 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         # Several workers validate together, or not at all.
         return stopping.by_signal or (one_worker and signals.received is not None)
 
+    def stop_if_interrupted():
+        if stopping.by_signal or interrupted():
+            raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
+
     def finish():
         with signals.deferred():
             deliver(run, model, placement, validation.measure)
-        if interrupted():
-            raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
+        stop_if_interrupted()
 
     search = None
     if training.validation_sentences and run.writes:
@@ -167,8 +158,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
     agreement.model = model
     with signals.deferred():
         validation.catch_up()
-    if interrupted():
-        raise stopping.error(run.path, step)
+    stop_if_interrupted()
     # It may have been one too many without progress; the chief knows, as it wrote the record.
     stopped_early = early_stopping_reason(run.read_history(), training) is not None
     if done or placement.gather(int(stopped_early))[0]:
@@ -187,14 +177,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
             time_note=functools.partial(time_note, training),
         ),
         # After the line of the same step, which ends an interval; before what takes long.
-        Saving(
-            checkpoints,
-            agreement,
-            clock,
-            is_chief=placement.is_chief,
-            every_steps=training.checkpoint_every_steps,
-            every_minutes=training.checkpoint_every_minutes,
-        ),
+        Saving(checkpoints, agreement, clock, training, is_chief=placement.is_chief),
         validation,
         stopping,
     ]
@@ -217,8 +200,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         raise NotFiniteError(
             f"{error}. {run.path / 'crash'} has the batch; {advice(config, failed)}"
         ) from error
-    if stopping.by_signal or interrupted():
-        raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
+    stop_if_interrupted()
     finish()
 
 

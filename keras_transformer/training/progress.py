@@ -9,6 +9,8 @@ import time
 import keras
 import tensorflow as tf
 
+from keras_transformer.model.schedule import TransformerSchedule
+
 
 class Clock:
     """Training time of a run, over all its parts.
@@ -38,6 +40,11 @@ class Clock:
             yield
         finally:
             self.other_seconds += self.seconds - begin
+
+
+def learning_rate_schedule(model, training):
+    """Returns the schedule of a `ModelConfig` and a `TrainingConfig`."""
+    return TransformerSchedule(model.d_model, training.warmup_steps, scale=training.learning_rate_scale)
 
 
 # Time left follows the speed of so many intervals.

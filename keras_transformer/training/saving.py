@@ -56,16 +56,15 @@ class Saving(keras.callbacks.Callback):
         checkpoints: `Checkpoints`.
         agreement: `Agreement`.
         clock: `Clock`.
+        training: `TrainingConfig`, which has the schedule.
         is_chief: whether this worker's clock decides.
-        every_steps: 0 for none.
-        every_minutes: 0 for none.
     """
 
-    def __init__(self, checkpoints, agreement, clock, *, is_chief, every_steps, every_minutes):
+    def __init__(self, checkpoints, agreement, clock, training, *, is_chief):
         super().__init__()
         self.checkpoints, self.agreement, self.clock = checkpoints, agreement, clock
-        self.is_chief = is_chief
-        self.every_steps, self.every_minutes = every_steps, every_minutes
+        self.is_chief, self.every_steps = is_chief, training.checkpoint_every_steps
+        self.every_minutes = training.checkpoint_every_minutes
 
     def on_train_begin(self, logs=None):
         self.agreement.model = self.model

@@ -16,9 +16,9 @@ from keras_transformer.config import settings as configs
 from keras_transformer.config.presets import with_vocab_size
 from keras_transformer.config.sections import BYTES_IN_TRAINING
 from keras_transformer.files import write_text
+from keras_transformer.training.before_training import depth_note, learning_rate_note, warmup_note
 from keras_transformer.training.fine_tuning import check_initial_weights
 from keras_transformer.training.resuming import CORPUS_SUM, continue_with
-from keras_transformer.training.summary import depth_note, learning_rate_note, warmup_note
 
 
 class Session(NamedTuple):

@@ -159,7 +159,7 @@ class Validation(keras.callbacks.Callback):
             if not self.run.writes:
                 return
             self.run.append_history({"kind": "validation", "step": step, "minutes": begin / 60, **record})
-            self.run.best(self.model).update()
+            self.run.keep_best(self.model)
             self.events.scalars("validation", step, {**record, "minutes": begin / 60})
             if samples:
                 self.events.table("validation/samples", step, ["source", "translation", "reference"], samples)

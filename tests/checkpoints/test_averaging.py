@@ -38,7 +38,7 @@ def with_best(config, tokenizer, tmp_path):
     for step, loss in ((1, 3.0), (2, 1.0), (3, 4.0), (4, 2.0)):
         training.save(step)
         run.append_history({"kind": "validation", "step": step, "loss": loss})
-        run.best(training.model).update()
+        run.keep_best(training.model)
     return run
 
 

@@ -16,12 +16,12 @@ class Validated(Training):
     def __init__(self, run, **settings):
         run.config = replace(run.config, training=replace(run.config.training, **settings))
         super().__init__(run)
-        self.run, self.best = run, run.best(self.model)
+        self.run = run
 
     def validate(self, step, **record):
         self.draw(step)
         self.run.append_history({"kind": "validation", "step": step, **record})
-        self.best.update()
+        self.run.keep_best(self.model)
         return steps_on_disk(self.run, "best")
 
 

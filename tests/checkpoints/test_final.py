@@ -34,7 +34,7 @@ class Ended(Training):
         for step, figures in FIGURES.items():
             self.save(step)
             run.append_history({"kind": "validation", "step": step, **figures})
-            run.best(self.model).update()
+            run.keep_best(self.model)
 
     def deliver(self, loss=9.0, bleu=9.0, placement=ALONE):
         def measure():

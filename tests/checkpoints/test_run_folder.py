@@ -218,7 +218,7 @@ def test_a_worker_that_does_not_write_changes_no_file(run):
     assert other.average(last=3) == [6, 9, 12]
     training = Training(other)
     training.draw(12)
-    other.best(training.model).update()
+    other.keep_best(training.model)
     with other.lock():
         pass
     (run.path / "checkpoints" / "step-99_temp").rmdir()
@@ -304,20 +304,6 @@ def test_a_folder_whose_first_start_was_killed_is_begun_anew(
     names = sorted(file.name for file in path.iterdir())
     assert names == ["config.json", "lock", "tokenizer.model", "tokenizer.sha256"]
     assert RunFolder(path).load_tokenizers().source.sha256 == tokenizer.sha256
-
-
-def test_a_start_that_was_killed_while_it_tried_the_folder_blocks_nothing(config, tokenizer, tmp_path):
-    probe = tmp_path / ".probe.0a1b2c3d.tmp"
-    probe.mkdir()
-    RunFolder.create(tmp_path, config, tokenizer)
-    assert not probe.exists()
-
-
-def test_a_folder_of_that_name_with_something_in_it_is_not_ours(config, tokenizer, tmp_path):
-    (tmp_path / ".probe.0a1b2c3d.tmp" / "notes").mkdir(parents=True)
-    with pytest.raises(ValueError, match="exists and is not a run folder"):
-        RunFolder.create(tmp_path, config, tokenizer)
-    assert (tmp_path / ".probe.0a1b2c3d.tmp" / "notes").exists()
 
 
 def test_somebody_elses_vocabulary_is_no_unfinished_run(config, tokenizer, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config.settings import Config, ModelConfig, override
-from keras_transformer.training.memory import estimate_bytes, largest_shape, out_of_memory_message
+from keras_transformer.training.before_training import estimate_bytes, largest_shape, out_of_memory
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Prime sizes; d_k and d_v are 3 and 5.
@@ -112,11 +112,6 @@ def test_of_batches_of_equal_tokens_long_sentences_need_the_most():
     assert largest_shape(shapes, model_config(), "mixed_bfloat16") == (4, 256, 256)
 
 
-def test_an_unknown_precision_is_refused():
-    with pytest.raises(ValueError, match="`precision` must be one of .*Received: 'float64'"):
-        estimate_bytes(SHAPE, model_config(), "float64")
-
-
 def settings(device_tokens, max_length, batch_tokens=25_000):
     values = {"devices.batch_tokens": device_tokens, "data.max_length": max_length}
     values["data.batch_tokens"] = batch_tokens
@@ -125,7 +120,7 @@ def settings(device_tokens, max_length, batch_tokens=25_000):
 
 def test_the_message_names_shape_budget_and_what_to_lower_first():
     error = tf.errors.ResourceExhaustedError(None, None, OUT_OF_MEMORY)
-    message = out_of_memory_message((128, 49, 52), settings(6700, 256), error)
+    message = str(out_of_memory((128, 49, 52), settings(6700, 256), error))
     assert "\n" not in message
     # Half of 128 * 52, which is below half the budget: 3,328, a multiple of 8.
     assert message == (
@@ -148,7 +143,7 @@ def test_the_message_names_shape_budget_and_what_to_lower_first():
 )
 def test_the_suggested_budget_is_one_that_the_settings_allow(shape, device_tokens, max_length, suggested):
     config = settings(device_tokens, max_length)
-    message = out_of_memory_message(shape, config, MemoryError())
+    message = str(out_of_memory(shape, config, MemoryError()))
     assert f"devices.batch_tokens={suggested} " in message
     assert (
         f"within {'devices' if device_tokens else 'data'}.batch_tokens={device_tokens or 25000} (Memo"
@@ -159,7 +154,7 @@ def test_the_suggested_budget_is_one_that_the_settings_allow(shape, device_token
 
 
 def test_where_one_sentence_is_all_there_is_the_length_comes_first():
-    message = out_of_memory_message((1, 256, 200), settings(256, 256), MemoryError("x" * 500))
+    message = str(out_of_memory((1, 256, 200), settings(256, 256), MemoryError("x" * 500)))
     assert "time), then a data.max_length below 256, then a smaller data.vocab_size" in message
     assert "--set devices.batch_tokens" not in message
     assert len(message) < 470

@@ -12,8 +12,8 @@ from keras_transformer.config.programs import OutOfMemoryError
 from keras_transformer.config.settings import replace
 from keras_transformer.model.metrics import Tally
 from keras_transformer.model.transformer import Transformer
+from keras_transformer.training.before_training import try_largest
 from keras_transformer.training.devices import Placement, mirrored
-from keras_transformer.training.memory import try_largest
 
 
 def make_batches():

@@ -3,8 +3,7 @@
 import types
 
 from keras_transformer.config.settings import Config, DataConfig, DeviceConfig, ModelConfig, TrainingConfig
-from keras_transformer.training.memory import estimate_bytes
-from keras_transformer.training.summary import summarize
+from keras_transformer.training.before_training import estimate_bytes, summarize
 
 
 def table(config, shapes, **more):
