@@ -277,7 +277,7 @@ def _make_basics(locales, options):
 
 
 def _draw_examples(rng, locales, options, basics, num_pairs):
-    """Returns `basics` and new examples of all kinds, shuffled: `num_pairs`, or as many as are found."""
+    """Returns `basics` and new examples of all kinds, shuffled: `num_pairs`, or all that are found."""
     found = {_key(example): example for example in basics}
     ambiguous = set()
     fruitless = collections.Counter()  # draws in a row that gave nothing new

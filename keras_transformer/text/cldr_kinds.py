@@ -63,10 +63,7 @@ def interval_text(locale, skeleton, start, steps):
     return babel.dates.format_interval(start, end, skeleton, fuzzy=False, locale=locale)
 
 
-_DAY = 24 * 3600
-# As Babel counts them.
-SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": _DAY, "week": 7 * _DAY, "month": 30 * _DAY}
-SECONDS |= {"year": 365 * _DAY}
+SECONDS = dict(reversed(babel.dates.TIMEDELTA_UNITS))  # of a second, a minute, ..., a year
 
 
 def relative_text(locale, unit, count):

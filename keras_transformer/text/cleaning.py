@@ -65,7 +65,7 @@ class Cleaner:
 
         Args:
             source: list of str.
-            target: list of str, as many.
+            target: list of str, of the same length.
 
         Returns:
             uint8 NumPy array, shape `(num_pairs,)`, codes.
@@ -178,7 +178,7 @@ def pair_hashes(source, target):
 
     Args:
         source: list of str.
-        target: list of str, as many.
+        target: list of str, of the same length.
 
     Returns:
         uint64 NumPy array, shape `(num_pairs,)`.
@@ -241,7 +241,7 @@ class CleaningReport:
         num_pairs: pairs read.
         dropped: dict, each of `REASONS` to the number of pairs that it dropped; a pair counts
             for the first filter that drops it.
-        num_identical: pairs of which both sides are the same text and not blank, dropped or not.
+        num_identical: pairs whose sides are the same text and not blank, dropped or not.
         num_replaced_utf8: lines in which invalid UTF-8 was replaced.
     """
 
@@ -271,7 +271,7 @@ class CleaningReport:
 
     @classmethod
     def from_dict(cls, values):
-        """Returns the report of which `to_dict` made a dict.
+        """Returns the report that `to_dict` made a dict of.
 
         Raises:
             ValueError: the dict is none of those.

@@ -343,13 +343,13 @@ def epoch_weights(sizes, weights="", temperature=1.0):
         weights: these numbers as text, such as `"1,2.5"`; or `""`.
         temperature: T, at least 1. Without weights, the share of dataset i in an epoch
             is proportional to `n_i ** (1 / T)`: at 1 every pair is seen once, above it
-            small datasets more often. The epoch has as many pairs as all together.
+            small datasets more often. The epoch has the number of pairs of all together.
 
     Returns:
         list of float, one for each size; 1.0 for a dataset without training pairs.
 
     Raises:
-        ValueError: a weight is missing, not above 0, or given beside a temperature.
+        ValueError: a weight is missing, not above 0, or given together with a temperature.
     """
     if not 1 <= temperature < math.inf:
         raise ValueError(f"`temperature` must be at least 1. Received: temperature={temperature}")

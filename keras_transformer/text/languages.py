@@ -18,7 +18,7 @@ MIN_CONFIDENCE = 0.8
 _NAMES = {"nb": "no", "fil": "tl"}  # where the model's name is not CLDR's
 # What CLDR writes with one code and Unicode with those of its parts.
 _PARTS = {"Jpan": ["Hani", "Hira", "Kana"], "Kore": ["Hang", "Hani"], "Hans": ["Hani"], "Hant": ["Hani"]}
-# Languages in daily use in a second script beside the likely one (each has locales of both in CLDR).
+# Languages in daily use in a second script besides the likely one (each has locales of both in CLDR).
 _SECOND = dict.fromkeys(("az", "bs", "uz"), "Cyrl") | dict.fromkeys(("kk", "pa"), "Arab")
 _SECOND |= {"ks": "Deva", "mn": "Mong", "sd": "Deva", "sr": "Latn"}
 
@@ -64,11 +64,11 @@ class LanguageCheck(NamedTuple):
     Attributes:
         source_language: str, as asked.
         target_language: str, as asked.
-        num_pairs: pairs of the sample; 0 where no check was made.
-        num_swapped: pairs of which each side is in the other's language.
+        num_pairs: pairs of the sample; 0 where a language is not known, or the two are too close to tell
+            apart: no check was made.
+        num_swapped: pairs with each side in the other's language.
         num_source_in_target: source sides in the target language.
         num_target_in_source: target sides in the source language.
-        not_checked: why no check was made, else "".
     """
 
     source_language: str
@@ -77,7 +77,6 @@ class LanguageCheck(NamedTuple):
     num_swapped: int = 0
     num_source_in_target: int = 0
     num_target_in_source: int = 0
-    not_checked: str = ""
 
     def warnings(self):
         """Returns a list of str, one line each: sides that are mostly in the other's language."""
@@ -109,8 +108,7 @@ def check_languages(source, target, source_language, target_language):
         target_language: str.
 
     Returns:
-        `LanguageCheck`; with `not_checked` where a language is not known, or the two differ in
-        script or region only.
+        `LanguageCheck`.
     """
     check = LanguageCheck(source_language, target_language)
     identifier, known = _model()
@@ -119,20 +117,16 @@ def check_languages(source, target, source_language, target_language):
         try:
             name = primary_language(language)
         except ValueError:
-            name = language
+            return check
         names.append(_NAMES.get(name, name))
-        if names[-1] not in known:
-            return check._replace(not_checked=f"no check of languages: {language!r} is not one it knows")
-    if names[0] == names[1]:
-        pair = f"{source_language!r} and {target_language!r}"
-        return check._replace(not_checked=f"no check of languages: {pair} are too close to tell apart")
+    if names[0] == names[1] or not known.issuperset(names):
+        return check
     identifier.set_languages(names)
     in_target = [identifier.classify(text)[0] == names[1] for text in source]
     in_source = [identifier.classify(text)[0] == names[0] for text in target]
-    swapped = map(operator.and_, in_target, in_source)
     return check._replace(
         num_pairs=len(in_target),
-        num_swapped=sum(swapped),
+        num_swapped=sum(map(operator.and_, in_target, in_source)),
         num_source_in_target=sum(in_target),
         num_target_in_source=sum(in_source),
     )

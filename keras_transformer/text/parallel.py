@@ -63,7 +63,7 @@ class Block(NamedTuple):
 
 
 class FilePair(NamedTuple):
-    """Two files of which line i of one translates line i of the other."""
+    """Two files: line i of one translates line i of the other."""
 
     source_path: pathlib.Path
     target_path: pathlib.Path
@@ -330,7 +330,7 @@ def check_split(dataset, split):
 
 
 def drop_empty(pairs):
-    """Drops pairs of which either side is blank; warns where they are over 1 %.
+    """Drops pairs with a blank side; warns where they are over 1 %.
 
     Returns:
         `(Pairs, num_dropped)`.

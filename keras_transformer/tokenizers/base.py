@@ -16,6 +16,7 @@ import unicodedata
 from keras_transformer.config.settings import SpecialIds
 from keras_transformer.files import write_atomically
 
+ROLES = ("pad", "bos", "eos", "unk")  # of the special ids
 SPACE = "\u2581"  # stands for the space before a word, inside pieces
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -76,7 +77,7 @@ class Tokenizer:
             SentencePiece's.
         """
         entries = list(self._kinds_and_pieces())
-        for role in ("pad", "bos", "eos", "unk"):
+        for role in ROLES:
             entries[getattr(self.special, role)] = ("special", role)
         return entries
 
@@ -265,7 +266,7 @@ def maxmatch_dropout(word, pieces, longest, dropout, chooser):
     probability `dropout`, unless it is one character.
 
     Args:
-        word: str, of which every character is a piece.
+        word: str; every character of it is a piece.
         pieces: dict or set of the pieces.
         longest: length of the longest piece, in characters.
         dropout: from 0 to 1.

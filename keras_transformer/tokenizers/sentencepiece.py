@@ -20,6 +20,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.config.settings import SpecialIds
 from keras_transformer.tokenizers.base import (
+    ROLES,
     SPACE,
     Tokenizer,
     bpe_dropout,
@@ -58,7 +59,7 @@ class SubwordTokenizer(Tokenizer):
     become special ids. With byte fallback every character has ids, seen in training
     or not; without it, unseen characters become the unknown id.
 
-    Ids hold no beginning or end of sentence: whoever makes batches adds them.
+    Ids hold no beginning or end of sentence: they are added when batches are made.
 
     Args:
         model_bytes: a serialised SentencePiece model.
@@ -73,7 +74,7 @@ class SubwordTokenizer(Tokenizer):
             processor.LoadFromSerializedProto(bytes(model_bytes))
         except RuntimeError as error:
             raise ValueError(f"{name} is not a usable SentencePiece model: {error}") from error
-        found = {role: getattr(processor, f"{role}_id")() for role in ("pad", "bos", "eos", "unk")}
+        found = {role: getattr(processor, f"{role}_id")() for role in ROLES}
         super().__init__(
             model_bytes,
             special=check_special(SpecialIds(**found), special, name),
@@ -110,7 +111,7 @@ class SubwordTokenizer(Tokenizer):
             normalization: `"nfc"`; `"identity"`, no change but to spaces; or `"nfkc"`,
                 SentencePiece's own default (its `nmt_nfkc`), which also turns `²`
                 into `2` and `…` into `...`.
-            split_digits: gives each digit a token of its own, for text of which the
+            split_digits: gives each digit a token of its own, for text whose
                 numbers matter.
             max_texts: learns from a uniform random sample of this many texts; `None`
                 learns from all of them.
@@ -138,11 +139,8 @@ class SubwordTokenizer(Tokenizer):
                     byte_fallback=byte_fallback,
                     split_digits=split_digits,
                     max_sentence_length=2**30,  # the default leaves lines over 4 kB out
-                    pad_id=special.pad,
-                    bos_id=special.bos,
-                    eos_id=special.eos,
-                    unk_id=special.unk,
                     minloglevel=2,
+                    **{f"{role}_id": getattr(special, role) for role in ROLES},
                     **rules,
                 )
             except (RuntimeError, ValueError) as error:

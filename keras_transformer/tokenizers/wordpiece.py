@@ -14,6 +14,7 @@ import re
 
 from keras_transformer.config.settings import SpecialIds
 from keras_transformer.tokenizers.base import (
+    ROLES,
     SPACE,
     Tokenizer,
     check_special,
@@ -38,7 +39,6 @@ FORMAT = "word pieces 1"
 _ESCAPE = re.compile(r"\\(?:\\|([0-9]{1,7});)")
 _UNKNOWN = "⁇"
 _MAX_CACHED_WORDS = 500_000
-_ROLES = ("pad", "bos", "eos", "unk")
 _UNICODE_FORMS = {"nfc": "NFC", "nfkc": "NFKC", "identity": None}
 
 
@@ -283,7 +283,7 @@ def _words(text):
 
 
 def _as_dict(special):
-    return {role: getattr(special, role) for role in _ROLES}
+    return {role: getattr(special, role) for role in ROLES}
 
 
 def _parse(content, name):
@@ -294,7 +294,7 @@ def _parse(content, name):
         first, *lines = content.decode("utf-8").split("\n")
         header = json.loads(first)
         size, special = header["vocab_size"], header["special"]
-        usable = header["format"] == FORMAT and isinstance(size, int) and sorted(special) == sorted(_ROLES)
+        usable = header["format"] == FORMAT and isinstance(size, int) and sorted(special) == sorted(ROLES)
         usable = usable and header["normalization"] in NORMALIZATIONS
     except (ValueError, KeyError, TypeError, RecursionError):
         usable = False
