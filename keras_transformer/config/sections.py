@@ -132,7 +132,7 @@ class DataConfig:
         "", 'how often an epoch has each dataset (or part of a prepared corpus), `"1,2.5"`; empty for once'
     )
     temperature: float = setting(
-        1.0, "T: n pairs have a share of an epoch proportional to n ** (1 / T); 1 for their own", at_least=1
+        1.0, "T: n pairs have a share of an epoch proportional to n ** (1 / T); 1 keeps their own", at_least=1
     )
     model_type: str = choice(
         "bpe",
@@ -157,7 +157,7 @@ class DataConfig:
     padding: str = choice("longest", '`"longest"` of the batch, or `"fixed"` for a small set of shapes')
     max_shapes: int = setting(16, 'number of shapes of `"fixed"` padding', at_least=1)
     subword_dropout: float = setting(
-        0.0, "rate at which merges (BPE) or pieces are left out, drawn in every epoch", at_least=0, below=1
+        0.0, "rate of merges (BPE) or pieces left out, drawn again each epoch; 0: none", at_least=0, below=1
     )
     on_bad_utf8: str = choice("refuse", '`"refuse"` or `"replace"`')
 
@@ -243,7 +243,7 @@ class TrainingConfig:
     keep_checkpoints: int = setting(20, "the n newest checkpoints of the schedule are kept", at_least=1)
     keep_best: int = setting(3, "the weights of the n best validations are kept, too", at_least=0)
     ema_decay: float = setting(
-        0.0, "decay of a moving average kept of the weights; 0 for none (the paper)", at_least=0, below=1
+        0.0, "decay of an exponential moving average of the weights; 0 for none", at_least=0, below=1
     )
     init_from: str = setting("", "run folder whose weights a new run starts from; empty for none")
     init_weights: str = setting("final", 'which of them: `"final"`, `"averaged"`, `"last"`, `"best"`, ...')
@@ -293,7 +293,7 @@ class SearchConfig:
     seed: int = setting(1, "of sampling", at_least=0, below=2**63)
     max_source_length: int = setting(
         256,
-        "longest source, in tokens; the default is `data.max_length`'s: models learn no more",
+        "longest source in tokens, by default as in training: positions beyond are untrained",
         at_least=2,
     )
     long_lines: str = choice("split", 'longer sources: `"split"` at ends of sentences, or `"cut"` off')
