@@ -3,10 +3,13 @@
 Beside it lies its model card: languages, data, scores, sizes, limits, licences.
 """
 
+import contextlib
 import dataclasses
 import errno
 import json
 import pathlib
+import signal
+import threading
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -115,8 +118,12 @@ def export_saved_model(
         kinds[f"{folder}/{IDS}"] = ids_only, []
     with new_version(list(kinds), version) as new:
         for path, (functions, resources) in zip(new.folders, kinds.values(), strict=True):
-            signatures = {key: function.get_concrete_function() for key, function in functions.items()}
-            _save(path, served, signatures, resources)
+            signatures = {}
+            for key, function in functions.items():
+                with uninterrupted():
+                    signatures[key] = function.get_concrete_function()
+            with uninterrupted():
+                _save(path, served, signatures, resources)
             write_card(path, {**card, "signatures": sorted(signatures)})
             if warmup:
                 write_warmup(path, name, signatures, warmup_ids)
@@ -141,6 +148,31 @@ def _save(path, served, signatures, resources):
         full = isinstance(error, tf.errors.ResourceExhaustedError) or "File too large" in error.message
         reason = "no space left on device" if full else error.message.splitlines()[0]
         raise OSError(errno.ENOSPC if full else errno.EIO, reason, str(path)) from error
+
+
+@contextlib.contextmanager
+def uninterrupted():
+    """Holds SIGINT and SIGTERM back until the end of the block, when their handlers are called.
+
+    Keras and TensorFlow may swallow the exception of a handler while they trace, and fail with another
+    later. In another thread than the main one, which no handler interrupts, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received = []
+    before = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(signal.getsignal(number))  # not where the system's own handling is wanted
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in received[:1]:
+        before[number](number, None)
 
 
 def make_card(run, settings, *, name, weights, num_parameters, versions, licences):

@@ -5,6 +5,7 @@ import os
 import pathlib
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import time
 import pytest
 
 from keras_transformer.cli import export as export_model
+from keras_transformer.export.saved_model import uninterrupted
 from keras_transformer.export.serving import curl_command, docker_command
 from keras_transformer.export.versions import load_exported
 
@@ -160,3 +162,26 @@ def test_a_stopped_export_leaves_nothing(run, tmp_path):
     output, error = started.communicate(timeout=120)
     assert (started.returncode, output, error) == (143, "", "")
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+def stopped_within(seen):
+    with uninterrupted():
+        signal.raise_signal(signal.SIGTERM)
+        seen.append("went on")
+
+
+def test_signals_are_held_back_and_not_lost():
+    seen = []
+
+    def handle(number, frame):
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stopped_within(seen)
+        assert seen == ["went on", signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is handle
+    finally:
+        signal.signal(signal.SIGTERM, before)
