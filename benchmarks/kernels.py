@@ -21,7 +21,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from peers.models_ours import build  # noqa: E402
-from peers.work import BEAM_SIZE, DROPOUT, SIZES, SMOOTHING, training_batch  # noqa: E402
+from peers.work import DROPOUT, SIZES, SMOOTHING, training_batch  # noqa: E402
 from refusing import Parser  # noqa: E402
 
 from keras_transformer.batches.dataset import untuned  # noqa: E402
@@ -34,7 +34,7 @@ from keras_transformer.model.kernels.embedding import copies  # noqa: E402
 from keras_transformer.model.kernels.layer_norm import layer_norm  # noqa: E402
 from keras_transformer.model.kernels.losses import projected_losses, token_losses  # noqa: E402
 from keras_transformer.model.kernels.switch import VARIABLE  # noqa: E402
-from keras_transformer.model.kernels.tensor_ops import reshape_static, take_along  # noqa: E402
+from keras_transformer.model.kernels.tensor_ops import reshape_static  # noqa: E402
 from keras_transformer.training.fit import compile_model  # noqa: E402
 
 CHAIN = 50  # times that a small operation is repeated in a graph
@@ -78,7 +78,6 @@ def works(size):
     adam = {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}
     variables = [tf.Variable(normal(width, inner) ** 2) for _ in range(3)]
     parameters = size.vocab_size * width + layers * (12 * width * width + 4 * width * inner)
-    picks = RNG.integers(0, BEAM_SIZE, (size.batch, BEAM_SIZE)).astype("int32")
     flat = labels.reshape(-1)
 
     def embed_and_project(compute, matrix):
@@ -137,14 +136,6 @@ def works(size):
             "loss of logits (other losses)", token_losses, (normal(tokens, size.vocab_size),), (), 0
         )._replace(call=lambda f, logits: f(flat, logits, *targets)[0]),
         Work("Adam", adam_update, (), (normal(width, inner),), parameters / (width * inner), update),
-        Work(
-            f"take along, {CHAIN} times",
-            take_along,
-            (np.zeros((size.batch, BEAM_SIZE, size.length), "int32"),),
-            (),
-            0,
-            chained(lambda f, x: f(x, picks)),
-        ),
         Work(
             f"reshape, {2 * CHAIN} times",
             reshape_static,

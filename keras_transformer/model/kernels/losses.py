@@ -6,6 +6,7 @@ A vocabulary of 32,000 makes logits, and their gradient, the largest arrays of a
 from keras import ops
 
 from keras_transformer.model.kernels.switch import kernel
+from keras_transformer.model.kernels.tensor_ops import take_along
 
 
 @kernel
@@ -24,7 +25,7 @@ def token_losses(labels, logits, p_label, p_other):
         the first only.
     """
     log_total = ops.logsumexp(logits, axis=-1)
-    label_logit = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+    label_logit = take_along(logits, labels[:, None])[:, 0]
     loss = log_total - (p_label - p_other) * label_logit - p_other * ops.sum(logits, axis=-1)
     correct = ops.cast(label_logit >= ops.max(logits, axis=-1), "float32")
     return loss, log_total - label_logit, correct

@@ -21,9 +21,8 @@ def gather(x, indices, axis=0):
     return tf.gather(x, indices, axis=axis)
 
 
-@kernel
 def take_along(x, indices):
-    """Picks along axis 1, for each row its own.
+    """Picks along axis 1, for each row its own; TensorFlow on a CPU refuses negative indices, as in `gather`.
 
     Args:
         x: tensor, shape `(rows, width, ...)`.
@@ -32,14 +31,10 @@ def take_along(x, indices):
     Returns:
         Shape `(rows, n, ...)`.
     """
-    rows, width, *rest = ops.shape(x)
-    first = ops.arange(rows, dtype="int32") * width
-    return ops.take(ops.reshape(x, (-1, *rest)), first[:, None] + indices, axis=0)
-
-
-@take_along.fast_form
-def _take_along(x, indices):
-    """By one operation."""
+    if keras.backend.backend() != "tensorflow":
+        rows, width, *rest = ops.shape(x)
+        first = ops.arange(rows, dtype="int32") * width
+        return ops.take(ops.reshape(x, (-1, *rest)), first[:, None] + indices, axis=0)
     import tensorflow as tf
 
     return tf.gather(x, indices, axis=1, batch_dims=1)
