@@ -3,9 +3,9 @@
     python benchmarks/kernels.py
     python benchmarks/kernels.py --size small --turns 9 --steps 5
 
-Values and gradients, in a graph, at the sizes of a training step (`benchmarks/peers/work.py`) or of a step of
-beam search. The forms take turns; compared are medians of processor time, which other programs on the machine
-change less than they change the clock. Saved is what all uses of a kernel save in a training step.
+Values and gradients, in a graph, at the sizes of a training step (`benchmarks/peers/work.py`). The forms take
+turns; compared are medians of processor time, which other programs on the machine change less than the clock.
+Saved is what all uses of a kernel save in a training step.
 """
 
 import os
@@ -26,18 +26,19 @@ from refusing import Parser  # noqa: E402
 
 from keras_transformer.batches.dataset import untuned  # noqa: E402
 from keras_transformer.config import TrainingConfig  # noqa: E402
-from keras_transformer.model.kernels.adam import adam_update  # noqa: E402
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores  # noqa: E402
-from keras_transformer.model.kernels.dense import add_bias, product  # noqa: E402
-from keras_transformer.model.kernels.dropout import dropout  # noqa: E402
-from keras_transformer.model.kernels.embedding import copies  # noqa: E402
-from keras_transformer.model.kernels.layer_norm import layer_norm  # noqa: E402
+from keras_transformer.model.kernels.basics import (  # noqa: E402
+    adam_update,
+    add_bias,
+    copies,
+    dropout,
+    layer_norm,
+    product,
+)
 from keras_transformer.model.kernels.losses import projected_losses, token_losses  # noqa: E402
 from keras_transformer.model.kernels.switch import VARIABLE  # noqa: E402
-from keras_transformer.model.kernels.tensor_ops import reshape_static  # noqa: E402
 from keras_transformer.training.fit import compile_model  # noqa: E402
 
-CHAIN = 50  # times that a small operation is repeated in a graph
 RNG = np.random.default_rng(0)
 
 
@@ -49,7 +50,7 @@ class Work(NamedTuple):
         kernel: the kernel.
         rows: arrays with as many rows as the batch, which the graph does not know.
         weights: arrays of shapes that it knows.
-        uses: of such a size in a training step; 0 for another loss, and in a search, which has no gradients.
+        uses: of such a size in a training step; 0 for another loss.
         call: function of a form, and of tensors in the place of `rows` and `weights`.
     """
 
@@ -67,7 +68,7 @@ def normal(*shape):
 
 
 def works(size):
-    """Returns the list of `Work` of a training step, and of a step of beam search."""
+    """Returns the list of `Work` of a training step."""
     tokens, width, inner = size.batch * size.length, size.d_model, size.d_ff
     per_head = (size.batch, size.num_heads, size.length, width // size.num_heads)
     ids, _, labels = training_batch(size)
@@ -87,19 +88,6 @@ def works(size):
     def update(compute, gradient):
         compute(*variables, gradient, rate=tf.constant(1e-4), step=tf.constant(9.0), **adam)
         return gradient[:1, :1]
-
-    def chained(step):
-        def call(compute, x):
-            for _ in range(CHAIN):
-                x = step(compute, x)
-            return x
-
-        return call
-
-    def split_and_join(compute, x):
-        rows = tf.shape(x)[0]
-        x = compute(x, (rows, 1, size.num_heads, width // size.num_heads))
-        return compute(x, (tf.shape(x)[0], 1, width))
 
     drop = Work("dropout", dropout, (hidden,), (), norms + 2 + attentions / 2)
     return [
@@ -136,14 +124,6 @@ def works(size):
             "loss of logits (other losses)", token_losses, (normal(tokens, size.vocab_size),), (), 0
         )._replace(call=lambda f, logits: f(flat, logits, *targets)[0]),
         Work("Adam", adam_update, (), (normal(width, inner),), parameters / (width * inner), update),
-        Work(
-            f"reshape, {2 * CHAIN} times",
-            reshape_static,
-            (np.zeros((size.batch, 1, width), "int32"),),
-            (),
-            0,
-            chained(split_and_join),
-        ),
     ]
 
 

@@ -116,7 +116,7 @@ for weight in model.trainable_weights:
 encoded = model.encode(source)
 
 def search(beam_size):
-    start = model.start(encoded, max_length=4, hypotheses=beam_size)
+    start = model.start(encoded, max_length=4, num_hypotheses=beam_size)
 
     def step(ids, position, state):
         return Step(*model.step(ids, position, state))

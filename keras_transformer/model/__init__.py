@@ -18,7 +18,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "Perplexity",
             "TokenAccuracy",
         ),
-        "schedule": ("TransformerSchedule",),
+        "optimizer": ("TransformerSchedule",),
         "transformer": (
             "Attended",
             "Encoded",

@@ -51,14 +51,14 @@ class CachedDecoding:
     beam 1, then 0, then 0 sees the slots (0, 1), (1, 0) and (2, 0). Reordering changes these numbers alone.
     """
 
-    def start(self, encoded, *, max_length, hypotheses=1):
+    def start(self, encoded, *, max_length, num_hypotheses=1):
         """Makes the caches for decoding step by step.
 
         Args:
             encoded: `Encoded` of `batch` sentences.
             max_length: int or scalar tensor, number of steps there is room for; 0 for caches
                 that grow, see `step`.
-            hypotheses: n, hypotheses of each sentence.
+            num_hypotheses: n, hypotheses of each sentence.
 
         Returns:
             `DecoderState`.
@@ -66,28 +66,28 @@ class CachedDecoding:
         batch = ops.shape(encoded.output)[0]
         return DecoderState(
             [
-                layer.self_attention.empty_cache(batch, max_length * hypotheses)
+                layer.self_attention.empty_cache(batch, max_length * num_hypotheses)
                 for layer in self.decoder_layers
             ],
             [layer.cross_attention.project(encoded.output) for layer in self.decoder_layers],
             encoded.mask,
-            ops.full((batch, hypotheses, max_length), -1, dtype="int32"),
+            ops.full((batch, num_hypotheses, max_length), -1, dtype="int32"),
         )
 
-    def step_kernel(self, *, hypotheses):
+    def step_kernel(self, *, num_hypotheses):
         """Returns the output matrix in the form that multiplies few rows quickest, for many steps.
 
         That is the embedding matrix transposed, which takes two thirds of the time.
 
         Args:
-            hypotheses: int, of each sentence.
+            num_hypotheses: int, of each sentence.
 
         Returns:
             float, shape `(d_model, target_vocab_size)`, of the present weights; `None` where it does
             not pay, or the model makes its logits in another way.
         """
         size = self.config.target_vocab_size * self.config.d_model
-        if hypotheses == 1 or size > TRANSPOSED_AT_MOST or not self._logits_are_tied():
+        if num_hypotheses == 1 or size > TRANSPOSED_AT_MOST or not self._logits_are_tied():
             return None
         return self.target_embedding.kernel()
 
@@ -130,12 +130,11 @@ class CachedDecoding:
                 encoder_key_value,
                 mask,
                 state.source_mask,
-                hypotheses=n,
+                num_hypotheses=n,
                 first_slot=None if grows else position * n,
             )
             caches.append(cache)
-        how = {} if kernel is None else {"kernel": kernel}
-        logits = self._logits(self._normalized(x), **how)
+        logits = self._logits(self._normalized(x), **({} if kernel is None else {"kernel": kernel}))
         return ModelStep(logits, state._replace(self_attention=caches, beam_of_slot=beam_of_slot))
 
     def reorder(self, state, parents):

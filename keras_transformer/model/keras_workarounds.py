@@ -10,14 +10,16 @@ part that is replaced:
   fails for scalars (keras#20585, keras#20329). Here every replica returns the same logs, and one is taken.
 - **Number of axes** (`make_train_function`). Keras uses one graph for all batches; where their numbers of
   axes differ, it does not know how many weights or labels have. Here each has its own graph.
-- **Optimizers** (`refuse_optimizer`, `without_clipping`). Keras clips each replica's gradient before they are
-  added; accumulation and averages fail under a strategy (keras#20582); loss scaling looks at the first
-  replica only.
+- **Optimizers** (`_refuse_optimizer`; `weight_update.py` clips). Keras clips each replica's gradient before
+  they are added; accumulation and averages fail under a strategy (keras#20582); loss scaling looks at the
+  first replica only.
 - **Empty datasets, wrong ids** (`fit`, `evaluate`, ...). An empty dataset trains without an error, and an id
   outside the vocabulary gives a page of TensorFlow's messages.
-- **Losses and metrics** (`compile`). Keras averages them over a replica's sentences. `standard_losses.py` and
-  `standard_metrics.py` translate each into one over tokens.
+- **Losses and metrics** (`compile`). Keras averages them over a replica's sentences. `keras_objectives.py`
+  makes each one over tokens.
 - **Saving** (`compile_from_config`). Keras declines, with a warning, where `compile` is overridden.
+- **Recomputation** (`run_layer`). Keras' `RematScope` draws other dropout the second time, and so takes the
+  gradient of another function.
 """
 
 import contextlib
@@ -30,10 +32,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.model.inputs import check_data, check_inputs, in_one_line
+from keras_transformer.model.keras_objectives import standard_metrics, token_loss
+from keras_transformer.model.layers.basics import Dropout
 from keras_transformer.model.metrics import TokenLoss
 from keras_transformer.model.optimizer import Adam
-from keras_transformer.model.standard_losses import token_loss
-from keras_transformer.model.standard_metrics import standard_metrics
 
 REQUESTS = 3  # things that a worker may ask all others to do after a step
 
@@ -119,10 +121,11 @@ class KerasWorkarounds:
             ValueError: for a loss or metric that is not one of tokens; or for what Keras cannot do
                 under a strategy.
         """
-        vocab_size = self.config.target_vocab_size
-        loss = _the_only("loss", loss)
+        given = {"metrics": metrics, "weighted_metrics": weighted_metrics, "loss_weights": loss_weights}
+        strategy, vocab_size = self.distribute_strategy, self.config.target_vocab_size
+        num_replicas = strategy.num_replicas_in_sync
+        loss, factor = _the_only("loss", loss), _the_only("loss_weights", loss_weights)
         found = token_loss(loss, pad_id=self.special.pad, vocab_size=vocab_size)
-        factor = _the_only("loss_weights", loss_weights)
         if not 0 <= ema_decay < 1:
             raise ValueError(f"`ema_decay` must be at least 0 and below 1. Received: {ema_decay}")
         if type(self).compute_metrics is not keras.Model.compute_metrics:
@@ -130,45 +133,43 @@ class KerasWorkarounds:
                 f"{type(self).__name__} overrides `compute_metrics`, which the token-weighted step does not "
                 "call. Give metrics to `compile`, or override `train_step` and `test_step`"
             )
-        strategy = self.distribute_strategy
-        several = strategy.num_replicas_in_sync > 1
         optimizer = Adam() if optimizer == "adam" else keras.optimizers.get(optimizer)
-        refuse_optimizer(optimizer, strategy, self.dtype_policy.name)
+        _refuse_optimizer(optimizer, strategy, self.dtype_policy.name)
         if num_workers(strategy) > 1:
-            _refuse_with_workers(kwargs)
+            for name, usual in (("run_eagerly", False), ("steps_per_execution", 1)):
+                if kwargs.get(name, usual) != usual:
+                    raise ValueError(
+                        f"`{name}={kwargs[name]}` does not work with several workers. Use {name}={usual}"
+                    )
+        # One replica is compiled as a whole; of several, what they do by themselves.
         xla = kwargs.pop("jit_compile", False)
+        xla_step, xla_gradients = xla and num_replicas == 1, xla and num_replicas > 1
         with strategy.scope():
             plain, weighted = standard_metrics(
-                metrics,
-                weighted_metrics,
-                vocab_size=vocab_size,
-                num_replicas=strategy.num_replicas_in_sync,
+                metrics, weighted_metrics, vocab_size=vocab_size, num_replicas=num_replicas
             )
-            # One replica is compiled as a whole; of several, what they do by themselves.
-            given = found if loss is None else loss
-            super().compile(optimizer=optimizer, loss=given, jit_compile=xla and not several, **kwargs)
+            loss = found if loss is None else loss
+            super().compile(optimizer=optimizer, loss=loss, jit_compile=xla_step, **kwargs)
             self.loss = found
-            self.optimizer.build(self.trainable_variables)
+            weights = self.trainable_variables
+            self.optimizer.build(weights)
             # A namespace, as Keras tracks lists and a built model takes no new members.
             self._in_training = types.SimpleNamespace(
                 metrics=[TokenLoss(pad_id=found.pad_id), *plain, *weighted],
                 weighted=weighted,
-                given={
-                    "metrics": metrics,
-                    "weighted_metrics": weighted_metrics,
-                    "loss_weights": loss_weights,
-                },
+                given=given,
                 factor=1.0 if factor is None else float(factor),
                 whole=None,
                 ema_decay=ema_decay,
                 recompute=recompute,
-                ema_weights=_copies(self.trainable_variables) if ema_decay else [],
+                ema_weights=[
+                    tf.Variable(each.value, trainable=False, name="ema") for each in weights if ema_decay
+                ],
             )
         # What this process asks of the others; not one variable for all of them.
         self._in_training.requests = tf.Variable(tf.zeros(REQUESTS), trainable=False)
-        compiled = several and xla
         self._in_training.gradients = (
-            tf.function(self._gradients, jit_compile=True) if compiled else self._gradients
+            tf.function(self._gradients, jit_compile=True) if xla_gradients else self._gradients
         )
 
     def get_compile_config(self):
@@ -187,23 +188,34 @@ class KerasWorkarounds:
 
     def make_train_function(self, force=False):
         """As in Keras, which cannot reduce the logs of several workers."""
-        if self.train_function is not None and not force:
-            return self.train_function
-        if num_workers(self.distribute_strategy) > 1:
-            self.train_function = self._distributed(self.train_step)
-        else:
-            self.train_function = self._for_each_rank("train_function", super().make_train_function)
+        if self.train_function is None or force:
+            several = num_workers(self.distribute_strategy) > 1
+            take = self._for_each_rank("train_function", super().make_train_function)
+            self.train_function = self._distributed(self.train_step) if several else take
         return self.train_function
 
     def make_test_function(self, force=False):
         """As `make_train_function`."""
-        if self.test_function is not None and not force:
-            return self.test_function
-        if num_workers(self.distribute_strategy) > 1:
-            self.test_function = self._distributed(self.test_step)
-        else:
-            self.test_function = self._for_each_rank("test_function", super().make_test_function)
+        if self.test_function is None or force:
+            several = num_workers(self.distribute_strategy) > 1
+            take = self._for_each_rank("test_function", super().make_test_function)
+            self.test_function = self._distributed(self.test_step) if several else take
         return self.test_function
+
+    def run_layer(self, layer, *inputs, training=None, **constants):
+        """Calls a layer; keeps what it computes for the gradient, unless that is computed again.
+
+        Args:
+            layer: `keras.layers.Layer`.
+            *inputs: float tensors.
+            **constants: what else the layer takes and has no gradient.
+
+        Raises:
+            ValueError: `recompute` of a layer that draws random numbers in another way, or adds to the loss.
+        """
+        if training and hasattr(self, "_in_training") and self._in_training.recompute:
+            return _recomputed(layer, *inputs, **constants)
+        return layer(*inputs, **constants, training=training)
 
     def _for_each_rank(self, name, make):
         """Returns a function of an iterator that takes a step, in one graph for all shapes of as many axes.
@@ -258,10 +270,6 @@ def num_workers(strategy):
     return max(1, len(resolver.cluster_spec().as_dict().get("worker", ())))
 
 
-def _copies(weights):
-    return [tf.Variable(weight.value, trainable=False, name="ema") for weight in weights]
-
-
 def _the_only(name, given):
     """Returns what there is for the one output, where Keras takes lists and dicts for several."""
     if not isinstance(given, (list, tuple)) and not (isinstance(given, dict) and "class_name" not in given):
@@ -272,16 +280,7 @@ def _the_only(name, given):
     return values[0]
 
 
-def _refuse_with_workers(arguments):
-    """Refuses what Keras' functions do and those for several workers do not."""
-    for name, usual in (("run_eagerly", False), ("steps_per_execution", 1)):
-        if arguments.get(name, usual) != usual:
-            raise ValueError(
-                f"`{name}={arguments[name]}` does not work with several workers. Use {name}={usual}"
-            )
-
-
-def refuse_optimizer(optimizer, strategy, policy):
+def _refuse_optimizer(optimizer, strategy, policy):
     """Refuses what Keras gets wrong, before it does.
 
     Args:
@@ -316,27 +315,44 @@ def refuse_optimizer(optimizer, strategy, policy):
         )
 
 
-def update_of(optimizer, weight):
-    """Returns what updates one weight on one device, as Keras' optimizers do it."""
-    decay = optimizer.weight_decay if optimizer.weight_decay and optimizer._use_weight_decay(weight) else 0
+def _recomputed(layer, *inputs, **constants):
+    """Calls a layer in training; of what it computes, only `inputs` are kept for the gradient.
 
-    def update(variable, gradient, rate):
-        if decay:
-            variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
-        optimizer.update_step(gradient, variable, rate)
+    Its dropout drops the same elements both times: the seeds are drawn before.
 
-    return update
+    Args:
+        layer: `keras.layers.Layer`.
+        *inputs: float tensors.
+        **constants: what else the layer takes and has no gradient, such as masks.
 
+    Returns:
+        float tensor.
 
-@contextlib.contextmanager
-def without_clipping(optimizer):
-    """The optimizer clips nothing while its update is traced: it is clipped already."""
-    names = ("global_clipnorm", "clipnorm", "clipvalue")
-    kept = {name: getattr(optimizer, name) for name in names}
-    for name in names:
-        setattr(optimizer, name, None)
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(optimizer, name, value)
+    Raises:
+        ValueError: the layer has others within that draw random numbers; or one adds to the loss.
+    """
+    within = [each for each in layer._flatten_layers() if getattr(each, "seed_generator", None) is not None]
+    dropouts = [each for each in within if isinstance(each, Dropout)]
+    if len(dropouts) < len(within):
+        other = next(each for each in within if each not in dropouts)
+        raise ValueError(
+            f"`recompute` would draw other random numbers the second time in {type(other).__name__} "
+            f"{other.name!r}. Use keras_transformer's Dropout, or recompute=False"
+        )
+    seeds = [dropout.draw_seed() for dropout in dropouts]
+
+    @tf.recompute_grad
+    def compute(*inputs):
+        with contextlib.ExitStack() as stack:
+            for dropout, seed in zip(dropouts, seeds, strict=True):
+                stack.enter_context(dropout.fixed(seed))
+            return layer(*inputs, **constants, training=True)
+
+    output = compute(*inputs)
+    for each in layer._flatten_layers():
+        if each._losses:
+            raise ValueError(
+                f"`recompute` would leave out the gradient of what {type(each).__name__} {each.name!r} adds "
+                "to the loss, as an activity_regularizer does. Use recompute=False"
+            )
+    return output

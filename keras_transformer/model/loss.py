@@ -5,6 +5,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.model.inputs import check_weights
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
 
 FORMULAS = ("t2t", "uniform")
@@ -133,28 +134,6 @@ def token_weights(sample_weight, labels, pad_id):
     return sample_weight * ops.cast(ops.not_equal(labels, pad_id), "float32")
 
 
-def check_weights(shape, of_labels):
-    """Refuses weights that are neither one for each token nor one for each sentence.
-
-    Args:
-        shape: tuple of int, or of `None` where a size is not known.
-        of_labels: the same.
-
-    Raises:
-        ValueError: with both shapes.
-    """
-    sizes = shape if len(shape) != len(of_labels) - 1 else (*shape, 1)
-    if len(sizes) != len(of_labels) or any(
-        None not in pair and pair[0] != pair[1]
-        for pair in zip(sizes, of_labels[:-1] + (1 if sizes[-1] == 1 else of_labels[-1],), strict=True)
-    ):
-        raise ValueError(
-            "`sample_weight` must have the shape of the labels, a weight for each token, or that shape "
-            "without its last axis, a weight for each sentence. "
-            f"Received: {shape} for labels of {of_labels}"
-        )
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
     """Mean label-smoothed cross-entropy of the real target tokens of a batch.
@@ -177,13 +156,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     """
 
     def __init__(
-        self,
-        label_smoothing=0.1,
-        *,
-        formula="t2t",
-        pad_id=0,
-        name="label_smoothed_cross_entropy",
-        **kwargs,
+        self, label_smoothing=0.1, *, formula="t2t", pad_id=0, name="label_smoothed_cross_entropy", **kwargs
     ):
         super().__init__(name=name, **kwargs)
         if not 0 <= label_smoothing < 1:
@@ -201,21 +174,14 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
     def statistics(self, y_true, y_pred):
         """Returns the `TokenStatistics` of a batch."""
-        return token_statistics(
-            y_true,
-            y_pred,
-            label_smoothing=self.label_smoothing,
-            formula=self.formula,
-            pad_id=self.pad_id,
-        )
+        return token_statistics(y_true, y_pred, **self._settings())
 
     def call(self, y_true, y_pred):
         return self.statistics(y_true, y_pred).loss
 
     def projected_statistics(self, labels, hidden, matrix, bias=None, *, transposed=False):
         """Returns what the function `projected_statistics` does with the settings of this loss."""
-        settings = {"label_smoothing": self.label_smoothing, "formula": self.formula, "pad_id": self.pad_id}
-        return projected_statistics(labels, hidden, matrix, bias, transposed=transposed, **settings)
+        return projected_statistics(labels, hidden, matrix, bias, transposed=transposed, **self._settings())
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         found = self.statistics(y_true, y_pred)
@@ -231,9 +197,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         return ops.sum(loss) / ops.where(weight > 0, weight, ops.ones_like(weight))
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "label_smoothing": self.label_smoothing,
-            "formula": self.formula,
-            "pad_id": self.pad_id,
-        }
+        return {**super().get_config(), **self._settings()}
+
+    def _settings(self):
+        return {"label_smoothing": self.label_smoothing, "formula": self.formula, "pad_id": self.pad_id}

@@ -1,38 +1,72 @@
-"""Adam whose update is one pass over memory."""
+"""Adam and the learning rate over the course of training (section 5.3)."""
 
 import keras
-import tensorflow as tf
+from keras import ops
 
-from keras_transformer.model.kernels.adam import adam_update
+from keras_transformer.model.kernels.basics import adam_update
+
+PACKAGE = "keras_transformer"
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Equation 3: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
+
+    Steps of the equation start at 1, Keras' at 0: called with 0 it gives the rate of the
+    first update.
+
+    Args:
+        d_model: width of the model.
+        warmup_steps: updates until the rate is largest.
+        scale: factor on the whole (1 in the paper).
+    """
+
+    def __init__(self, d_model, warmup_steps=4000, *, scale=1.0):
+        super().__init__()
+        for name, value in (("d_model", d_model), ("warmup_steps", warmup_steps)):
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+        if not scale > 0:
+            raise ValueError(f"`scale` must be above 0. Received: scale={scale}")
+        self.d_model = d_model
+        self.warmup_steps = warmup_steps
+        self.scale = scale
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1.0
+        rate = ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
+        return self.scale * self.d_model**-0.5 * rate
+
+    def get_config(self):
+        return {"d_model": self.d_model, "warmup_steps": self.warmup_steps, "scale": self.scale}
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class Adam(keras.optimizers.Adam):
-    """Keras' own Adam (section 5.3), whose update of a weight is a kernel.
+    """Keras' own Adam, whose update of a weight is a kernel, one pass over memory (TensorFlow).
 
-    Formula, settings, state and saved form are Keras'. AMSGrad and weights that are not float32 take
-    Keras' way.
+    Formula, settings, state and saved form are Keras'. AMSGrad, weights that are not float32
+    and gradients of some rows only take Keras' way.
     """
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates one weight on one device."""
-        if self.amsgrad or variable.dtype != tf.float32:
+        other_type = keras.backend.standardize_dtype(variable.dtype) != "float32"
+        if self.amsgrad or other_type or hasattr(gradient, "indices"):
             super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)
         # Under a strategy `variable` is one replica's, and so must be the others.
-        variables = map(_own, (variable, self._momentums[index], self._velocities[index]))
+        variables = (
+            each.value if isinstance(each, keras.Variable) else each
+            for each in (variable, self._momentums[index], self._velocities[index])
+        )
         adam_update(
             *variables,
-            tf.convert_to_tensor(gradient, tf.float32),
-            rate=tf.cast(learning_rate, tf.float32),
-            step=tf.cast(self.iterations.value + 1, tf.float32),
+            ops.cast(gradient, "float32"),
+            rate=ops.cast(learning_rate, "float32"),
+            step=ops.cast(self.iterations.value + 1, "float32"),
             beta_1=self.beta_1,
             beta_2=self.beta_2,
             epsilon=self.epsilon,
         )
-
-
-def _own(variable):
-    """Returns the `tf.Variable` of this replica behind a variable of Keras or of a strategy."""
-    return variable.value if isinstance(variable, keras.Variable) else variable

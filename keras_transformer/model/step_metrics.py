@@ -1,17 +1,101 @@
-"""The metrics of a training step: from the sums behind the loss, over all replicas (TensorFlow).
+"""What a training step adds up, over all replicas, and the metrics that it shows (TensorFlow).
 
 Every replica holds an equal share of the totals, and Keras adds up the replicas. So what is shown is a true
 mean over the real target tokens of all of them.
 """
 
+from typing import NamedTuple
+
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.model.inputs import LABELS_AS_TARGETS, batch_pair, check_shapes
+from keras_transformer.model.keras_objectives import needs_logits, share, update
 from keras_transformer.model.loss import TokenStatistics, token_weights
 from keras_transformer.model.metrics import Tally, TokenLoss, TokenMean
-from keras_transformer.model.standard_metrics import needs_logits, share, update
-from keras_transformer.model.step_sums import over_replicas
+
+
+class Batch(NamedTuple):
+    """A batch, or micro-batches, of one replica; `sample_weight` may be `None`."""
+
+    source_ids: object
+    target_ids: object
+    labels: object
+    sample_weight: object
+
+    @classmethod
+    def of(cls, data):
+        """Takes apart what `fit` gives to a step; refuses ragged ids and labels of another shape."""
+        inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        source_ids, target_ids = batch_pair(inputs, labels)
+        check_shapes(target_ids, labels, sample_weight)
+        if None in tuple(labels.shape):  # not compared yet
+            labels = tf.reshape(labels, tf.shape(target_ids), name=LABELS_AS_TARGETS)
+        return cls(source_ids, target_ids, labels, sample_weight)
+
+    @property
+    def has_micro_batches(self):
+        """Whether the shapes are `(micro_batches, rows, length)`."""
+        return len(self.labels.shape) == 3
+
+    def micro_batch(self, number):
+        """Returns one of them as a `Batch`."""
+        return Batch(*(None if each is None else each[number] for each in self))
+
+
+class Whole(NamedTuple):
+    """What a loss is divided by to be a share of that of the whole update; scalars.
+
+    Attributes:
+        tokens: of all replicas and micro-batches, or what the loss is divided by in their place.
+        parts: number of replicas times number of micro-batches.
+    """
+
+    tokens: object
+    parts: object
+
+
+class Sums(NamedTuple):
+    """Sums over the rows of a replica, or of all; scalars.
+
+    Attributes:
+        weighted: the same as `statistics`, each token times its `sample_weight`; `()` without.
+        extra: share of what is added to the loss of the whole update, such as regularization; `()` for
+            nothing.
+    """
+
+    statistics: TokenStatistics
+    source_tokens: object
+    positions: object
+    weighted: object = ()
+    extra: object = ()
+
+    @classmethod
+    def of(cls, statistics, source_ids, labels, pad_id):
+        """Adds up the `TokenStatistics` of a batch."""
+        source_tokens = tf.math.count_nonzero(source_ids != pad_id, dtype=tf.float32)
+        positions = tf.cast(tf.size(source_ids) + tf.size(labels), tf.float32)
+        return cls(TokenStatistics(*map(tf.reduce_sum, statistics)), source_tokens, positions)
+
+    @classmethod
+    def zeros(cls, has_weights):
+        """Makes those of no batch."""
+        none = TokenStatistics(*[tf.zeros(())] * 4)
+        return cls(none, tf.zeros(()), tf.zeros(()), none if has_weights else (), tf.zeros(()))
+
+    @property
+    def counted(self):
+        """`TokenStatistics` in which each token counts what it is to count in the loss."""
+        return self.weighted or self.statistics
+
+
+def over_replicas(values):
+    """Returns the sum over all replicas; `values` where there is one."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return values
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
 class StepMetrics:
@@ -81,7 +165,7 @@ class StepMetrics:
         return counted._replace(loss=loss, weight=tokens)
 
     def _add_to_metrics(self, sums, shown, before, norm, finite):
-        # Every replica adds its share of the total, and Keras adds up the replicas.
+        """Adds this replica's share of the totals; where the step is not `finite`, only to its counts."""
         num_replicas = self.distribute_strategy.num_replicas_in_sync
         replicas = tf.cast(num_replicas, tf.float64)
 
@@ -89,11 +173,9 @@ class StepMetrics:
             return tf.nest.map_structure(lambda total: tf.cast(total, tf.float64) / replicas, totals)
 
         def counted(statistics):
-            return (
-                statistics
-                if finite is None
-                else TokenStatistics(*(tf.where(finite, each, 0.0) for each in statistics))
-            )
+            if finite is None:
+                return statistics
+            return TokenStatistics(*(tf.where(finite, each, 0.0) for each in statistics))
 
         counts = shares(sums._replace(weighted=(), extra=()))
         plain = weighted = counted(counts.statistics)
@@ -102,7 +184,11 @@ class StepMetrics:
         loss = plain if shown is sums.statistics else counted(shares(shown))
         metrics = self._in_training.metrics
         if finite is not None and not any(isinstance(metric, Tally) for metric in metrics):
-            loss = loss._replace(loss=self._or_nan(loss.loss, shown.loss, finite))
+            # Nobody counts the skipped step, so the loss shows it, as `TerminateOnNaN` expects. But a scale
+            # of the loss is found by gradients that overflow.
+            scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+            shows = tf.math.is_finite(shown.loss) if scaled else finite
+            loss = loss._replace(loss=tf.where(shows, loss.loss, tf.constant(np.nan, loss.loss.dtype)))
         one = 1.0 / replicas
         for metric in metrics:
             if isinstance(metric, TokenLoss):
@@ -121,12 +207,6 @@ class StepMetrics:
                     }
                 )
         share(filter(needs_logits, metrics), before, finite, over_replicas, num_replicas)
-
-    def _or_nan(self, loss, found, finite):
-        """Returns a loss that tells of a skipped step where no `Tally` does, as `TerminateOnNaN` expects."""
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            finite = tf.math.is_finite(found)  # it finds its scale by gradients that overflow
-        return tf.where(finite, loss, tf.constant(np.nan, loss.dtype))
 
     def _results(self, only=(TokenMean, Tally)):
         """Returns what the metrics are over all replicas: each replica holds a share of the sums."""

@@ -6,21 +6,19 @@ every metric from the logits again, and applies an update that is not a number. 
 gradient changes nothing. What else Keras' own step honours, from `sample_weight` to `add_loss`, this one
 honours or refuses.
 
-`step_sums.py` has what is added up, `step_metrics.py` what is shown, `updating.py` the update of the weights,
-and `keras_workarounds.py` what makes `compile` and `fit` do all that.
+`step_metrics.py` has what is added up and shown, `weight_update.py` the update of the weights, and
+`keras_workarounds.py` what makes `compile` and `fit` do all that.
 """
 
 import keras
 import tensorflow as tf
 
+from keras_transformer.model.keras_objectives import needs_logits
 from keras_transformer.model.keras_workarounds import KerasWorkarounds, num_workers
 from keras_transformer.model.loss import TokenStatistics, token_weights
 from keras_transformer.model.metrics import TokenMean
-from keras_transformer.model.recompute import recomputed
-from keras_transformer.model.standard_metrics import needs_logits
-from keras_transformer.model.step_metrics import StepMetrics
-from keras_transformer.model.step_sums import Batch, Sums, Whole, over_replicas
-from keras_transformer.model.updating import update_weights
+from keras_transformer.model.step_metrics import Batch, StepMetrics, Sums, Whole, over_replicas
+from keras_transformer.model.weight_update import update_weights
 
 
 class TokenWeightedStep(KerasWorkarounds, StepMetrics):
@@ -217,18 +215,6 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
     def statistics(self, inputs, labels, training=None):
         """Returns the `TokenStatistics` of a batch."""
         return self.loss.statistics(labels, self(inputs, training=training))
-
-    def run_layer(self, layer, *inputs, training=None, **constants):
-        """Calls a layer; keeps what it computes for the gradient, unless that is computed again.
-
-        Args:
-            layer: `keras.layers.Layer`.
-            *inputs: float tensors.
-            **constants: what else the layer takes and has no gradient.
-        """
-        if training and hasattr(self, "_in_training") and self._in_training.recompute:
-            return recomputed(layer, *inputs, **constants)
-        return layer(*inputs, **constants, training=training)
 
     @property
     def ema_weights(self):

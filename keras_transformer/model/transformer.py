@@ -9,13 +9,11 @@ from keras import ops
 
 from keras_transformer.config.settings import ModelConfig, SpecialIds
 from keras_transformer.model.decoding import CachedDecoding
+from keras_transformer.model.inputs import check_ids, checked_pair, id_pair
+from keras_transformer.model.layers.basics import PACKAGE, Dropout, LayerNormalization, Projection
 from keras_transformer.model.layers.decoder import DecoderLayer
-from keras_transformer.model.layers.dense import PACKAGE, Projection
-from keras_transformer.model.layers.dropout import Dropout
 from keras_transformer.model.layers.embedding import PositionalEmbedding
 from keras_transformer.model.layers.encoder import EncoderLayer
-from keras_transformer.model.layers.ids import check_ids, check_range, check_rows, id_pair
-from keras_transformer.model.layers.layer_norm import LayerNormalization
 from keras_transformer.model.layers.masks import causal_mask, padding_mask
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 
@@ -26,9 +24,9 @@ else:
     class TokenWeightedStep:
         """Other backends train with Keras' own step."""
 
-        def run_layer(self, layer, *inputs, **how):
+        def run_layer(self, layer, *inputs, **arguments):
             """Calls a layer."""
-            return layer(*inputs, **how)
+            return layer(*inputs, **arguments)
 
 
 class Encoded(NamedTuple):
@@ -106,26 +104,28 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         self.special = special
 
         policy = self.dtype_policy
-        layer = {
-            "num_heads": config.num_heads,
-            "key_dim": config.d_key,
-            "value_dim": config.d_value,
-            "d_ff": config.d_ff,
-            "residual_dropout": config.residual_dropout,
-            "attention_dropout": config.attention_dropout,
-            "relu_dropout": config.relu_dropout,
-            "norm_first": config.norm_first,
-            "layer_norm_epsilon": config.layer_norm_epsilon,
-            "attention_bias": config.attention_bias,
-            "dtype": policy,
-        }
-        self.source_embedding = self._embedding(
-            "embedding" if config.sharing == "all" else "source_embedding",
-            config.source_vocab_size,
-        )
-        self.target_embedding = self.source_embedding
-        if config.sharing != "all":
-            self.target_embedding = self._embedding("target_embedding", config.target_vocab_size)
+        same_names = (
+            "num_heads", "d_ff", "residual_dropout", "attention_dropout", "relu_dropout", "norm_first",
+            "layer_norm_epsilon", "attention_bias",
+        )  # fmt: skip
+        layer = {name: getattr(config, name) for name in same_names}
+        layer.update(key_dim=config.d_key, value_dim=config.d_value, dtype=policy)
+
+        def embedding(name, vocab_size):
+            positions = {"positions": config.positions, "max_positions": config.max_positions}
+            return PositionalEmbedding(vocab_size, config.d_model, **positions, name=name, dtype=policy)
+
+        def norm(name):
+            # Nothing normalises the sums that leave a pre-norm stack.
+            epsilon = config.layer_norm_epsilon
+            return LayerNormalization(epsilon=epsilon, name=name, dtype=policy) if config.norm_first else None
+
+        if config.sharing == "all":
+            self.source_embedding = embedding("embedding", config.source_vocab_size)
+            self.target_embedding = self.source_embedding
+        else:
+            self.source_embedding = embedding("source_embedding", config.source_vocab_size)
+            self.target_embedding = embedding("target_embedding", config.target_vocab_size)
         self.embedding_dropout = Dropout(config.embedding_dropout, name="embedding_dropout", dtype=policy)
         self.encoder_layers = [
             EncoderLayer(name=f"encoder_{i}", **layer) for i in range(config.num_encoder_layers)
@@ -133,11 +133,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         self.decoder_layers = [
             DecoderLayer(name=f"decoder_{i}", **layer) for i in range(config.num_decoder_layers)
         ]
-        self.encoder_norm = self.decoder_norm = None
-        if config.norm_first:
-            # Nothing normalises the sums that leave a pre-norm stack.
-            self.encoder_norm = self._norm("encoder_norm")
-            self.decoder_norm = self._norm("decoder_norm")
+        self.encoder_norm, self.decoder_norm = norm("encoder_norm"), norm("decoder_norm")
         self.output_projection = None
         if config.sharing == "none":
             self.output_projection = Projection(
@@ -158,9 +154,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             layer.build(hidden)
         for layer in self.decoder_layers:
             layer.build(hidden, hidden)
-        for layer in (self.encoder_norm, self.decoder_norm, self.output_projection):
-            if layer is not None:
-                layer.build(hidden)
+        for layer in filter(None, (self.encoder_norm, self.decoder_norm, self.output_projection)):
+            layer.build(hidden)
         self.output_bias = None
         if self.config.output_bias:
             self.output_bias = self.add_weight(
@@ -170,14 +165,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
 
     def __call__(self, inputs, *args, **kwargs):
         # Before Keras converts them, and adds a page to what is wrong with them.
-        source_ids, target_ids = inputs = id_pair(inputs)
-        for name, ids, size in (
-            ("source_ids", source_ids, self.config.source_vocab_size),
-            ("target_ids", target_ids, self.config.target_vocab_size),
-        ):
-            check_ids(name, ids, self.special.pad)
-            check_range(name, ids, size)
-        check_rows(source_ids, target_ids)
+        sizes = self.config.source_vocab_size, self.config.target_vocab_size
+        inputs = checked_pair(inputs, sizes, self.special.pad)
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs, training=None):
@@ -320,7 +309,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         weights = {}
         for number, layer in enumerate(self.encoder_layers):
             if number in kept:
-                x, weights[number] = layer.attend(x, mask, return_weights=True, training=training)
+                x, weights[number] = layer.attend(x, mask, training=training)
             else:
                 x = self.run_layer(layer, x, attention_mask=mask, training=training)
         if self.encoder_norm is not None:
@@ -340,9 +329,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             if number not in cross and number not in decoder:
                 x = self.run_layer(layer, x, encoded.output, **masks, training=training)
                 continue
-            x, to_target, to_source = layer.attend(
-                x, encoded.output, **masks, return_weights=True, training=training
-            )
+            x, to_target, to_source = layer.attend(x, encoded.output, **masks, training=training)
             if number in cross:
                 attended.cross[number] = to_source
             if number in decoder:
@@ -355,12 +342,13 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         policy = self.dtype_policy
         right_types = policy.variable_dtype == "float32" and policy.compute_dtype != "float16"
         # Who changes what makes the logits, or the loss, wants that used.
-        unchanged = (
-            all(getattr(type(self), name) is getattr(Transformer, name) for name in ("call", "decode"))
+        return (
+            right_types
+            and all(getattr(type(self), name) is getattr(Transformer, name) for name in ("call", "decode"))
             and type(self.loss).statistics is LabelSmoothedCrossEntropy.statistics
-            and (self._logits_are_tied() or self._logits_are_of_a_projection())
+            and (self._logits_are_tied() or type(self.output_projection) is Projection)
+            and type(self)._logits is Transformer._logits
         )
-        return right_types and unchanged
 
     def _logits_are_tied(self):
         """Whether the logits are products with the target embedding, and nobody changed how."""
@@ -369,9 +357,6 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             and type(self)._logits is Transformer._logits
             and type(self.target_embedding).logits is PositionalEmbedding.logits
         )
-
-    def _logits_are_of_a_projection(self):
-        return type(self.output_projection) is Projection and type(self)._logits is Transformer._logits
 
     def _normalized(self, x):
         return x if self.decoder_norm is None else self.decoder_norm(x)
@@ -385,16 +370,3 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             return logits
         # Keras casts weights to the compute type inside `call` only, not in `decode` or `step`.
         return logits + ops.cast(self.output_bias, logits.dtype)
-
-    def _embedding(self, name, vocab_size):
-        return PositionalEmbedding(
-            vocab_size,
-            self.config.d_model,
-            positions=self.config.positions,
-            max_positions=self.config.max_positions,
-            name=name,
-            dtype=self.dtype_policy,
-        )
-
-    def _norm(self, name):
-        return LayerNormalization(epsilon=self.config.layer_norm_epsilon, name=name, dtype=self.dtype_policy)

@@ -9,7 +9,7 @@ import time
 import keras
 import tensorflow as tf
 
-from keras_transformer.model.schedule import TransformerSchedule
+from keras_transformer.model.optimizer import TransformerSchedule
 
 
 class Clock:

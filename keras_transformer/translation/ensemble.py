@@ -31,11 +31,11 @@ class Ensemble:
         Returns:
             list of `DecoderState`, one a model.
         """
-        self._kernels = [model.step_kernel(hypotheses=hypotheses) for model in self.models]
+        self._kernels = [model.step_kernel(num_hypotheses=hypotheses) for model in self.models]
         if self.grows:
             max_length = 0 * ops.shape(source_ids)[1]  # not a constant: a loop would not let it grow
         return [
-            model.start(model.encode(source_ids), max_length=max_length, hypotheses=hypotheses)
+            model.start(model.encode(source_ids), max_length=max_length, num_hypotheses=hypotheses)
             for model in self.models
         ]
 

@@ -34,8 +34,7 @@ import tensorflow as tf
 from keras_transformer.batches.dataset import TokenBatches
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.config.settings import ModelConfig
-from keras_transformer.model.layers.dropout import Dropout
-from keras_transformer.model.layers.layer_norm import LayerNormalization
+from keras_transformer.model.layers.basics import Dropout, LayerNormalization
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.training import saving as steering

@@ -15,15 +15,10 @@ import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
 from keras_transformer.model import kernels
-from keras_transformer.model.kernels.adam import adam_update
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
-from keras_transformer.model.kernels.dense import add_bias, product
-from keras_transformer.model.kernels.dropout import dropout
-from keras_transformer.model.kernels.embedding import copies
-from keras_transformer.model.kernels.layer_norm import layer_norm
+from keras_transformer.model.kernels.basics import adam_update, add_bias, copies, dropout, layer_norm, product
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
 from keras_transformer.model.kernels.switch import uses_fast_forms
-from keras_transformer.model.kernels.tensor_ops import reshape_static
 from keras_transformer.model.transformer import Transformer
 
 BATCH, HEADS, TARGET, SOURCE, D_MODEL, D_FF, VOCAB, TOKENS = 2, 3, 5, 7, 13, 29, 23, 11
@@ -78,7 +73,6 @@ TARGETS = {e: {"labels": LABELS, "p_label": 1 - e, "p_other": e / (VOCAB - 1)} f
 QUERY_KEY = normal(BATCH, HEADS, TARGET, D_MODEL), normal(BATCH, HEADS, SOURCE, D_MODEL)
 NORM = normal(D_MODEL), normal(D_MODEL)
 CAUSAL = np.tril(np.ones((1, TARGET, SOURCE), bool))
-RESHAPED = BATCH, HEADS * TARGET, SOURCE
 LOGITS = 3 * normal(TOKENS, VOCAB)
 
 
@@ -114,7 +108,6 @@ CASES = [
     Case(copies, (MATRIX,), {}, use=embed_and_project),
     *map(token_case, TARGETS),
     *(projected_case(e, bias, side) for e in TARGETS for bias in (False, True) for side in (False, True)),
-    Case(reshape_static, (SCORES,), {"shape": RESHAPED}, half=(0,)),
 ]
 # Cases of their own: one draws random numbers, one changes variables.
 OTHERS = {dropout, adam_update}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.model.schedule import TransformerSchedule
+from keras_transformer.model.optimizer import TransformerSchedule
 
 D_MODEL, WARMUP = 512, 4000
 

@@ -702,7 +702,7 @@ def test_inputs_of_other_forms_are_refused_in_one_line():
         (({"source_ids": source, "targets": target}, labels), r"must be a pair .* names .*'targets'"),
         ((source, labels), r"must be a pair .* Received: one of int32"),
         (((source, target),), "labels are missing"),
-        (((ragged, target), labels), "source_ids must be a dense tensor.*to_tensor"),
+        (((ragged, target), labels), "`source_ids` must be padded to one length.*to_tensor"),
         ((batches,), r"no dataset yet. Use fit\(batches.dataset\(epochs=10\)\)"),
         (((source[:0], target[:0]), labels[:0]), "0 rows"),
         ((dataset().take(0),), "no batch"),

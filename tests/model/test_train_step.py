@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras_transformer.config.settings import ModelConfig
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, TokenAccuracy
-from keras_transformer.model.optimizer import Adam
-from keras_transformer.model.schedule import TransformerSchedule
+from keras_transformer.model.optimizer import Adam, TransformerSchedule
 from keras_transformer.model.transformer import Transformer
 
 # Keras hands its variables to h5py in a way that NumPy 2 is about to refuse.

@@ -17,7 +17,7 @@ from keras_transformer.config.settings import ModelConfig, SearchConfig, Special
 from keras_transformer.model import decoding
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import TokenAccuracy
-from keras_transformer.model.schedule import TransformerSchedule
+from keras_transformer.model.optimizer import TransformerSchedule
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.translation.ensemble import search_ids
 
@@ -183,8 +183,8 @@ def test_cached_steps_equal_the_whole_decoder(kind):
     source = SOURCE[:2]
     target = np.random.default_rng(1).integers(3, VOCAB, (2 * hypotheses, length))
     whole = model((np.repeat(source, hypotheses, axis=0), target))
-    state = model.start(model.encode(source), max_length=length + 2, hypotheses=hypotheses)
-    for kernel in (None, model.step_kernel(hypotheses=hypotheses)):
+    state = model.start(model.encode(source), max_length=length + 2, num_hypotheses=hypotheses)
+    for kernel in (None, model.step_kernel(num_hypotheses=hypotheses)):
         now = state
         for position in range(length):
             logits, now = model.step(target[:, position], position, now, kernel=kernel)
@@ -197,15 +197,15 @@ def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits(monkeyp
             return 2 * super()._logits(x)
 
     model = model_with()
-    kernel = model.step_kernel(hypotheses=2)
+    kernel = model.step_kernel(num_hypotheses=2)
     np.testing.assert_array_equal(kernel, model.target_embedding.embeddings.numpy().T)
-    assert model.step_kernel(hypotheses=1) is None
+    assert model.step_kernel(num_hypotheses=1) is None
     monkeypatch.setattr(decoding, "TRANSPOSED_AT_MOST", VOCAB * model.config.d_model - 1)
-    assert model.step_kernel(hypotheses=2) is None
+    assert model.step_kernel(num_hypotheses=2) is None
     monkeypatch.undo()
-    assert model_with(sharing="none").step_kernel(hypotheses=2) is None
+    assert model_with(sharing="none").step_kernel(num_hypotheses=2) is None
     doubled = Doubled(model.config)
-    assert doubled.step_kernel(hypotheses=2) is None
+    assert doubled.step_kernel(num_hypotheses=2) is None
     doubled.set_weights(model.get_weights())
     logits, _ = model.step(TARGET[:, 0], 0, model.start(model.encode(SOURCE), max_length=1))
     twice, _ = doubled.step(TARGET[:, 0], 0, doubled.start(doubled.encode(SOURCE), max_length=1))
@@ -214,7 +214,7 @@ def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits(monkeyp
 
 def test_what_is_cached_has_one_row_a_sentence():
     model = model_with()
-    state = model.start(model.encode(SOURCE), max_length=4, hypotheses=5)
+    state = model.start(model.encode(SOURCE), max_length=4, num_hypotheses=5)
     assert state.cross_attention[1].key.shape == (3, 3, 7, 5)
     assert state.cross_attention[1].value.shape == (3, 3, 7, 7)
     assert state.self_attention[1].key.shape == (3, 3, 4 * 5, 5)

@@ -6,7 +6,7 @@ import pytest
 
 from keras_transformer.config.presets import preset
 from keras_transformer.config.settings import Config, override
-from keras_transformer.model.schedule import TransformerSchedule
+from keras_transformer.model.optimizer import TransformerSchedule
 from keras_transformer.training.before_training import depth_note, learning_rate_note, time_note, warmup_note
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.model.schedule import TransformerSchedule
+from keras_transformer.model.optimizer import TransformerSchedule
 from keras_transformer.training import progress as clocks
 from keras_transformer.training.progress import Clock, Events, Progress
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config.settings import ModelConfig
-from keras_transformer.model.layers.dropout import Dropout
+from keras_transformer.model.layers.basics import Dropout
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
 from keras_transformer.model.optimizer import Adam

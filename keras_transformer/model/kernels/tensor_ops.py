@@ -3,8 +3,6 @@
 import keras
 from keras import ops
 
-from keras_transformer.model.kernels.switch import kernel
-
 
 def gather(x, indices, axis=0):
     """`ops.take`, but TensorFlow on a CPU refuses negative indices, where `ops.take` counts from the end.
@@ -40,20 +38,13 @@ def take_along(x, indices):
     return tf.gather(x, indices, axis=1, batch_dims=1)
 
 
-@kernel
 def reshape_static(x, shape):
-    """`ops.reshape`.
+    """`ops.reshape` that need not find out one size that is not known when the graph is made.
 
     Args:
         x: tensor.
         shape: tuple of ints and scalar tensors, as `ops.shape` gives them.
     """
-    return ops.reshape(x, shape)
-
-
-@reshape_static.fast_form
-def _reshape_static(x, shape):
-    """Need not find out one size that is not known when the graph is made."""
     unknown = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
     if len(unknown) == 1 and 0 not in shape[: unknown[0]] + shape[unknown[0] + 1 :]:
         shape = tuple(-1 if axis in unknown else size for axis, size in enumerate(shape))

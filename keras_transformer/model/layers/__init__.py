@@ -9,6 +9,11 @@ __all__, __getattr__, __dir__ = lazy_names(
             "MultiHeadAttention",
             "scaled_dot_product_attention",
         ),
+        "basics": (
+            "Dropout",
+            "LayerNormalization",
+            "Projection",
+        ),
         "decoder": ("DecoderLayer",),
         "embedding": (
             "PositionalEmbedding",

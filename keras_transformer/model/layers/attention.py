@@ -11,8 +11,7 @@ from keras import ops
 
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
 from keras_transformer.model.kernels.tensor_ops import reshape_static
-from keras_transformer.model.layers.dense import PACKAGE, Projection
-from keras_transformer.model.layers.dropout import Dropout
+from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, Projection
 from keras_transformer.model.layers.masks import merged
 
 
@@ -21,8 +20,7 @@ class Attention(NamedTuple):
 
     Attributes:
         output: float, shape `(batch, target_len, d_model)`.
-        weights: float32, shape `(batch, num_heads, target_len, source_len)`, or `None`
-            where they were not asked for.
+        weights: float32, shape `(batch, num_heads, target_len, source_len)`.
     """
 
     output: object
@@ -41,12 +39,12 @@ class KeyValue(NamedTuple):
     value: object
 
 
-class CachedAttention(NamedTuple):
-    """What one cached step returns.
+class CachedStep(NamedTuple):
+    """What one step of decoding returns, of attention or of a whole layer.
 
     Attributes:
         output: float, shape `(batch * n, d_model)`.
-        cache: `KeyValue` with this position filled in.
+        cache: `KeyValue` of self-attention with this position filled in.
     """
 
     output: object
@@ -79,7 +77,7 @@ def scaled_dot_product_attention(
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(Layer):
     """Concat(head_1, ..., head_h) W^O of section 3.2.2.
 
     Args:
@@ -113,6 +111,8 @@ class MultiHeadAttention(keras.layers.Layer):
     inputs stay as they are.
     """
 
+    arguments = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias")
+
     def __init__(self, num_heads, key_dim, *, value_dim=None, dropout=0.0, use_bias=False, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = num_heads
@@ -124,7 +124,6 @@ class MultiHeadAttention(keras.layers.Layer):
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
         self.dropout = dropout
         self.use_bias = use_bias
-        self.supports_masking = True
 
         def projection(width, name):
             return Projection(num_heads * width, use_bias=use_bias, name=name, dtype=self.dtype_policy)
@@ -156,14 +155,18 @@ class MultiHeadAttention(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
-        attended = self.attend(
-            query,
-            self.project(value, key),
-            _visible(query_mask, value_mask, key_mask, attention_mask),
-            return_weights=return_attention_scores,
-            training=training,
+        mask = _visible(
+            query_mask=query_mask, value_mask=value_mask, key_mask=key_mask, attention_mask=attention_mask
         )
+        attended = self.attend(query, self.project(value, key), mask, training=training)
         return tuple(attended) if return_attention_scores else attended.output
+
+    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        return query_shape
+
+    def compute_output_spec(self, *args, **kwargs):
+        # One output or two: found by tracing a call.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def project(self, value, key=None):
         """Projects what is attended to: once for a whole translation in cross-attention.
@@ -176,12 +179,13 @@ class MultiHeadAttention(keras.layers.Layer):
             `KeyValue`.
         """
         key = value if key is None else key
+        batch, length = ops.shape(value)[:2]
         return KeyValue(
-            self._split_heads(self.key_projection(key)),
-            self._split_heads(self.value_projection(value)),
+            self._split_heads(self.key_projection(key), batch, length),
+            self._split_heads(self.value_projection(value), batch, length),
         )
 
-    def attend(self, query, key_value, attention_mask=None, *, return_weights=False, training=None):
+    def attend(self, query, key_value, attention_mask=None, *, training=None):
         """Attends to keys and values that `project` made.
 
         Args:
@@ -196,16 +200,12 @@ class MultiHeadAttention(keras.layers.Layer):
         def drop(weights):
             return self.weights_dropout(weights, training=training)
 
+        batch, length = ops.shape(query)[:2]
+        query = self._split_heads(self.query_projection(query), batch, length)
         heads = scaled_dot_product_attention(
-            self._split_heads(self.query_projection(query)),
-            key_value.key,
-            key_value.value,
-            attention_mask,
-            dropout=drop if self.dropout else None,
-            training=training,
+            query, *key_value, attention_mask, drop if self.dropout else None, training=training
         )
-        output = self.output_projection(self._join_heads(heads.output))
-        return Attention(output, heads.weights if return_weights else None)
+        return Attention(self.output_projection(self._join_heads(heads.output, batch, length)), heads.weights)
 
     def empty_cache(self, batch_size, max_slots):
         """Makes room for keys and values that are computed one position after another.
@@ -226,7 +226,7 @@ class MultiHeadAttention(keras.layers.Layer):
             ops.zeros((*shape, self.value_dim), dtype=self.compute_dtype),
         )
 
-    def step(self, query, cache, mask=None, *, hypotheses=1, first_slot=None):
+    def step(self, query, cache, mask=None, *, num_hypotheses=1, first_slot=None):
         """Self-attention of one new position of every hypothesis.
 
         The hypotheses of a sentence share one cache, in which nothing ever moves: which of
@@ -237,112 +237,65 @@ class MultiHeadAttention(keras.layers.Layer):
             cache: `KeyValue` from `empty_cache` or from the step before.
             mask: bool, shape `(batch, n, slots)`, with the n new slots, of which every hypothesis
                 sees its own; `None` shows all.
-            hypotheses: int, n of each sentence.
+            num_hypotheses: int, n of each sentence.
             first_slot: int, scalar, where the new slots are written; `None` appends them.
 
         Returns:
-            `CachedAttention`, its output of the shape of `query`.
+            `CachedStep`, its output of the shape of `query`.
         """
         projections = self.query_projection, self.key_projection, self.value_projection
-        query, *new = (self._split_rows(projection(query), hypotheses) for projection in projections)
+        query, *new = (self._split_heads(each(query), -1, num_hypotheses) for each in projections)
         if first_slot is None:
             cache = KeyValue(*(ops.concatenate(pair, axis=2) for pair in zip(cache, new, strict=True)))
         else:
             start = (0, 0, first_slot, 0)
             cache = KeyValue(*(ops.slice_update(old, start, x) for old, x in zip(cache, new, strict=True)))
         heads = scaled_dot_product_attention(query, *cache, mask, no_empty_rows=True)
-        return CachedAttention(self.output_projection(self._join_rows(heads.output)), cache)
+        return CachedStep(self.output_projection(self._join_heads(heads.output, -1)), cache)
 
-    def attend_step(self, query, key_value, mask=None, *, hypotheses=1):
+    def attend_step(self, query, key_value, mask=None, *, num_hypotheses=1):
         """Attends to keys and values that `project` made from one position of every hypothesis.
 
         Args:
             query: float, shape `(batch * n, d_model)`.
             key_value: `KeyValue`.
             mask: bool, broadcastable to `(batch, n, source_len)`.
-            hypotheses: int, n of each sentence.
+            num_hypotheses: int, n of each sentence.
 
         Returns:
             float, of the shape of `query`.
         """
-        query = self._split_rows(self.query_projection(query), hypotheses)
+        query = self._split_heads(self.query_projection(query), -1, num_hypotheses)
         heads = scaled_dot_product_attention(query, *key_value, mask)
-        return self.output_projection(self._join_rows(heads.output))
+        return self.output_projection(self._join_heads(heads.output, -1))
 
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
-        return query_shape
-
-    def compute_output_spec(
-        self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-    ):
-        _check_axes(query_mask, value_mask, key_mask, attention_mask)
-        output = keras.KerasTensor(query.shape, self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        shape = (query.shape[0], self.num_heads, query.shape[1], value.shape[1])
-        return output, keras.KerasTensor(shape, "float32")
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-        }
-
-    def _split_heads(self, x):
-        """(batch, length, num_heads * d) -> (batch, num_heads, length, d)."""
-        batch, length, width = ops.shape(x)
-        sizes = (self.num_heads, width // self.num_heads)
-        return _swapped(reshape_static(x, (batch, length, *sizes)))
-
-    def _split_rows(self, x, hypotheses):
-        """(batch * n, num_heads * d) -> (batch, num_heads, n, d)."""
+    def _split_heads(self, x, batch, length):
+        """Rows of `num_heads * d` features, `batch * length` of them -> (batch, num_heads, length, d)."""
         width = x.shape[-1] // self.num_heads
-        if hypotheses == 1:
-            return ops.reshape(x, (-1, self.num_heads, 1, width))
-        return _swapped(ops.reshape(x, (-1, hypotheses, self.num_heads, width)))
+        if isinstance(length, int) and length == 1:
+            return reshape_static(x, (batch, self.num_heads, 1, width))
+        return _swapped(reshape_static(x, (batch, length, self.num_heads, width)))
 
-    def _join_rows(self, x):
-        """(batch, num_heads, n, d) -> (batch * n, num_heads * d)."""
+    def _join_heads(self, x, *rows):
+        """(batch, num_heads, length, d) -> (*rows, num_heads * d)."""
         if x.shape[2] != 1:
             x = _swapped(x)
-        return ops.reshape(x, (-1, self.num_heads * x.shape[-1]))
-
-    def _join_heads(self, x):
-        """(batch, num_heads, length, d) -> (batch, length, num_heads * d)."""
-        batch, _, length, _ = ops.shape(x)
-        return reshape_static(_swapped(x), (batch, length, self.num_heads * x.shape[-1]))
+        return reshape_static(x, (*rows, self.num_heads * x.shape[-1]))
 
 
-def _visible(query_mask, value_mask, key_mask, attention_mask):
+def _visible(**masks):
     """Merges the masks of a call into one of three axes; `None` where there is none."""
-    _check_axes(query_mask, value_mask, key_mask, attention_mask)
-    return merged(
-        attention_mask,
-        None if query_mask is None else ops.expand_dims(query_mask, 2),
-        None if value_mask is None else ops.expand_dims(value_mask, 1),
-        None if key_mask is None else ops.expand_dims(key_mask, 1),
-    )
-
-
-def _check_axes(query_mask, value_mask, key_mask, attention_mask):
-    masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
-    for name, mask in {**masks, "attention_mask": attention_mask}.items():
+    visible = []
+    for name, mask in masks.items():
+        if mask is None:
+            continue
         axes = "(batch, target_len, source_len)" if name == "attention_mask" else "(batch, length)"
-        if mask is not None and len(mask.shape) != len(axes.split(",")):
+        if len(mask.shape) != len(axes.split(",")):
             raise ValueError(f"`{name}` must have the axes {axes}. Received: shape {tuple(mask.shape)}")
+        if name != "attention_mask":
+            mask = ops.expand_dims(mask, 2 if name == "query_mask" else 1)
+        visible.append(mask)
+    return merged(*visible)
 
 
 def _swapped(x):

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.model.layers.attention import KeyValue
-from keras_transformer.model.layers.dense import PACKAGE
+from keras_transformer.model.layers.attention import CachedStep
+from keras_transformer.model.layers.basics import PACKAGE
+from keras_transformer.model.layers.encoder import TransformerLayer
 from keras_transformer.model.layers.masks import causal_mask
-from keras_transformer.model.layers.transformer_layer import TransformerLayer, attend
 
 
 class DecoderAttention(NamedTuple):
@@ -16,27 +16,13 @@ class DecoderAttention(NamedTuple):
 
     Attributes:
         output: float, shape `(batch, target_len, d_model)`.
-        self_weights: float32, shape `(batch, num_heads, target_len, target_len)`, or
-            `None` where they were not asked for.
-        cross_weights: float32, shape `(batch, num_heads, target_len, source_len)`, or
-            `None`.
+        self_weights: float32, shape `(batch, num_heads, target_len, target_len)`.
+        cross_weights: float32, shape `(batch, num_heads, target_len, source_len)`.
     """
 
     output: object
     self_weights: object
     cross_weights: object
-
-
-class DecoderStep(NamedTuple):
-    """What one cached step returns.
-
-    Attributes:
-        output: float, shape `(batch * n, d_model)`.
-        cache: `KeyValue` of this layer's self-attention.
-    """
-
-    output: object
-    cache: KeyValue
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -63,12 +49,7 @@ class DecoderLayer(TransformerLayer):
     attentions = ("self_attention", "cross_attention")
 
     def build(self, inputs_shape, encoder_output_shape):
-        self.self_attention.build(inputs_shape, inputs_shape)
-        self.self_attention_residual.build(inputs_shape)
-        self.cross_attention.build(inputs_shape, encoder_output_shape)
-        self.cross_attention_residual.build(inputs_shape)
-        self.feed_forward.build(inputs_shape)
-        self.feed_forward_residual.build(inputs_shape)
+        super().build(inputs_shape, encoder_output_shape)
 
     def call(
         self,
@@ -99,32 +80,44 @@ class DecoderLayer(TransformerLayer):
         inputs_mask=None,
         encoder_output_mask=None,
         *,
-        return_weights=False,
         training=None,
     ):
-        """Does what a call does, and also returns the attention if asked to.
+        """Does what a call does, and also returns the attention.
 
         Returns:
             `DecoderAttention`.
         """
         if self_attention_mask is None:
             self_attention_mask = causal_mask(ops.shape(inputs)[1])
-        how = {"query_mask": inputs_mask, "return_weights": return_weights, "training": training}
         x = inputs
-        y = self.self_attention_residual.enter(x)
-        masks = {"value_mask": inputs_mask, "attention_mask": self_attention_mask}
-        to_target = attend(self.self_attention, y, y, **masks, **how)
-        x = self.self_attention_residual.leave(x, to_target.output, training=training)
+        y = self.self_attention_residual.pre(x)
+        y, self_weights = self.self_attention(
+            y,
+            y,
+            query_mask=inputs_mask,
+            value_mask=inputs_mask,
+            attention_mask=self_attention_mask,
+            return_attention_scores=True,
+            training=training,
+        )
+        x = self.self_attention_residual.post(x, y, training=training)
 
-        y = self.cross_attention_residual.enter(x)
-        masks = {"value_mask": encoder_output_mask, "attention_mask": cross_attention_mask}
-        to_source = attend(self.cross_attention, y, encoder_output, **masks, **how)
-        x = self.cross_attention_residual.leave(x, to_source.output, training=training)
+        y = self.cross_attention_residual.pre(x)
+        y, cross_weights = self.cross_attention(
+            y,
+            encoder_output,
+            query_mask=inputs_mask,
+            value_mask=encoder_output_mask,
+            attention_mask=cross_attention_mask,
+            return_attention_scores=True,
+            training=training,
+        )
+        x = self.cross_attention_residual.post(x, y, training=training)
 
-        y = self.feed_forward_residual.enter(x)
+        y = self.feed_forward_residual.pre(x)
         y = self.feed_forward(y, training=training)
-        output = self.feed_forward_residual.leave(x, y, training=training)
-        return DecoderAttention(output, to_target.weights, to_source.weights)
+        output = self.feed_forward_residual.post(x, y, training=training)
+        return DecoderAttention(output, self_weights, cross_weights)
 
     def step(
         self,
@@ -134,7 +127,7 @@ class DecoderLayer(TransformerLayer):
         mask=None,
         cross_attention_mask=None,
         *,
-        hypotheses=1,
+        num_hypotheses=1,
         first_slot=None,
     ):
         """Computes one position of n hypotheses of each sentence from the caches; no dropout.
@@ -147,25 +140,27 @@ class DecoderLayer(TransformerLayer):
             encoder_key_value: `KeyValue`, from `cross_attention.project`.
             mask: bool, shape `(batch, n, slots)`, as `MultiHeadAttention.step` takes it.
             cross_attention_mask: bool, broadcastable to `(batch, 1, source_len)`.
-            hypotheses: int, n of each sentence.
+            num_hypotheses: int, n of each sentence.
             first_slot: as `MultiHeadAttention.step` takes it.
 
         Returns:
-            `DecoderStep`.
+            `CachedStep`.
         """
         x = inputs
-        y = self.self_attention_residual.enter(x)
-        attended = self.self_attention.step(y, cache, mask, hypotheses=hypotheses, first_slot=first_slot)
-        x = self.self_attention_residual.leave(x, attended.output)
-
-        y = self.cross_attention_residual.enter(x)
-        y = self.cross_attention.attend_step(
-            y, encoder_key_value, cross_attention_mask, hypotheses=hypotheses
+        y = self.self_attention_residual.pre(x)
+        y, cache = self.self_attention.step(
+            y, cache, mask, num_hypotheses=num_hypotheses, first_slot=first_slot
         )
-        x = self.cross_attention_residual.leave(x, y)
+        x = self.self_attention_residual.post(x, y)
 
-        y = self.feed_forward(self.feed_forward_residual.enter(x))
-        return DecoderStep(self.feed_forward_residual.leave(x, y), attended.cache)
+        y = self.cross_attention_residual.pre(x)
+        y = self.cross_attention.attend_step(
+            y, encoder_key_value, cross_attention_mask, num_hypotheses=num_hypotheses
+        )
+        x = self.cross_attention_residual.post(x, y)
+
+        y = self.feed_forward(self.feed_forward_residual.pre(x))
+        return CachedStep(self.feed_forward_residual.post(x, y), cache)
 
     def compute_output_shape(self, inputs_shape, encoder_output_shape):
         return inputs_shape

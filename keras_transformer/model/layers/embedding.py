@@ -5,10 +5,10 @@ import contextlib
 import keras
 from keras import ops
 
-from keras_transformer.model.kernels.embedding import copies
+from keras_transformer.model.inputs import check_ids
+from keras_transformer.model.kernels.basics import copies
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, gather, restore_leading_axes
-from keras_transformer.model.layers.dense import PACKAGE
-from keras_transformer.model.layers.ids import check_ids
+from keras_transformer.model.layers.basics import PACKAGE, Layer
 
 
 def sinusoids(positions, d_model, layout="interleaved"):
@@ -44,7 +44,7 @@ def sinusoids(positions, d_model, layout="interleaved"):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class PositionalEmbedding(keras.layers.Layer):
+class PositionalEmbedding(Layer):
     """Token embedding times sqrt(d_model), plus positions.
 
     The same matrix serves as output projection through `logits` (section 3.4).
@@ -72,15 +72,10 @@ class PositionalEmbedding(keras.layers.Layer):
             known. Inside a graph of unknown length the lookup itself fails on a CPU.
     """
 
+    arguments = ("vocab_size", "d_model", "positions", "max_positions", "mask_zero")
+
     def __init__(
-        self,
-        vocab_size,
-        d_model,
-        *,
-        positions="interleaved",
-        max_positions=1024,
-        mask_zero=False,
-        **kwargs,
+        self, vocab_size, d_model, *, positions="interleaved", max_positions=1024, mask_zero=False, **kwargs
     ):
         super().__init__(**kwargs)
         if positions not in ("interleaved", "halves", "learned"):
@@ -96,22 +91,18 @@ class PositionalEmbedding(keras.layers.Layer):
         self._copies = []
 
     def build(self, ids_shape=None):
-        # N(0, 1 / d_model), so that scaled embeddings and logits both have variance 1.
-        normal = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.vocab_size, self.d_model),
-            initializer=normal,
-            autocast=False,  # looked up in float32 under mixed precision, too
-        )
-        self.position_embeddings = None
-        if self.positions == "learned":
-            self.position_embeddings = self.add_weight(
-                name="position_embeddings",
-                shape=(self.max_positions, self.d_model),
+        def matrix(name, rows):
+            # N(0, 1 / d_model), so that scaled embeddings and logits both have variance 1.
+            return self.add_weight(
+                name=name,
+                shape=(rows, self.d_model),
                 initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
-                autocast=False,
+                autocast=False,  # looked up in float32 under mixed precision, too
             )
+
+        self.embeddings = matrix("embeddings", self.vocab_size)
+        learned = self.positions == "learned"
+        self.position_embeddings = matrix("position_embeddings", self.max_positions) if learned else None
 
     def call(self, ids, first_position=0):
         check_ids("ids", ids)
@@ -170,16 +161,6 @@ class PositionalEmbedding(keras.layers.Layer):
     def compute_output_spec(self, ids, first_position=0):
         check_ids("ids", ids)  # `keras.Input` is of floats unless told otherwise
         return super().compute_output_spec(ids)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "d_model": self.d_model,
-            "positions": self.positions,
-            "max_positions": self.max_positions,
-            "mask_zero": self.mask_zero,
-        }
 
     def _check_length(self, length, first_position):
         if self.positions != "learned" or length is None or not isinstance(first_position, int):

@@ -2,12 +2,11 @@
 
 import keras
 
-from keras_transformer.model.layers.dense import PACKAGE, Projection
-from keras_transformer.model.layers.dropout import Dropout
+from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, Projection
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class FeedForward(keras.layers.Layer):
+class FeedForward(Layer):
     """Equation 2: max(0, x W1 + b1) W2 + b2, the same for every position.
 
     Args:
@@ -17,13 +16,14 @@ class FeedForward(keras.layers.Layer):
     Input and output: float, shape `(batch, length, d_model)`.
     """
 
+    arguments = ("d_ff", "dropout")
+
     def __init__(self, d_ff, *, dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         if d_ff < 1:
             raise ValueError(f"`d_ff` must be at least 1. Received: d_ff={d_ff}")
         self.d_ff = d_ff
         self.dropout = dropout
-        self.supports_masking = True
         self.inner = Projection(d_ff, use_bias=True, activation="relu", name="inner", dtype=self.dtype_policy)
         self.relu_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
         self.outer = None  # as wide as the input, so made in `build`
@@ -35,9 +35,3 @@ class FeedForward(keras.layers.Layer):
 
     def call(self, inputs, training=None):
         return self.outer(self.relu_dropout(self.inner(inputs), training=training))
-
-    def compute_output_shape(self, inputs_shape):
-        return inputs_shape
-
-    def get_config(self):
-        return {**super().get_config(), "d_ff": self.d_ff, "dropout": self.dropout}

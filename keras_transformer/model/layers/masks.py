@@ -41,6 +41,4 @@ def merged(*masks):
         bool; the mask itself where there is one, `None` where there is none.
     """
     masks = [mask for mask in masks if mask is not None]
-    if len(masks) < 2:
-        return masks[0] if masks else None
-    return functools.reduce(ops.logical_and, masks)
+    return functools.reduce(ops.logical_and, masks) if masks else None

@@ -2,20 +2,18 @@
 
 import keras
 
-from keras_transformer.model.layers.dense import PACKAGE
-from keras_transformer.model.layers.dropout import Dropout
-from keras_transformer.model.layers.layer_norm import LayerNormalization
+from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Residual(keras.layers.Layer):
+class Residual(Layer):
     """LayerNorm(x + Dropout(Sublayer(x))), or x + Dropout(Sublayer(LayerNorm(x))).
 
     Used in two moves, so that a sublayer may return more than its output:
 
     ```python
-    y = sublayer(residual.enter(x))
-    x = residual.leave(x, y, training=training)
+    y = sublayer(residual.pre(x))
+    x = residual.post(x, y, training=training)
     ```
 
     Args:
@@ -24,37 +22,30 @@ class Residual(keras.layers.Layer):
         epsilon: added to the variance.
     """
 
+    arguments = ("dropout", "norm_first", "epsilon")
+
     def __init__(self, *, dropout=0.1, norm_first=False, epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
         self.dropout = dropout
         self.norm_first = norm_first
         self.epsilon = epsilon
-        self.supports_masking = True
         self.norm = LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
         self.residual_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def build(self, inputs_shape):
         self.norm.build(inputs_shape)
 
-    def enter(self, x):
+    def pre(self, x):
         """Returns the sublayer's input; float, shape `(batch, length, d_model)`."""
         return self.norm(x) if self.norm_first else x
 
-    def leave(self, x, output, training=None):
+    def post(self, x, output, training=None):
         """Returns `x` and the sublayer's `output` joined; shape as `x`."""
         total = x + self.residual_dropout(output, training=training)
         return total if self.norm_first else self.norm(total)
 
     def call(self, inputs, output, training=None):
-        return self.leave(inputs, output, training=training)
+        return self.post(inputs, output, training=training)
 
     def compute_output_shape(self, inputs_shape, output_shape):
         return inputs_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "dropout": self.dropout,
-            "norm_first": self.norm_first,
-            "epsilon": self.epsilon,
-        }

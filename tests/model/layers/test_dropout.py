@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.model.layers.dropout import Dropout
+from keras_transformer.model.layers.basics import Dropout
 
 SHAPE = (509, 257)
 

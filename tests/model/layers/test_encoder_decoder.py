@@ -256,7 +256,7 @@ def test_residual_drops_the_sublayers_output_never_the_residual():
     residual = Residual(dropout=0.2, norm_first=True)
     x = normal(3, BATCH, 1009, D_MODEL)
     residual.build(x.shape)
-    added = residual.leave(x, np.ones_like(x), training=True) - x
+    added = residual.post(x, np.ones_like(x), training=True) - x
     kept = np.abs(added) > 0.5
     np.testing.assert_allclose(added[kept], 1 / 0.8, atol=1e-5)
     np.testing.assert_allclose(added[~kept], 0.0, atol=1e-6)
@@ -267,7 +267,7 @@ def test_dropout_comes_before_the_addition_in_post_norm():
     residual = Residual(dropout=0.5, epsilon=EPSILON)
     x = normal(4, BATCH, LENGTH, D_MODEL)
     residual.build(x.shape)
-    found = residual.leave(x, np.zeros_like(x), training=True)
+    found = residual.post(x, np.zeros_like(x), training=True)
     np.testing.assert_allclose(found, layer_norm(residual.norm, x), atol=1e-5)
 
 
@@ -284,7 +284,9 @@ def test_a_cached_decoder_step_equals_the_whole_layer():
     cache = layer.self_attention.empty_cache(BATCH, 0)
     for i in range(LENGTH):
         own = np.arange(3 * (i + 1)) % 3 == np.arange(3)[:, None]  # slots of each hypothesis
-        output, cache = layer.step(x[:, i], cache, encoder_key_value, own[None], SOURCE_PADDING, hypotheses=3)
+        output, cache = layer.step(
+            x[:, i], cache, encoder_key_value, own[None], SOURCE_PADDING, num_hypotheses=3
+        )
         np.testing.assert_allclose(output, expected[:, i], atol=1e-5)
 
 

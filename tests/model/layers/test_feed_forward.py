@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.model.kernels.dense import add_bias
+from keras_transformer.model.kernels.basics import add_bias
 from keras_transformer.model.layers.feed_forward import FeedForward
 
 BATCH, LENGTH, D_MODEL, D_FF = 2, 5, 13, 29

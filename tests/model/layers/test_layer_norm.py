@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.model.layers.layer_norm import LayerNormalization
+from keras_transformer.model.layers.basics import LayerNormalization
 
 ROWS, LENGTH, D_MODEL, EPSILON = 3, 5, 23, 1e-3
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.model.updating import update_weights
+from keras_transformer.model.weight_update import update_weights
 from keras_transformer.training.devices import mirrored
 
 START = np.array([1.0, -2.0, 0.5], "float32")

@@ -1,9 +1,9 @@
 """The update of the weights: clipped after the replicas' sum, left out where it is not finite."""
 
+import contextlib
+
 import keras
 import tensorflow as tf
-
-from keras_transformer.model.keras_workarounds import update_of, without_clipping
 
 
 def update_weights(optimizer, weights, gradients, norm, *, finite, trains, averages=(), decay=0.0):
@@ -26,6 +26,11 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
     def average(averaged, weight):
         averaged.assign_add((1.0 - decay) * (weight - averaged))
 
+    def apply():
+        optimizer.apply(gradients, weights)
+        for weight, averaged in zip(weights, averages, strict=False):
+            average(averaged, weight.value)
+
     def skip():
         # The step counts: it has read its batch.
         optimizer.iterations.assign_add(1)
@@ -35,24 +40,16 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
         def apply_scaled():
             # It looks for itself whether the gradients are finite, and lowers its scale.
             before = tf.identity(optimizer.iterations.value)
-            optimizer.apply(gradients, weights)
+            apply()
             optimizer.iterations.assign(before + 1)
-            for weight, averaged in zip(weights, averages, strict=False):
-                average(averaged, weight.value)
 
         tf.cond(trains, apply_scaled, skip)
         return
     gradients = _clipped(gradients, norm, optimizer)
-
-    def apply_on_one():
-        with without_clipping(optimizer):
-            optimizer.apply(gradients, weights)
-        for weight, averaged in zip(weights, averages, strict=False):
-            average(averaged, weight.value)
-
     applies = finite & trains
     if not tf.distribute.has_strategy():
-        tf.cond(applies, apply_on_one, skip)
+        with _without_clipping(optimizer):
+            tf.cond(applies, apply, skip)
         return
 
     def update(strategy, gradients, applies):
@@ -60,7 +57,7 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
             rate = optimizer.learning_rate
             for weight, gradient in zip(weights, gradients, strict=True):
                 strategy.extended.update(
-                    weight.value, update_of(optimizer, weight), args=(gradient, rate), group=False
+                    weight.value, _update_of(optimizer, weight), args=(gradient, rate), group=False
                 )
             for weight, averaged in zip(weights, averages, strict=False):
                 strategy.extended.update(averaged, average, args=(weight.value,), group=False)
@@ -84,3 +81,29 @@ def _clipped(gradients, norm, optimizer):
             tf.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue) for gradient in gradients
         ]
     return gradients
+
+
+def _update_of(optimizer, weight):
+    """Returns what updates one weight on one device, as Keras' optimizers do it."""
+    decay = optimizer.weight_decay if optimizer.weight_decay and optimizer._use_weight_decay(weight) else 0
+
+    def update(variable, gradient, rate):
+        if decay:
+            variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
+        optimizer.update_step(gradient, variable, rate)
+
+    return update
+
+
+@contextlib.contextmanager
+def _without_clipping(optimizer):
+    """Keeps an optimizer from clipping while its update is traced: Keras clips each replica's gradient."""
+    names = ("global_clipnorm", "clipnorm", "clipvalue")
+    kept = {name: getattr(optimizer, name) for name in names}
+    for name in names:
+        setattr(optimizer, name, None)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(optimizer, name, value)
