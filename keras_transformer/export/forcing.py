@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from keras_transformer.export.graphs import Output, in_chunks
 from keras_transformer.tokenizers.base import SPACE
-from keras_transformer.translation.scorer import ForcedDecoder
 
 
 def pair_signatures(served, tokenizers, layer):
@@ -83,12 +82,18 @@ def _force(served, layer):
         tf.function that gives log-probabilities, float32, shape `(batch, target_len)`, 0 at padding, and
         the attention of one layer, mean of its heads, `(batch, target_len, source_len)`.
     """
-    decoder = ForcedDecoder(served.model)
+    special = served.model.special
 
     def force(source_ids, labels):
+        first = tf.fill([tf.shape(labels)[0], 1], special.bos)
         with served.weights():
-            log_probs, attention = decoder.decode(source_ids, labels, layers=(layer,))
-        return log_probs, attention[:, 0]
+            attended = served.model.attend(
+                (source_ids, tf.concat([first, labels[:, :-1]], axis=1)), cross=(layer,)
+            )
+        logits = tf.cast(attended.logits, tf.float32)
+        log_probs = -tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        log_probs = tf.where(labels != special.pad, log_probs, 0.0)
+        return log_probs, tf.reduce_mean(attended.cross[layer], axis=1)
 
     return tf.function(force, input_signature=[tf.TensorSpec((None, None), tf.int32)] * 2, autograph=False)
 

@@ -233,24 +233,13 @@ class ForcedDecoder:
         """One graph for any number and length of sentences."""
         if (layers, heads) not in self._compiled:
             self._compiled[layers, heads] = tf.function(
-                lambda source_ids, labels: self.decode(source_ids, labels, layers, heads),
+                lambda source_ids, labels: self._decode(source_ids, labels, layers, heads),
                 input_signature=[tf.TensorSpec((None, None), tf.int32)] * 2,
                 autograph=False,  # there is no Python to be rewritten
             )
         return self._compiled[layers, heads]
 
-    def decode(self, source_ids, labels, layers=(), heads=()):
-        """Scores one batch, in the graph.
-
-        Args:
-            source_ids: int32, shape `(batch, source_len)`, padded.
-            labels: int32, shape `(batch, target_len)`, padded.
-            layers, heads: as of a call.
-
-        Returns:
-            log-probabilities, float32, shape `(batch, target_len)`, 0 at padding; attention, float32, shape
-            `(batch, num_layers, target_len, source_len)`.
-        """
+    def _decode(self, source_ids, labels, layers, heads):
         special = self.model.special
         first = tf.fill((tf.shape(labels)[0], 1), special.bos)
         target_ids = tf.concat([first, labels[:, :-1]], axis=1)
