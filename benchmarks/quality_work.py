@@ -29,7 +29,7 @@ def prepare(args, out):
 
     data = [f"data.dataset={args.data}", f"data.source={args.source}", f"data.target={args.target}"]
     config = override(preset(args.preset), [*data, *settings_of_ours(args)])
-    corpus = load_training_data(config)
+    corpus = load_training_data(config, out / "text")
     config = with_vocab_size(config, *corpus.tokenizers.sizes)
     model, training = config.model, config.training
     refuse_what_the_peer_lacks(config)

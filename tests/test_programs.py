@@ -103,7 +103,8 @@ def test_a_next_command_quotes_the_folder(run, tmp_path, capsys):
     shutil.copytree(run, folder)
     assert average.main([str(folder), "--last", "1"]) == 0
     assert f"keras-transformer translate '{folder}' --weights last-1" in capsys.readouterr().out
-    from keras_transformer.training.run import Result, report
+    from keras_transformer.cli.train import report
+    from keras_transformer.training.run import Result
 
     pairs, scores = Pairs(["a"], ["b"]), corpus_scores(["b"], ["b"], target_language="de")
     lines = report(Result(RunFolder(folder), "test", pairs, ["b"], scores)).split("next:")[1].splitlines()

@@ -14,23 +14,24 @@ several processes share one copy and a corpus may be larger than memory.
 import concurrent.futures
 import hashlib
 import io
-import itertools
+import json
 import pathlib
 
 import numpy as np
 
 from keras_transformer.batches.ids import IdPairs, Sequences
 from keras_transformer.config import programs
+from keras_transformer.config.sections import VOCABULARY
 from keras_transformer.files import unsealed, write_atomically
+from keras_transformer.text.cleaning import CleaningReport
+from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.text.lines import DataError, Pairs, decode_lines
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, load_tokenizers
 
 MANIFEST = "manifest.json"
 PROGRESS = "progress"  # folder of what an interrupted preparation has finished
 FORMAT = "keras_transformer prepared corpus, 1"
-
-
-AGAIN = "Remove the folder and prepare the corpus again"
+_AGAIN = "Remove the folder and prepare the corpus again"
 
 
 def is_prepared(dataset):
@@ -63,6 +64,11 @@ def refuse_prepared(dataset):
             raise DataError(f"{name}: the preparation was interrupted. Run it again, it continues")
 
 
+def spread(num_pairs, number):
+    """Returns the numbers of some pairs, spread evenly, a list of int."""
+    return np.unique(np.linspace(0, num_pairs - 1, min(number, num_pairs)).astype(int)).tolist()
+
+
 def write_file(folder, name, data):
     """Writes one file of a prepared corpus: complete, or not at all.
 
@@ -70,14 +76,24 @@ def write_file(folder, name, data):
         dict for the manifest: name, size in bytes, SHA-256.
     """
     write_atomically(pathlib.Path(folder) / name, data)
+    return file_entry(name, data)
+
+
+def file_entry(name, data):
+    """Returns the dict of a file for the manifest."""
     return {"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def array_bytes(array):
-    """Returns the bytes of a `.npy` file."""
+def write_array(folder, name, array):
+    """Writes a `.npy` file as `write_file` does."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
+    return write_file(folder, name, buffer.getvalue())
+
+
+def write_json(path, values):
+    """Writes what an interrupted preparation has finished."""
+    write_file(path.parent, path.name, (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 class PreparedCorpus:
@@ -106,7 +122,8 @@ class PreparedCorpus:
         self.languages = wanted
         # Which side of the preparation is this source, this target.
         self._sides = ("source", "target") if wanted == languages else ("target", "source")
-        self._verify()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            list(pool.map(self._verify_file, _files(self.manifest)))
 
     @property
     def settings(self):
@@ -134,6 +151,27 @@ class PreparedCorpus:
         """tuple of str, the splits that are there as text."""
         return tuple(self.manifest["texts"])
 
+    @property
+    def report(self):
+        """`CleaningReport` of the training text."""
+        return CleaningReport.from_dict(self.manifest["report"])
+
+    def warnings(self, pairs, tokenizers):
+        """Returns a list of str: what looks wrong in the training text.
+
+        Args:
+            pairs: `IdPairs` of the corpus.
+            tokenizers: its `Tokenizers`.
+        """
+        if self.settings["data"]["dataset"].startswith("cldr/"):
+            return self.report.warnings()  # its languages are what they say
+        numbers = spread(pairs.num_pairs, SAMPLE_SIZE)
+        texts = [
+            tokenizer.decode([sequences[i].tolist() for i in numbers])
+            for sequences, tokenizer in zip(pairs, tokenizers, strict=True)
+        ]
+        return [*self.report.warnings(), *check_languages(*texts, *self.languages).warnings()]
+
     def load_tokenizers(self):
         """Returns the `Tokenizers`, source and target."""
         loaded = load_tokenizers(self.path)
@@ -145,13 +183,13 @@ class PreparedCorpus:
         Raises:
             DataError: a shard does not hold as many sentences as the manifest says.
         """
-        tokenizers = self.load_tokenizers()
+        ends = [tokenizer.special.eos for tokenizer in self.load_tokenizers()]
+        shards = self.manifest["shards"]
+        sides = zip(self._sides, ends, strict=True)
         return IdPairs(
             *(
-                Sequences([self._load_part(shard, side, eos_id) for shard in self.manifest["shards"]])
-                for side, eos_id in zip(
-                    self._sides, (tokenizers.source.special.eos, tokenizers.target.special.eos), strict=True
-                )
+                Sequences([self._load_part(shard[side], shard["num_pairs"], end) for shard in shards])
+                for side, end in sides
             )
         )
 
@@ -167,46 +205,23 @@ class PreparedCorpus:
             sides.append(decode_lines(lines, name=str(path))[0])
         return Pairs(*sides)
 
-    def _load_part(self, shard, side, eos_id):
-        name = shard[side]["name"]
+    def _load_part(self, entry, num_pairs, eos_id):
+        path = self.path / entry["name"]
         # Read to find the ends, and mapped for later: what is mapped and not read yet takes no memory.
-        ends = np.flatnonzero(np.load(self.path / name, allow_pickle=False) == eos_id)
-        ids = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
-        starts = np.concatenate([[0], ends + 1])
-        if len(starts) - 1 != shard["num_pairs"]:
-            raise DataError(
-                f"{self.path / name}: {len(starts) - 1} sentences instead of {shard['num_pairs']}. "
-                "Remove the folder and prepare the corpus again"
-            )
-        return ids, starts
-
-    def _verify(self):
-        shards = [shard[side] for shard in self.manifest["shards"] for side in ("source", "target")]
-        texts = [text[side] for text in self.manifest["texts"].values() for side in ("source", "target")]
-        files = list(itertools.chain(self.manifest["tokenizers"], texts, shards))
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            list(pool.map(self._verify_file, files))
+        ends = np.flatnonzero(np.load(path, allow_pickle=False) == eos_id)
+        if len(ends) != num_pairs:
+            raise DataError(f"{path}: {len(ends)} sentences instead of {num_pairs}. {_AGAIN}")
+        return np.load(path, mmap_mode="r", allow_pickle=False), np.concatenate([[0], ends + 1])
 
     def _verify_file(self, entry):
         path = self.path / entry["name"]
         try:
-            size = path.stat().st_size
-            if size != entry["size"]:
-                raise DataError(
-                    f"{path}: {size:,} bytes instead of {entry['size']:,}. "
-                    "The file is cut short or changed: remove the folder and prepare the corpus again"
-                )
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise DataError(
-                f"{path}: cannot be read: {error.strerror}. Remove the folder and prepare the corpus again"
-            ) from error
+            raise DataError(f"{path}: cannot be read: {error.strerror}. {_AGAIN}") from error
         if found != entry["sha256"]:
-            raise DataError(
-                f"{path}: its SHA-256 is not that of the manifest. "
-                "The file was changed or damaged: remove the folder and prepare the corpus again"
-            )
+            raise DataError(f"{path}: its SHA-256 is not that of the manifest: changed or damaged. {_AGAIN}")
 
 
 def _read_manifest(folder):
@@ -219,36 +234,32 @@ def _read_manifest(folder):
             "Prepare it, or run the interrupted preparation again"
         ) from error
     try:
-        manifest = unsealed(content, remedy=AGAIN)
+        manifest = unsealed(content, remedy=_AGAIN)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
     if manifest.get("format") != FORMAT:
-        raise DataError(
-            f"{path}: is not of the format {FORMAT!r}. Remove the folder and prepare the corpus again"
-        )
+        raise DataError(f"{path}: is not of the format {FORMAT!r}. {_AGAIN}")
     try:
         _check_structure(manifest)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"{path}: damaged ({error!r}). {AGAIN}") from error
+        raise DataError(f"{path}: damaged ({error!r}). {_AGAIN}") from error
     return manifest
 
 
 def _check_structure(manifest):
     """Looks at every value that is used; manifests of earlier versions have no checksum."""
     source, target = manifest["languages"]
-    settings = manifest["settings"]["data"]
-    texts = [manifest["settings"]["cleaning"].items(), source.strip(), target.strip()]
-    texts.append(settings["dataset"].split(","))
-    for name in ("model_type", "vocab_size", "separate_vocabularies", "normalization", "split_digits"):
-        settings[name]
-    entries = list(manifest["tokenizers"])
-    for shard in manifest["shards"]:
-        entries += [shard["source"], shard["target"]]
-        if min(shard["num_pairs"], shard["dataset"]) < 0:
-            raise ValueError("a number below 0")
-    for text in manifest["texts"].values():
-        entries += [text["source"], text["target"]]
-    for entry in entries:
-        if pathlib.PurePath(entry["name"]).name != entry["name"] or len(entry["sha256"]) != 64:
-            raise ValueError(entry["name"])
-        entry["size"] + 0
+    settings, names = manifest["settings"], [file["name"] for file in _files(manifest)]
+    numbers = [shard[name] for shard in manifest["shards"] for name in ("num_pairs", "dataset")]
+    for text in (source, target, settings["data"]["dataset"], *names, *settings["cleaning"].keys()):
+        text.strip()
+    if any(pathlib.PurePath(name).name != name for name in names) or min(numbers) < 0:
+        raise ValueError("a path or a number below 0")
+    if missing := set(VOCABULARY) - set(settings["data"]):
+        raise KeyError(*missing)
+
+
+def _files(manifest):
+    """The entries of all files."""
+    entries = [*manifest["texts"].values(), *manifest["shards"]]
+    return [*manifest["tokenizers"], *(entry[side] for entry in entries for side in ("source", "target"))]

@@ -1,12 +1,12 @@
-"""One shard of a prepared corpus, made by one of several processes.
+"""Raw text, cut into shards: each is cleaned, encoded and written by this process or by one of several."""
 
-A shard is a fixed number of raw pairs, so its bytes depend on nothing but the text and
-the settings.
-"""
-
+import collections
 import concurrent.futures
 import contextlib
+import functools
 import io
+import itertools
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -16,16 +16,99 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.batches.ids import encode_flat
-from keras_transformer.batches.prepared import array_bytes, write_file
+from keras_transformer.batches.prepared import PROGRESS, refuse_prepared, write_array, write_json
 from keras_transformer.config.programs import ExitCode
-from keras_transformer.text.cleaning import CODES, CleaningReport
+from keras_transformer.config.settings import DataConfig
+from keras_transformer.text.cleaning import CODES, Cleaner, CleaningReport, Seen, pair_hashes
+from keras_transformer.text.datasets import first_split, open_datasets
+from keras_transformer.text.folders import TRAIN
+from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import decode_block
+from keras_transformer.text.progress import Progress, amount_of_text
+
+BLOCK_PAIRS = 5000  # looked at together; more costs memory, and no time is won
 
 
 class UnfinishedError(OSError):
     """Disk or memory does not suffice; the message says how to continue."""
 
     exit_code = ExitCode.STORAGE
+
+
+class RawText(NamedTuple):
+    """Text that has not been prepared.
+
+    Attributes:
+        data: `DataConfig`.
+        cleaner: `Cleaner`.
+        datasets: list of what `open_dataset` returns, in order.
+        splits: list of str, the splits that are prepared besides the training split.
+    """
+
+    data: DataConfig
+    cleaner: Cleaner
+    datasets: list
+    splits: list
+
+    @property
+    def inputs(self):
+        """list, which changes when the text does."""
+        return [
+            dataset.fingerprint(split)
+            for dataset in self.datasets
+            for split in (TRAIN, *self.splits)
+            if split in dataset.splits
+        ]
+
+    def blocks(self, num_pairs=BLOCK_PAIRS):
+        """Yields (place of the dataset, `Block`) of all training text, in order."""
+        for place, dataset in enumerate(self.datasets):
+            if TRAIN in dataset.splits:
+                yield from ((place, block) for block in dataset.blocks(TRAIN, num_pairs))
+
+    def clean_pairs(self):
+        """Yields the (source, target) texts that cleaning by text alone keeps.
+
+        Raises:
+            DataError: the text cannot be read, or none of it is kept.
+        """
+        report = CleaningReport()
+        for _, block in self.blocks():
+            pairs, _ = decode_block(block, on_bad_utf8=self.data.on_bad_utf8)
+            codes = self.cleaner.text_reasons(*pairs)
+            report += CleaningReport.of(codes, *pairs)
+            yield from itertools.compress(zip(*pairs, strict=True), codes == 0)
+        report.check(self.data.dataset)
+
+
+def open_text(config):
+    """Opens the raw text of a configuration; reads none of it.
+
+    Args:
+        config: `Config`, of which the sections `data` and `cleaning` count.
+
+    Returns:
+        `RawText` with all splits.
+
+    Raises:
+        DataError: there is no such dataset, or it has no training or no validation split.
+    """
+    data = config.data
+    refuse_prepared(data.dataset)
+    cleaner = Cleaner(config.cleaning, data.source, data.target, max_length=data.max_length)
+    datasets = open_datasets(
+        data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
+    )
+    splits = list(dict.fromkeys(split for dataset in datasets for split in dataset.splits))
+    if first_split(datasets, "validation") is None:
+        raise DataError(
+            f"{data.dataset}: no validation split. Add valid.{data.source} and valid.{data.target} (valid, "
+            "validation, val or dev), or a further --dataset that has them"
+        )
+    if TRAIN not in splits:
+        raise DataError(f"{data.dataset}: no training split ({TRAIN})")
+    splits.remove(TRAIN)
+    return RawText(data, cleaner, datasets, splits)
 
 
 class Job(NamedTuple):
@@ -37,21 +120,83 @@ class Job(NamedTuple):
     occurred: list  # for each block: bool array, which pairs occurred before, or None
 
     @property
-    def size(self):
+    def num_bytes(self):
         """Bytes of text."""
         return sum(len(block.source) + len(block.target) for block in self.blocks)
 
 
+def write_shards(text, folder, tokenizers, num_workers, shard_pairs):
+    """Writes the shards that are missing.
+
+    Args:
+        text: `RawText`.
+        folder: `pathlib.Path` of the prepared corpus, with its `PROGRESS`.
+        tokenizers: `Tokenizers`.
+        num_workers: processes that make shards; 0 for this one.
+        shard_pairs: raw pairs of a shard.
+
+    Returns:
+        (list of all shards for the manifest, `CleaningReport` of all text)
+    """
+    shown = Progress(*amount_of_text(text.datasets))
+    earlier = {path.stem for path in (folder / PROGRESS).glob(f"{TRAIN}-*.json")}
+    shards, report = [], CleaningReport()
+    with _shard_makers(num_workers, folder, text.data, text.cleaner, tokenizers) as make:
+        for record in make(_jobs(text, shard_pairs)):
+            shard, part = record["shard"], CleaningReport.from_dict(record["report"])
+            report += part
+            if shard["num_pairs"]:
+                shards.append(shard)
+            shown.add(part.num_pairs, record["num_bytes"], made=shard["name"] not in earlier)
+    return shards, report
+
+
+def _jobs(text, shard_pairs):
+    """Yields a `Job` for each shard, in order."""
+    seen = Seen() if text.cleaner.config.drop_duplicates else None
+    numbers = itertools.count()
+    job, num_pairs = None, 0
+    for place, block in text.blocks(min(BLOCK_PAIRS, shard_pairs)):
+        if job and (place != job.dataset or num_pairs + len(block.source) > shard_pairs):
+            yield job
+            job = None
+        if job is None:
+            job, num_pairs = Job(f"{TRAIN}-{next(numbers):05}", place, [], []), 0
+        occurred = None
+        if seen is not None:
+            pairs, _ = decode_block(block, on_bad_utf8=text.data.on_bad_utf8)
+            occurred = seen.add(pair_hashes(*pairs))
+        # Packed: a list of lines takes three times the memory, and waits here.
+        packed = block._replace(source=b"".join(block.source), target=b"".join(block.target))
+        job.blocks.append(packed)
+        job.occurred.append(occurred)
+        num_pairs += len(block.source)
+    if job:
+        yield job
+
+
 @contextlib.contextmanager
-def worker_processes(number, arguments):
-    """A pool of processes that end with this one, even when it is killed."""
+def _shard_makers(number, *work):
+    """Yields a function from jobs to their records, in order."""
+    make_shard = functools.partial(_make_shard, *work)
+    if not number:
+        yield functools.partial(map, make_shard)
+        return
     # Not forked: TensorFlow's threads, where a dataset needs it, do not survive that.
     context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(
-        number, mp_context=context, initializer=_begin_work, initargs=arguments
-    )
+    pool = concurrent.futures.ProcessPoolExecutor(number, context, initializer=_end_with_parent)
+
+    def make(jobs):
+        waiting = collections.deque()
+        for job in jobs:
+            waiting.append(pool.submit(make_shard, job))
+            if len(waiting) > number + 1:  # few in flight: each holds its text
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
     try:
-        yield pool
+        yield make
     except concurrent.futures.process.BrokenProcessPool as error:
         raise UnfinishedError(
             "a worker process was killed, perhaps for want of memory. Run the same command again "
@@ -61,25 +206,22 @@ def worker_processes(number, arguments):
         pool.shutdown(cancel_futures=True)
 
 
-_work = None
-
-
-def _begin_work(*arguments):
-    """Keeps what every shard needs; ends with the parent process."""
-    global _work
-    _work = arguments
+def _end_with_parent():
+    """Ends this worker process with its parent, even one that is killed."""
     parent = multiprocessing.parent_process().sentinel
 
-    def end_with_parent():
+    def wait():
         multiprocessing.connection.wait([parent])
         os._exit(1)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=wait, daemon=True).start()
 
 
-def make_shard(job):
-    """Cleans, encodes and writes one shard; returns its record for the manifest."""
-    folder, data, cleaner, tokenizers = _work
+def _make_shard(folder, data, cleaner, tokenizers, job):
+    """Cleans, encodes and writes one shard, unless it is there; returns its record."""
+    path = folder / PROGRESS / f"{job.name}.json"
+    if path.exists():
+        return {"num_bytes": job.num_bytes} | json.loads(path.read_bytes())
     report, num_pairs, sides = CleaningReport(), 0, ([], [])
     for packed, occurred in zip(job.blocks, job.occurred, strict=True):
         # Lines end at a newline and nowhere else, as `BytesIO` cuts them.
@@ -87,38 +229,30 @@ def make_shard(job):
             source=io.BytesIO(packed.source).readlines(), target=io.BytesIO(packed.target).readlines()
         )
         pairs, num_replaced = decode_block(block, on_bad_utf8=data.on_bad_utf8)
-        codes, encoded = _clean_and_encode(pairs, occurred, cleaner, tokenizers)
+        codes = cleaner.text_reasons(*pairs)
+        kept = np.flatnonzero(codes == 0)
+        encoded = [
+            encode_flat([texts[i] for i in kept.tolist()], tokenizer)
+            for texts, tokenizer in zip(pairs, tokenizers, strict=True)
+        ]
+        lengths = [np.diff(starts) for _, starts in encoded]
+        by_length = cleaner.length_reasons(*lengths)
+        if occurred is not None:
+            by_length[(by_length == 0) & occurred[kept]] = CODES["duplicate"]
+        codes[kept] = by_length
         report += CleaningReport.of(codes, *pairs, num_replaced_utf8=num_replaced)
-        num_pairs += int(np.sum(codes == 0))
-        for side, ids in zip(sides, encoded, strict=True):
-            side.append(ids)
+        num_pairs += int(np.sum(by_length == 0))
+        for side, (ids, _), length, tokenizer in zip(sides, encoded, lengths, tokenizers, strict=True):
+            side.append(ids[np.repeat(by_length == 0, length)].astype(id_type(tokenizer.vocab_size)))
     shard = {"name": job.name, "dataset": job.dataset, "num_pairs": num_pairs}
     for name, language, parts in zip(("source", "target"), (data.source, data.target), sides, strict=True):
         ids = np.concatenate(parts)
         shard[name] = {"num_tokens": len(ids)}
         if len(ids):
-            shard[name] |= write_file(folder, f"{job.name}.{language}.npy", array_bytes(ids))
-    return {"shard": shard, "report": report.to_dict()}
-
-
-def _clean_and_encode(pairs, occurred, cleaner, tokenizers):
-    """Returns a code for each pair, and the ids of both sides of the pairs that are kept."""
-    codes = cleaner.text_reasons(*pairs)
-    kept = np.flatnonzero(codes == 0)
-    encoded = [
-        encode_flat([texts[i] for i in kept.tolist()], tokenizer)
-        for texts, tokenizer in zip(pairs, tokenizers, strict=True)
-    ]
-    lengths = [np.diff(starts) for _, starts in encoded]
-    by_length = cleaner.length_reasons(*lengths)
-    if occurred is not None:
-        by_length[(by_length == 0) & occurred[kept]] = CODES["duplicate"]
-    codes[kept] = by_length
-    keep = by_length == 0
-    return codes, [
-        ids[np.repeat(keep, length)].astype(id_type(tokenizer.vocab_size))
-        for (ids, _), length, tokenizer in zip(encoded, lengths, tokenizers, strict=True)
-    ]
+            shard[name] |= write_array(folder, f"{job.name}.{language}.npy", ids)
+    record = {"shard": shard, "report": report.to_dict(), "num_bytes": job.num_bytes}
+    write_json(path, record)
+    return record
 
 
 def id_type(vocab_size):

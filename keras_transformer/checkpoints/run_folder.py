@@ -5,6 +5,7 @@ Its files::
     config.json        every setting
     tokenizer.model    the vocabulary; or one for each side: tokenizer.source.model and
                        tokenizer.target.model
+    corpus/            raw text as it was prepared: ids, and the other splits; made again where it is missing
     corpus.sha256      SHA-256 of the training ids, so that a run continues on the same text
     tokenizer.sha256   SHA-256 of the vocabulary files, as `sha256sum --check` reads it
     checkpoints/       the newest training states: weights, optimizer, seeds, step
@@ -22,19 +23,17 @@ before it waits for that.
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
-import os
 import pathlib
 import sys
 
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import Averages, keep_best
 from keras_transformer.checkpoints.history import HISTORY, History
+from keras_transformer.checkpoints.new_folder import CONFIG, LOCK, check_unused, unfinished
 from keras_transformer.checkpoints.weights import NamedWeights
 from keras_transformer.config import settings as configs
 from keras_transformer.files import (
-    nearest_folder,
     only_process,
     sealed,
     unsealed,
@@ -49,11 +48,7 @@ from keras_transformer.tokenizers.tokenizer_pair import (
     vocabulary_files,
 )
 
-CONFIG = "config.json"
-LOCK = "lock"
 _SUMS = "tokenizer.sha256"
-# What is there before the configuration is.
-_VOCABULARY = ("tokenizer.model", "tokenizer.*.model", "tokenizer.sha256", "corpus.sha256")
 _CONFIG_REMEDY = (
     "Put it back from a copy. Settings are not changed by hand but with --set NAME=VALUE of the training "
     "command, and --allow-config-change NAME where it asks for that"
@@ -335,46 +330,3 @@ class RunFolder:
 def _sums(tokenizers):
     named = zip(tokenizers, vocabulary_files(tokenizers.shared), strict=False)
     return "".join(f"{tokenizer.sha256}  {name}\n" for tokenizer, name in named)
-
-
-def check_unused(path):
-    """Refuses a folder in which no new run can begin.
-
-    What a first start leaves that was killed is no hindrance: `create` removes it.
-
-    Args:
-        path: of nothing, or of a folder.
-
-    Raises:
-        ValueError: it holds something else, or cannot be made or written in; nothing is changed.
-    """
-    path = pathlib.Path(path)
-    if os.path.exists(path) and (not path.is_dir() or set(path.iterdir()) - unfinished(path)):
-        raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
-    missing = [folder for folder in (path, *path.absolute().parents) if not os.path.exists(folder)]
-    nearest = path if not missing else nearest_folder(path)
-    try:
-        # The only sure way to know.
-        path.mkdir(parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise ValueError(
-            f"{path}: cannot write in {nearest} ({error.strerror}). Choose another --run-dir"
-        ) from error
-    finally:
-        for folder in missing:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-
-
-def unfinished(path):
-    """The files of a run folder that is being made, before it has its configuration.
-
-    The lock is the first of them: a vocabulary in a folder without it is somebody else's.
-    """
-    lock = path / LOCK
-    if not lock.is_file():
-        return set()
-    patterns = (*_VOCABULARY, ".tokenizer.*", f".{CONFIG}.*.tmp", ".*.sha256.*.tmp")
-    return {lock, *(file for pattern in patterns for file in path.glob(pattern) if file.is_file())}

@@ -53,7 +53,8 @@ def refuse_run(config, run_dir, *, allowed=(), resume_from=None):
         ValueError: settings, corpus or folder are refused.
     """
     from keras_transformer.batches.training_data import check_training_data
-    from keras_transformer.checkpoints.run_folder import RunFolder, check_unused
+    from keras_transformer.checkpoints.new_folder import check_unused
+    from keras_transformer.checkpoints.run_folder import RunFolder
     from keras_transformer.training.resuming import check_names
 
     check_names(allowed, config)

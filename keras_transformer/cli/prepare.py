@@ -9,8 +9,10 @@ r"""Cleans, encodes and shards a parallel corpus: training on it starts at once.
 Interrupted and started again, it continues.
 """
 
+import math
 import os
 import pathlib
+import shlex
 
 from keras_transformer.cli.command_line import (
     CORPUS_SETTINGS,
@@ -87,21 +89,95 @@ def resolve(args):
     return config
 
 
+def describe(prepared, data, *, examples=0):
+    """Describes a prepared corpus.
+
+    Args:
+        prepared: `PreparedCorpus`.
+        data: `DataConfig`, of which `batch_tokens`, `padding` and `max_shapes` count.
+        examples: n pairs are shown as text, pieces and ids.
+
+    Returns:
+        str, several lines: what was kept and dropped, tokens, padding, warnings, and the
+        command that trains.
+    """
+    from keras_transformer.batches.prepared import spread
+
+    pairs, tokenizers = prepared.load_pairs(), prepared.load_tokenizers()
+    num_shards = len(prepared.manifest["shards"])
+    lines = [
+        f"{prepared.path}: {pairs.num_pairs:,} pairs in {num_shards:,} shard{'s' * (num_shards != 1)}",
+        "",
+        prepared.report.table(),
+        "",
+    ]
+    for language, sequences, tokenizer in zip(prepared.languages, pairs, tokenizers, strict=True):
+        lengths = sorted(sequences.lengths.tolist())
+        half, most = (lengths[math.ceil(share * len(lengths)) - 1] for share in (0.5, 0.99))
+        lines.append(
+            f"{language}: {sum(lengths):,} tokens of {tokenizer.vocab_size:,}, "
+            f"{sum(lengths) / len(lengths):.1f} a sentence (half up to {half}, 99 % up to {most}, "
+            f"longest {lengths[-1]})"
+        )
+    for split in prepared.splits:
+        lines.append(f"{split}: {prepared.manifest['texts'][split]['num_pairs']:,} pairs as text")
+    batches = f"batches of {data.batch_tokens:,} tokens a side"
+    try:
+        lines.append(f"{batches}: {100 * _planner(pairs, data).real_share():.1f} % of the positions are real")
+    except ValueError as error:
+        lines.append(f"no {batches}: {error}")
+    lines += [f"warning: {warning}" for warning in prepared.warnings(pairs, tokenizers)]
+    for number in spread(pairs.num_pairs, examples):
+        lines += ["", f"pair {number:,}"]
+        for name, sequences, tokenizer in zip(("source", "target"), pairs, tokenizers, strict=True):
+            ids = sequences[number].tolist()
+            text = tokenizer.decode([ids])[0]
+            lines += [
+                f"  {name}  {text}",
+                f"  pieces  {' '.join(tokenizer.pieces([text])[0])}",
+                f"  ids     {' '.join(map(str, ids))}",
+            ]
+    path = shlex.quote(str(prepared.path))
+    source, target = prepared.languages
+    lines += [
+        "",
+        "next:",
+        f"  {programs.command('prepare')} {path} --show 5 --plot lengths.png",
+        f"  {programs.command('train')} --dataset {path} --source {source} --target {target} "
+        "--preset base --run-dir RUN",
+    ]
+    return "\n".join(lines)
+
+
 def draw_lengths(prepared, data, path):
     """Draws the lengths of the pairs, and how much padding batches have at each length, into a file."""
     # Matplotlib takes most of a second.
     from keras_transformer.analysis.plots.runs import length_histogram
-    from keras_transformer.batches.describe import batch_sizes
 
     pairs = prepared.load_pairs()
+    lengths = pairs.source.lengths + pairs.target.lengths
     figure = length_histogram(
-        pairs.source.lengths,
-        pairs.target.lengths,
-        batch_sizes(pairs, data),
+        *pairs.lengths,
+        [
+            (
+                plan.rows * (plan.source_len + plan.target_len),
+                int(lengths[plan.indices].sum()),
+                plan.target_len,
+            )
+            for plan in _planner(pairs, data).plan(0)
+        ],
         names=prepared.languages,
         title=f"{prepared.path}, {data.batch_tokens:,} tokens a side",
     )
     figure.savefig(path, dpi=130)
+
+
+def _planner(pairs, data):
+    from keras_transformer.batches.planning import EpochPlanner
+
+    return EpochPlanner(
+        *pairs.lengths, batch_tokens=data.batch_tokens, padding=data.padding, max_shapes=data.max_shapes
+    )
 
 
 def main(argv=None):
@@ -110,7 +186,6 @@ def main(argv=None):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where a dataset needs TensorFlow
 
     def work():
-        from keras_transformer.batches.describe import describe
         from keras_transformer.batches.prepared import PreparedCorpus
         from keras_transformer.batches.preparing import prepare
         from keras_transformer.tokenizers.tokenizer_pair import read_tokenizers

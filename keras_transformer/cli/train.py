@@ -16,6 +16,8 @@ after the step, saved. `config.programs.ExitCode` lists the exit codes.
 import datetime
 import itertools
 import os
+import random
+import shlex
 
 from keras_transformer.cli.command_line import (
     CORPUS_SETTINGS,
@@ -133,16 +135,16 @@ def _fitted(config, run_dir):
         run = RunFolder(run_dir)
         if run.has_trained:
             return run.config
-    size = corpus_size(config.data)
+    num_pairs, num_characters = corpus_size(config)
     chosen = auto(
-        size.num_pairs,
-        num_characters=size.num_characters,
+        num_pairs,
+        num_characters=num_characters,
         max_minutes=config.training.max_minutes,
         gpu=bool(tf.config.list_physical_devices("GPU")),
     )
     model, training = chosen.model, chosen.training
     print(
-        f"preset auto, for {size.num_pairs:,} pairs: {model.num_encoder_layers} + "
+        f"preset auto, for {num_pairs:,} pairs: {model.num_encoder_layers} + "
         f"{model.num_decoder_layers} layers, d_model {model.d_model}, dropout {model.residual_dropout:g}, "
         f"{chosen.data.vocab_size:,} pieces, batches of {chosen.data.batch_tokens:,} tokens, warm-up of "
         f"{training.warmup_steps:,} steps, at most {training.max_steps:,} steps, a checkpoint every "
@@ -185,6 +187,42 @@ def _run_dir(args):
     return next(name for name in names if not os.path.exists(name))
 
 
+def report(result, *, examples=10):
+    """Returns the `Result` of a run as text: unseen sentences, the score, what to do next."""
+    data = result.run.config.data
+    lines = []
+    numbers = range(len(result.translations))
+    for i in sorted(random.Random(1).sample(numbers, min(examples, len(numbers)))):
+        lines += [
+            f"  source      {result.pairs.source[i]}",
+            f"  translation {result.translations[i]}",
+            f"  reference   {result.pairs.target[i]}",
+            "",
+        ]
+    run, served, board, dataset = (
+        shlex.quote(str(name))
+        for name in (
+            result.run.path,
+            f"served/{result.run.path.name}",
+            result.run.path / "tensorboard",
+            data.dataset,
+        )
+    )
+    return "\n".join(
+        [
+            *lines,
+            f"scores on {result.split}:",
+            str(result.scores),
+            "",
+            "next:",
+            f"  echo 'your sentence' | {programs.command('translate')} {run}",
+            f"  {programs.command('evaluate')} {run} --dataset {dataset} --split {result.split}",
+            f"  {programs.command('export')} {run} {served}",
+            f"  tensorboard --logdir {board}",
+        ]
+    )
+
+
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
@@ -204,7 +242,7 @@ def main(argv=None):
         }
         refuse_run(config, run_dir, **options)
         import_quietly("keras_transformer.training.run")
-        from keras_transformer.training.run import report, train
+        from keras_transformer.training.run import train
 
         result = train(config, run_dir, **options)
         print(report(result) if result else "trained; worker 0 has translated and scored")

@@ -16,20 +16,13 @@ _CHOICE = ("weights", "temperature")
 
 CORPUS_SUM = "corpus.sha256"
 # How long the run is, where its data are and what is kept of it: not what it computes.
-FREE = frozenset(
-    {
-        "training.max_steps",
-        "training.max_minutes",
-        "training.keep_checkpoints",
-        "training.keep_best",
-        "training.average_last",
-        "training.early_stopping",
-        "training.init_weights",  # they are in the state that the run continues from
-        "training.validation_beam_size",
-        "data.data_dir",
-        "data.manual_dir",
-    }
-)
+_LENGTH = ("max_steps", "max_minutes", "early_stopping")
+_KEPT = ("keep_checkpoints", "keep_best", "average_last", "validation_beam_size")
+# The state that a run continues from has its first weights.
+FREE = {f"training.{name}" for name in (*_LENGTH, *_KEPT, "init_weights")} | {
+    "data.data_dir",
+    "data.manual_dir",
+}
 FREE_SECTIONS = ("devices.", "search.")
 # Weights of other shapes, or for other tokens, are another model's.
 FIXED = frozenset(f"data.{name}" for name in (*VOCABULARY, "vocab_texts"))
@@ -52,34 +45,40 @@ def continue_with(run, config, *, sha256, allowed=()):
     Raises:
         ValueError: another setting differs, or `allowed` names none.
     """
-    check_names(allowed, config)
-    changes = configs.differences(run.config, config)
-    file = run.path / CORPUS_SUM
-    old = _read_sum(file) if file.exists() else sha256
-    refused = [change for change in changes if not _may_change(change[0], allowed)]
-    if refused:
-        raise ValueError(_refusal(run.path, refused))
-    if old != sha256:
+    changes, old = check_changes(run, config, allowed), recorded_sha256(run)
+    if old not in (None, sha256):
         if "data.dataset" not in allowed:
             raise ValueError(
                 f"{run.path}: the training text is not the one that this run began with (see {CORPUS_SUM}). "
                 "Put it back, pass --allow-config-change data.dataset, or choose another --run-dir"
             )
         changes.append((CORPUS_SUM, old, sha256))
-    if run.writes and (not file.exists() or old != sha256):
-        write_text(file, f"{sha256}\n")
+    if run.writes and old != sha256:
+        write_text(run.path / CORPUS_SUM, f"{sha256}\n")
     run.write_config(config)
     return changes
 
 
-def _read_sum(file):
-    found = file.read_bytes()
-    if not re.fullmatch(rb"[0-9a-f]{64}\n", found):
+def check_changes(run, config, allowed=()):
+    """Returns the settings that differ, as `continue_with` does; refuses those that may not."""
+    check_names(allowed, config)
+    changes = configs.differences(run.config, config)
+    refused = [change for change in changes if not _may_change(change[0], allowed)]
+    if refused:
+        raise ValueError(_refusal(run.path, refused))
+    return changes
+
+
+def recorded_sha256(run):
+    """Returns the SHA-256 of the training ids that a run began with, `None` where there is none."""
+    file = run.path / CORPUS_SUM
+    found = file.read_bytes() if file.exists() else None
+    if found is not None and not re.fullmatch(rb"[0-9a-f]{64}\n", found):
         raise ValueError(
             f"{file}: damaged. Put it back from a copy, or remove it: then the run goes on with the text "
             "that there is now"
         )
-    return found.decode().strip()
+    return found and found.decode().strip()
 
 
 def _may_change(path, allowed):
@@ -94,17 +93,15 @@ def _is_fixed(path):
 
 def _refusal(folder, refused):
     listed = ", ".join(f"{path} {_shown(before)} -> {_shown(after)}" for path, before, after in refused)
+    what = f"{folder}: this run has other settings: {listed}"
     fixed = [path for path, _, _ in refused if _is_fixed(path)]
     if fixed:
         remedy = "choose another --run-dir"
         if all(path in FIXED or path.endswith("_vocab_size") for path in fixed):
             remedy += f"; --init-from {folder} --new-vocabulary starts from its weights"
-        return f"{folder}: this run has other settings: {listed}. {fixed[0]} makes another model: {remedy}"
+        return f"{what}. {fixed[0]} makes another model: {remedy}"
     names = ",".join(path for path, _, _ in refused)
-    return (
-        f"{folder}: this run has other settings: {listed}. "
-        f"Pass --allow-config-change {names}, or choose another --run-dir"
-    )
+    return f"{what}. Pass --allow-config-change {names}, or choose another --run-dir"
 
 
 def _shown(value):
@@ -113,11 +110,8 @@ def _shown(value):
 
 def check_names(allowed, config):
     """Raises `ValueError` where a name in `allowed` is that of no setting."""
-    known = [
-        f"{section.name}.{field.name}"
-        for section in dataclasses.fields(config)
-        for field in dataclasses.fields(getattr(config, section.name))
-    ]
+    sections = dataclasses.asdict(config)
+    known = [f"{section}.{name}" for section, fields in sections.items() for name in fields]
     for name in allowed:
         if name not in known:
             what = "--allow-config-change: no setting"

@@ -2,14 +2,11 @@
 
 import contextlib
 import pathlib
-import random
-import shlex
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
-from keras_transformer.config import programs
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
 from keras_transformer.text.lines import Pairs
 from keras_transformer.training.devices import is_lost_worker, lost_worker, place
@@ -74,42 +71,6 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
         return result
 
 
-def report(result, *, examples=10):
-    """Returns the end of a run as text: unseen sentences, the score, what to do next."""
-    data = result.run.config.data
-    lines = []
-    numbers = range(len(result.translations))
-    for i in sorted(random.Random(1).sample(numbers, min(examples, len(numbers)))):
-        lines += [
-            f"  source      {result.pairs.source[i]}",
-            f"  translation {result.translations[i]}",
-            f"  reference   {result.pairs.target[i]}",
-            "",
-        ]
-    run, served, board, dataset = (
-        shlex.quote(str(name))
-        for name in (
-            result.run.path,
-            f"served/{result.run.path.name}",
-            result.run.path / "tensorboard",
-            data.dataset,
-        )
-    )
-    return "\n".join(
-        [
-            *lines,
-            f"scores on {result.split}:",
-            str(result.scores),
-            "",
-            "next:",
-            f"  echo 'your sentence' | {programs.command('translate')} {run}",
-            f"  {programs.command('evaluate')} {run} --dataset {dataset} --split {result.split}",
-            f"  {programs.command('export')} {run} {served}",
-            f"  tensorboard --logdir {board}",
-        ]
-    )
-
-
 def _how_to_go_on(run, step):
     training = run.config.training
     if step >= training.max_steps:
@@ -126,20 +87,14 @@ def _translate_unseen(session, step):
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target
     translations = run.read_translations(split, step)
-    if translations is not None:
-        print(
-            f"{run.path}: finished before, at step {step:,}; nothing to do."
-            f" To go on, {_how_to_go_on(run, step)}",
-            flush=True,
-        )
-        scores = corpus_scores(translations, pairs.target, target_language=target)
-        return Result(run, split, pairs, translations, scores)
-    print(
-        f"\ntranslating {split} with the delivered weights (beam {search.beam_size}, alpha {search.alpha:g})",
-        flush=True,
-    )
-    translator = Translator.load(run.path)
-    translations = translator.translate(pairs.source)
+    if is_done := translations is not None:
+        told = f"finished before, at step {step:,}; nothing to do. To go on, {_how_to_go_on(run, step)}"
+        print(f"{run.path}: {told}", flush=True)
+    else:
+        beam = f"beam {search.beam_size}, alpha {search.alpha:g}"
+        print(f"\ntranslating {split} with the delivered weights ({beam})", flush=True)
+        translations = Translator.load(run.path).translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
-    run.write_translations(split, step, translations, scores.to_dict())
+    if not is_done:
+        run.write_translations(split, step, translations, scores.to_dict())
     return Result(run, split, pairs, translations, scores)

@@ -10,7 +10,8 @@ import tensorflow as tf
 from keras_transformer.batches.dataset import TokenBatches, training_batches, validation_batches
 from keras_transformer.batches.prepared import is_prepared
 from keras_transformer.batches.training_data import TrainingData, load_training_data
-from keras_transformer.checkpoints.run_folder import RunFolder, check_unused
+from keras_transformer.checkpoints.new_folder import CONFIG, CORPUS, hold
+from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.tensor_files import storing
 from keras_transformer.config import settings as configs
 from keras_transformer.config.presets import with_vocab_size
@@ -18,7 +19,7 @@ from keras_transformer.config.sections import BYTES_IN_TRAINING
 from keras_transformer.files import write_text
 from keras_transformer.training.before_training import depth_note, learning_rate_note, warmup_note
 from keras_transformer.training.fine_tuning import check_initial_weights
-from keras_transformer.training.resuming import CORPUS_SUM, continue_with
+from keras_transformer.training.resuming import CORPUS_SUM, check_changes, continue_with, recorded_sha256
 
 
 class Session(NamedTuple):
@@ -54,22 +55,27 @@ def open_session(config, run_dir, placement, allowed, stack):
         ValueError: data, folder or settings are refused.
     """
     _check_memory(config)
-    earlier, locked = None, False
+    earlier = None
     if not placement.is_chief:
         placement.gather(0)  # the chief has made the folder
         earlier = RunFolder(run_dir, writes=False)
-    elif (run_dir / "config.json").exists():
-        earlier = RunFolder(run_dir)
-        stack.enter_context(earlier.lock())
-        earlier.clean()
-        if not earlier.has_trained:
-            # It ended before its first step, perhaps for a setting that is mended now.
-            earlier.forget()
-            earlier, locked = None, True
     else:
-        check_unused(run_dir)
+        if (run_dir / CONFIG).exists():
+            earlier = RunFolder(run_dir)
+        stack.enter_context(hold(run_dir))
+        if earlier:
+            earlier.clean()
+            if not earlier.has_trained:
+                # It ended before its first step, perhaps for a setting that is mended now.
+                earlier.forget()
+                earlier = None
     tokenizers = earlier.load_tokenizers() if earlier else _initial_tokenizers(config)
-    corpus = load_training_data(config, tokenizers)
+    if earlier and not is_prepared(config.data.dataset):  # before the text is read
+        check_changes(earlier, with_vocab_size(config, *tokenizers.sizes), allowed)
+    recorded = earlier and recorded_sha256(earlier)
+    corpus = load_training_data(
+        config, run_dir / CORPUS, tokenizers, recorded=recorded, writes=placement.is_chief
+    )
     config = with_vocab_size(configs.replace(config, data=corpus.data), *corpus.tokenizers.sizes)
     if earlier:
         agreed = earlier.config
@@ -85,10 +91,8 @@ def open_session(config, run_dir, placement, allowed, stack):
     batches = training_batches(config.data, corpus, seed=config.training.seed)
     validation, num_long = validation_batches(config.data, corpus)
     # The folder appears when nothing is left to refuse.
-    run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers, locked=locked)
+    run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers, locked=True)
     if placement.is_chief:
-        if not earlier and not locked:
-            stack.enter_context(run.lock())
         if not earlier:
             with storing(run.path / CORPUS_SUM):
                 write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")

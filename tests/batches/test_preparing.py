@@ -18,11 +18,11 @@ import time
 import numpy as np
 import pytest
 
-from keras_transformer.batches import preparing, sharding
-from keras_transformer.batches.describe import describe
+from keras_transformer.batches import sharding
 from keras_transformer.batches.prepared import FORMAT, PreparedCorpus, is_prepared
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.sharding import UnfinishedError
+from keras_transformer.cli.prepare import describe
 from keras_transformer.config import settings as configs
 from keras_transformer.config.settings import Config
 from keras_transformer.text.lines import DataError
@@ -408,13 +408,13 @@ def test_killed_five_times_it_ends_with_the_same_bytes(corpus, tmp_path):
 
 def stop_after(number, monkeypatch):
     """Makes a preparation end after so many shards were begun."""
-    jobs = preparing._jobs
+    jobs = sharding._jobs
 
     def some(*arguments):
         yield from itertools.islice(jobs(*arguments), number)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(preparing, "_jobs", some)
+    monkeypatch.setattr(sharding, "_jobs", some)
 
 
 def test_it_continues_where_it_stopped(corpus, tmp_path, monkeypatch):
@@ -510,14 +510,14 @@ def test_a_refused_preparation_leaves_nothing_and_the_mended_text_is_prepared_th
 
 
 def test_a_file_that_cannot_be_read_for_a_while_is_no_end(corpus, tmp_path, monkeypatch):
-    jobs = preparing._jobs
+    jobs = sharding._jobs
 
     def some(*arguments):
         yield from itertools.islice(jobs(*arguments), 5)
         raise DataError("train.en: cannot be read") from OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "_jobs", some)
+        patch.setattr(sharding, "_jobs", some)
         with pytest.raises(DataError, match="cannot be read"):
             prepare_some(corpus, tmp_path / "out", num_workers=1)
     assert list((tmp_path / "out").glob("train-*.npy"))
@@ -532,14 +532,14 @@ class Deadly:
 
 
 def test_a_killed_worker_is_told_and_the_next_call_continues(corpus, tmp_path, monkeypatch):
-    jobs = preparing._jobs
+    jobs = sharding._jobs
 
     def some(*arguments):
         for number, job in enumerate(jobs(*arguments)):
             yield job._replace(occurred=[Deadly()]) if number == 5 else job
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "_jobs", some)
+        patch.setattr(sharding, "_jobs", some)
         with pytest.raises(UnfinishedError, match="a worker process was killed.*it continues"):
             prepare_some(corpus, tmp_path / "out", num_workers=1)
     assert (tmp_path / "out" / "progress").is_dir()

@@ -82,10 +82,10 @@ def digest(batches, start, replicas):
 
 
 @pytest.fixture(scope="module")
-def demo():
+def demo(tmp_path_factory):
     """Settings and corpus of the demo."""
     config = preset("demo")
-    corpus = load_training_data(config)
+    corpus = load_training_data(config, tmp_path_factory.mktemp("run") / "corpus")
     ids = hashlib.sha256()
     for sequences in corpus.train:
         ids.update(np.ascontiguousarray(sequences.lengths))

@@ -1,8 +1,10 @@
 """What a run reads: raw text and the same text prepared, cleaned, weighed and encoded."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
+import os
 import shutil
 
 import numpy as np
@@ -11,11 +13,12 @@ from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.batches.dataset import training_batches, validation_batches
 from keras_transformer.batches.preparing import prepare
-from keras_transformer.batches.training_data import load_training_data
+from keras_transformer.batches.training_data import load_training_data as load_in
 from keras_transformer.cli import evaluate as evaluate_wmt
 from keras_transformer.cli import train as train_wmt
 from keras_transformer.config import settings as configs
 from keras_transformer.config.settings import Config
+from keras_transformer.text.cleaning import Cleaner
 from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, load_tokenizers, train_tokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
@@ -90,6 +93,17 @@ def prepared(corpora, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def folders(tmp_path_factory):
+    """New folders for what is prepared of raw text."""
+    global new_folder
+    new_folder = lambda: tmp_path_factory.mktemp("run") / "corpus"  # noqa: E731
+
+
+def load(config, tokenizers=None):
+    return load_in(config, new_folder(), tokenizers)
+
+
 def rows_of(pairs):
     return [(pairs.source[i].tolist(), pairs.target[i].tolist()) for i in range(pairs.num_pairs)]
 
@@ -103,7 +117,7 @@ def texts_of(loaded):
 
 
 def test_raw_text_becomes_the_pairs_in_the_files(corpora):
-    loaded = load_training_data(make_config(*corpora))
+    loaded = load(make_config(*corpora))
     assert texts_of(loaded) == SENTENCES[24:]
     assert loaded.sizes == [156, 120]
     assert loaded.weights == [1.0, 1.0]
@@ -113,8 +127,8 @@ def test_raw_text_becomes_the_pairs_in_the_files(corpora):
 
 
 def test_a_prepared_corpus_gives_what_its_raw_text_gives(corpora, prepared):
-    raw = load_training_data(make_config(*corpora))
-    found = load_training_data(make_config(prepared))
+    raw = load(make_config(*corpora))
+    found = load(make_config(prepared))
     assert rows_of(found.train) == rows_of(raw.train)
     for name in ("sizes", "weights", "validation", "test", "test_name"):
         assert getattr(found, name) == getattr(raw, name)
@@ -128,8 +142,8 @@ def test_a_prepared_corpus_gives_what_its_raw_text_gives(corpora, prepared):
 
 
 def test_a_prepared_corpus_serves_the_other_direction(prepared):
-    there = load_training_data(make_config(prepared))
-    back = load_training_data(make_config(prepared, source="de", target="en"))
+    there = load(make_config(prepared))
+    back = load(make_config(prepared, source="de", target="en"))
     assert rows_of(back.train) == [(target, source) for source, target in rows_of(there.train)]
     assert texts_of(back) == [(target, source) for source, target in SENTENCES[24:]]
     assert (back.validation.source, back.validation.target) == there.validation[::-1]
@@ -139,8 +153,8 @@ def test_a_prepared_corpus_serves_the_other_direction(prepared):
 def test_separate_vocabularies_change_places_in_the_other_direction(corpora, tmp_path):
     config = make_config(corpora[0], separate_vocabularies=True, model_type="wordpiece", vocab_size=44)
     prepare(config, tmp_path / "prepared", num_workers=1)
-    there = load_training_data(make_config(tmp_path / "prepared"))
-    back = load_training_data(make_config(tmp_path / "prepared", source="de", target="en"))
+    there = load(make_config(tmp_path / "prepared"))
+    back = load(make_config(tmp_path / "prepared", source="de", target="en"))
     assert not there.tokenizers.shared
     assert [one.sha256 for one in back.tokenizers] == [one.sha256 for one in there.tokenizers][::-1]
     assert texts_of(back) == [(target, source) for source, target in SENTENCES[24:180]]
@@ -150,16 +164,16 @@ def test_the_configuration_has_the_vocabulary_of_the_preparation(corpora, tmp_pa
     settings = {"vocab_size": 312, "model_type": "unigram", "split_digits": True, "normalization": "nfkc"}
     prepare(make_config(corpora[0], **settings), tmp_path / "prepared", num_workers=1)
     asked = make_config(tmp_path / "prepared", max_length=30, vocab_texts=5).data
-    found = load_training_data(make_config(tmp_path / "prepared", max_length=30, vocab_texts=5)).data
+    found = load(make_config(tmp_path / "prepared", max_length=30, vocab_texts=5)).data
     expected = settings | {"vocab_texts": 10_000_000}
     assert found == dataclasses.replace(asked, **expected)
 
 
 def test_a_smaller_longest_length_drops_pairs_of_a_prepared_corpus(prepared, corpora):
-    whole = load_training_data(make_config(prepared))
+    whole = load(make_config(prepared))
     limit = int(np.median(whole.train.target.lengths))
     short = [max(map(len, row)) <= limit for row in rows_of(whole.train)]
-    found = load_training_data(make_config(prepared, max_length=limit))
+    found = load(make_config(prepared, max_length=limit))
     assert rows_of(found.train) == [
         row for row, kept in zip(rows_of(whole.train), short, strict=True) if kept
     ]
@@ -168,30 +182,30 @@ def test_a_smaller_longest_length_drops_pairs_of_a_prepared_corpus(prepared, cor
     dropped = 276 - sum(found.sizes)
     assert found.notes == [f"left out {dropped} pairs of over {limit} tokens (data.max_length)"]
     # Raw text is cut off at the same place: the same vocabulary, for it is learned before.
-    raw = load_training_data(make_config(*corpora, max_length=limit))
+    raw = load(make_config(*corpora, max_length=limit))
     assert rows_of(raw.train) == rows_of(found.train)
     assert raw.sizes == found.sizes
 
 
 def test_a_prepared_corpus_of_which_nothing_is_short_enough_is_refused(prepared):
     with pytest.raises(DataError, match="all pairs have over 3 tokens. Raise data.max_length"):
-        load_training_data(make_config(prepared, max_length=3))
+        load(make_config(prepared, max_length=3))
 
 
 def test_the_vocabulary_of_an_earlier_run_must_be_that_of_the_preparation(prepared):
     own = load_tokenizers(prepared)
-    assert load_training_data(make_config(prepared), own).train.num_pairs == 276
+    assert load(make_config(prepared), own).train.num_pairs == 276
     other = as_tokenizers(train_tokenizer(SENTENCES[0], model_type="wordpiece", vocab_size=40))
     with pytest.raises(DataError, match="prepared with another vocabulary .* --tokenizer"):
-        load_training_data(make_config(prepared), other)
+        load(make_config(prepared), other)
 
 
 def test_the_vocabulary_of_an_earlier_run_encodes_raw_text(corpora):
     given = as_tokenizers(
         train_tokenizer([text for pair in SENTENCES for text in pair], model_type="wordpiece", vocab_size=60)
     )
-    loaded = load_training_data(make_config(*corpora), given)
-    assert loaded.tokenizers is given
+    loaded = load(make_config(*corpora), given)
+    assert [one.sha256 for one in loaded.tokenizers] == [one.sha256 for one in given]
     assert texts_of(loaded) == SENTENCES[24:]
 
 
@@ -202,7 +216,7 @@ def test_the_test_split_is_that_of_the_first_dataset_prepared_or_not(tmp_path):
     write_split(tmp_path / "two", "valid", SENTENCES[9:12])
     config = make_config(tmp_path / "one", tmp_path / "two")
     prepare(config, tmp_path / "prepared", num_workers=1)
-    for loaded in map(load_training_data, (config, make_config(tmp_path / "prepared"))):
+    for loaded in map(load, (config, make_config(tmp_path / "prepared"))):
         assert loaded.test_name == "test_b"
         assert list(zip(*loaded.test, strict=True)) == SENTENCES[:5]
 
@@ -210,10 +224,10 @@ def test_the_test_split_is_that_of_the_first_dataset_prepared_or_not(tmp_path):
 def test_what_is_prepared_cannot_be_cleaned_in_another_way(dirty, tmp_path):
     prepare(make_config(dirty, cleaning=CLEANING), tmp_path / "prepared", num_workers=1)
     for cleaning in ({}, CLEANING):
-        loaded = load_training_data(make_config(tmp_path / "prepared", cleaning=cleaning))
+        loaded = load(make_config(tmp_path / "prepared", cleaning=cleaning))
         assert texts_of(loaded) == SENTENCES[24:80]
     with pytest.raises(DataError, match="Leave cleaning.* out, or prepare it with other settings"):
-        load_training_data(make_config(tmp_path / "prepared", cleaning={"min_length": 2}))
+        load(make_config(tmp_path / "prepared", cleaning={"min_length": 2}))
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +241,7 @@ def dirty(tmp_path_factory):
 
 
 def test_every_filter_drops_its_pair_of_raw_text(dirty):
-    loaded = load_training_data(make_config(dirty, cleaning=CLEANING))
+    loaded = load(make_config(dirty, cleaning=CLEANING))
     assert texts_of(loaded) == SENTENCES[24:80]
     assert loaded.sizes == [56]
     table = loaded.notes[0].splitlines()
@@ -263,11 +277,11 @@ def test_every_filter_drops_its_pair_of_raw_text(dirty):
 )
 def test_a_filter_drops_where_it_is_asked_for_in_raw_and_in_prepared_text(dirty, tmp_path, cleaning, dropped):
     config = make_config(dirty, cleaning=cleaning)
-    raw = load_training_data(config)
+    raw = load(config)
     left = [BAD[name] for name in BAD if name not in dropped]
     assert texts_of(raw) == [*SENTENCES[24:80], *left]
     prepare(config, tmp_path / "prepared", num_workers=1, shard_pairs=50)
-    found = load_training_data(make_config(tmp_path / "prepared"))
+    found = load(make_config(tmp_path / "prepared"))
     assert rows_of(found.train) == rows_of(raw.train)
 
 
@@ -275,7 +289,7 @@ def test_text_of_which_nothing_is_left_is_refused_with_counts(tmp_path):
     write_split(tmp_path, "train", [BAD["empty"]] * 3 + [BAD["identical"]] * 2)
     write_split(tmp_path, "valid", SENTENCES[:9])
     with pytest.raises(DataError, match="all 5 pairs were dropped: 3 a side is blank .*, 2 both") as refused:
-        load_training_data(make_config(tmp_path, cleaning={"drop_identical": True}))
+        load(make_config(tmp_path, cleaning={"drop_identical": True}))
     assert "\n" not in str(refused.value)
 
 
@@ -284,7 +298,7 @@ def test_validation_is_never_cleaned_but_for_its_length(dirty, tmp_path):
     write_split(folder, "train", SENTENCES[24:80])
     write_split(folder, "valid", [SENTENCES[0], BAD["long"], BAD["identical"], BAD["empty"], SENTENCES[0]])
     config = make_config(folder, cleaning=CLEANING)
-    loaded = load_training_data(config)
+    loaded = load(config)
     assert len(loaded.validation.source) == 5
     batches, num_dropped = validation_batches(config.data, loaded)
     assert (batches.pairs.num_pairs, num_dropped) == (4, 1)
@@ -304,7 +318,7 @@ def test_validation_is_never_cleaned_but_for_its_length(dirty, tmp_path):
 def test_an_epoch_sees_each_dataset_as_often_as_its_weight_says(corpora, prepared, data, weights):
     for folders in (corpora, [prepared]):
         config = make_config(*folders, **data)
-        loaded = load_training_data(config)
+        loaded = load(config)
         assert loaded.weights == pytest.approx(weights, rel=1e-4)
         batches = training_batches(config.data, loaded, seed=1)
         plans = itertools.chain.from_iterable(batches.planner.plan(epoch) for epoch in range(4))
@@ -316,7 +330,7 @@ def test_an_epoch_sees_each_dataset_as_often_as_its_weight_says(corpora, prepare
 def test_weights_that_are_not_one_for_each_dataset_are_refused_at_once(corpora, prepared, capsys, weights):
     for folders in (corpora, [prepared]):
         with pytest.raises(ValueError, match="`weights` must be 2 numbers above 0, one for each dataset"):
-            load_training_data(make_config(*folders, weights=weights))
+            load(make_config(*folders, weights=weights))
     assert "learning" not in capsys.readouterr().out
 
 
@@ -424,12 +438,12 @@ def test_a_flipped_bit_of_a_shard_is_refused_by_name(prepared, tmp_path, capsys)
 
 
 def test_the_identity_of_the_text_is_that_of_its_ids(corpora, prepared, tmp_path):
-    raw = load_training_data(make_config(*corpora)).sha256
-    assert load_training_data(make_config(*corpora)).sha256 == raw
-    assert load_training_data(make_config(*corpora, max_length=13)).sha256 != raw
-    own = load_training_data(make_config(prepared)).sha256
-    assert load_training_data(make_config(prepared)).sha256 == own
-    assert load_training_data(make_config(prepared, source="de", target="en")).sha256 != own
+    raw = load(make_config(*corpora)).sha256
+    assert load(make_config(*corpora)).sha256 == raw
+    assert load(make_config(*corpora, max_length=13)).sha256 != raw
+    own = load(make_config(prepared)).sha256
+    assert load(make_config(prepared)).sha256 == own
+    assert load(make_config(prepared, source="de", target="en")).sha256 != own
 
 
 def test_a_run_does_not_continue_on_other_text(tmp_path, capsys):
@@ -457,11 +471,132 @@ def test_training_cannot_change_the_vocabulary_of_a_prepared_corpus(prepared, tm
 
 def test_a_prepared_corpus_beside_another_is_refused(corpora, prepared):
     with pytest.raises(DataError, match="is prepared and stands alone"):
-        load_training_data(make_config(prepared, corpora[0]))
+        load(make_config(prepared, corpora[0]))
 
 
 def test_an_interrupted_preparation_is_no_corpus(tmp_path):
     (tmp_path / "progress").mkdir()
     (tmp_path / "progress" / "settings.json").write_text("{}")
     with pytest.raises(DataError, match="the preparation was interrupted. Run it again, it continues"):
-        load_training_data(make_config(tmp_path))
+        load(make_config(tmp_path))
+
+
+# What a run keeps of raw text.
+
+
+def write_again(folder, split="train"):
+    """The same text, written again a second later."""
+    for path in folder.glob(f"{split}.*"):
+        stamp = path.stat().st_mtime_ns + 10**9
+        os.utime(path, ns=(stamp, stamp))
+
+
+def files_of(folder):
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.name: (path.stat().st_ino, path.read_bytes()) for path in paths}
+
+
+def content_of(loaded):
+    return rows_of(loaded.train), loaded.validation, loaded.sha256, loaded.notes
+
+
+def test_raw_text_is_encoded_once_and_again_when_its_files_change(dirty, tmp_path, capsys):
+    corpus, folder = shutil.copytree(dirty, tmp_path / "text"), tmp_path / "corpus"
+    config = make_config(corpus, cleaning=CLEANING)
+    first = load_in(config, folder)
+    assert "learning a vocabulary" in capsys.readouterr().out
+    before = files_of(folder)
+    again = load_in(config, folder, first.tokenizers)
+    assert files_of(folder) == before
+    assert content_of(again) == content_of(first)
+    write_again(corpus)
+    again = load_in(config, folder, first.tokenizers)
+    after = files_of(folder)
+    assert again.sha256 == first.sha256
+    assert after["train-00000.en.npy"][0] != before["train-00000.en.npy"][0]
+    assert after["train-00000.en.npy"][1] == before["train-00000.en.npy"][1]
+    with (corpus / "train.en").open("a") as source, (corpus / "train.de").open("a") as target:
+        source.write("the man sees the river today\n")
+        target.write("der Mann sieht heute den Fluss\n")
+    changed = load_in(config, folder, first.tokenizers)
+    assert changed.sha256 != first.sha256
+    assert changed.train.num_pairs == first.train.num_pairs + 1
+    assert "learning" not in capsys.readouterr().out
+
+
+def test_other_cleaning_is_not_what_was_prepared(dirty, tmp_path):
+    first = load_in(make_config(dirty, cleaning=CLEANING), tmp_path / "corpus")
+    other = load_in(make_config(dirty), tmp_path / "corpus", first.tokenizers)
+    assert other.train.num_pairs == first.train.num_pairs + 6
+    third = load_in(make_config(dirty, cleaning=CLEANING), tmp_path / "corpus", first.tokenizers)
+    assert third.sha256 == first.sha256
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "train-00000.de.npy", "valid.en", "tokenizer.model", ""])
+@pytest.mark.parametrize("damage", ["flip", "gone"])
+def test_damaged_text_of_a_run_is_prepared_again(dirty, tmp_path, name, damage):
+    folder = tmp_path / "corpus"
+    first = load_in(make_config(dirty), folder)
+    expected = content_of(first)
+    if damage == "gone":
+        shutil.rmtree(folder) if not name else (folder / name).unlink()
+    elif name:
+        content = bytearray((folder / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (folder / name).write_bytes(content)
+    if (damage, name) == ("gone", "manifest.json"):
+        with pytest.raises(DataError, match="holds other files"):  # perhaps somebody's
+            load_in(make_config(dirty), folder, first.tokenizers)
+        return
+    again = load_in(make_config(dirty), folder, first.tokenizers)
+    assert content_of(again) == expected
+
+
+def test_splits_that_a_run_does_not_read_are_not_looked_at(dirty, tmp_path):
+    corpus = shutil.copytree(dirty, tmp_path / "text")
+    write_split(corpus, "test", SENTENCES[:3])
+    write_split(corpus, "test_other", SENTENCES[:3])
+    (corpus / "test_other.de").write_bytes(b"\xff")
+    assert load_in(make_config(corpus), tmp_path / "corpus").test_name == "test"
+    with pytest.raises(DataError, match="test_other"):
+        prepare(make_config(corpus), tmp_path / "prepared", num_workers=0)
+
+
+def sum_of_earlier_versions(folder, config, tokenizers):
+    """The sum of runs whose text was encoded at every start: lengths of pairs kept, ids of all pairs."""
+    files = [folder / f"train.{language}" for language in ("en", "de")]
+    sides = [path.read_text(encoding="utf-8").splitlines() for path in files]
+    cleaner = Cleaner(config.cleaning, "en", "de", max_length=config.data.max_length)
+    pairs = [pair for i, pair in enumerate(zip(*sides, strict=True)) if cleaner.text_reasons(*sides)[i] == 0]
+    rows = [
+        [[*row, tokenizer.special.eos] for row in tokenizer.encode([pair[side] for pair in pairs])]
+        for side, tokenizer in enumerate(tokenizers)
+    ]
+    lengths = [np.array([len(row) for row in side], np.int32) for side in rows]
+    keep = cleaner.length_reasons(*lengths) == 0
+    keep &= [pair not in pairs[:place] for place, pair in enumerate(pairs)]
+    digest = hashlib.sha256()
+    for side, length in zip(rows, lengths, strict=True):
+        digest.update(length[keep])
+        digest.update(np.array([token for row in side for token in row], np.int32))
+    return digest.hexdigest()
+
+
+def test_a_run_of_an_earlier_version_keeps_the_identity_of_its_text(dirty, tmp_path):
+    config = make_config(dirty, cleaning=CLEANING)
+    first = load_in(config, tmp_path / "corpus")
+    earlier = sum_of_earlier_versions(dirty, config, first.tokenizers)
+    for recorded in (earlier, first.sha256):
+        found = load_in(config, tmp_path / "corpus", first.tokenizers, recorded=recorded)
+        assert found.sha256 == recorded
+    assert earlier != first.sha256
+    assert load_in(config, tmp_path / "corpus", first.tokenizers, recorded="0" * 64).sha256 == first.sha256
+
+
+def test_a_worker_that_waits_reads_what_the_chief_has_prepared(dirty, tmp_path):
+    first = load_in(make_config(dirty), tmp_path / "corpus")
+    before = files_of(tmp_path)
+    other = make_config(dirty)
+    found = load_in(other, tmp_path / "corpus", first.tokenizers, writes=False)
+    assert rows_of(found.train) == rows_of(first.train)
+    assert files_of(tmp_path) == before

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from tiny_runs import TEXTS, Training
 
-from keras_transformer.checkpoints.run_folder import RunFolder, check_unused
+from keras_transformer.checkpoints.new_folder import check_unused
+from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.programs import StorageError
 from keras_transformer.config.settings import replace, to_json
 from keras_transformer.files import write_text

@@ -17,13 +17,14 @@ from tiny_runs import flip_a_byte
 
 from keras_transformer.batches.dataset import TokenBatches
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.cli.train import report
 from keras_transformer.config import settings as configs
 from keras_transformer.config.programs import OutOfMemoryError, StoppedError
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
 from keras_transformer.training import fit as fitting
 from keras_transformer.training import progress
 from keras_transformer.training import saving as steering
-from keras_transformer.training.run import report, train
+from keras_transformer.training.run import train
 from keras_transformer.translation.translator import Translator
 
 NOUNS = {"dog": "Hund", "man": "Mann", "fox": "Fuchs", "king": "König", "baker": "Bäcker"}
@@ -133,6 +134,7 @@ def of_kind(run, kind):
 def test_the_run_folder_holds_everything(whole):
     assert {path.name for path in whole.run.path.iterdir()} == {
         "config.json",
+        "corpus",
         "corpus.sha256",
         "tokenizer.model",
         "tokenizer.sha256",
