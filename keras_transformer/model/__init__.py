@@ -9,20 +9,10 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "decoding": (
-            "DecoderState",
-            "ModelStep",
-        ),
+        "decoding": ("DecoderState", "ModelStep"),
         "loss": ("LabelSmoothedCrossEntropy",),
-        "metrics": (
-            "Perplexity",
-            "TokenAccuracy",
-        ),
+        "metrics": ("Perplexity", "TokenAccuracy"),
         "optimizer": ("TransformerSchedule",),
-        "transformer": (
-            "Attended",
-            "Encoded",
-            "Transformer",
-        ),
+        "transformer": ("Attended", "Encoded", "Transformer"),
     },
 )

@@ -16,12 +16,14 @@ class TokenMean(keras.metrics.Metric):
 
     Args:
         pad_id: label that counts for nothing.
+        name: `None` for the usual one.
     """
 
     statistic = None  # the field of `TokenStatistics` that is averaged
+    default_name = None
 
     def __init__(self, *, pad_id=0, name=None, **kwargs):
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name or self.default_name, **kwargs)
         self.pad_id = pad_id
         self.total = self.add_variable((), "zeros", dtype=_sum_dtype(), name="total")
         self.count = self.add_variable((), "zeros", dtype=_sum_dtype(), name="count")
@@ -58,9 +60,7 @@ class TokenLoss(TokenMean):
     """The training loss per real token, smoothing included."""
 
     statistic = "loss"
-
-    def __init__(self, *, name="loss", **kwargs):
-        super().__init__(name=name, **kwargs)
+    default_name = "loss"
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -68,9 +68,7 @@ class TokenAccuracy(TokenMean):
     """Share of real tokens whose logit is the largest."""
 
     statistic = "correct"
-
-    def __init__(self, *, name="token_accuracy", **kwargs):
-        super().__init__(name=name, **kwargs)
+    default_name = "token_accuracy"
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -78,9 +76,7 @@ class Perplexity(TokenMean):
     """exp of the mean cross-entropy without smoothing, per sub-word token (Table 3)."""
 
     statistic = "cross_entropy"
-
-    def __init__(self, *, name="perplexity", **kwargs):
-        super().__init__(name=name, **kwargs)
+    default_name = "perplexity"
 
     def result(self):
         return ops.exp(super().result())

@@ -282,20 +282,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         return (*target_shape, self.config.target_vocab_size)
 
     def get_config(self):
-        return {
-            "name": self.name,
-            "trainable": self.trainable,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-            "config": dataclasses.asdict(self.config),
-            "special": dataclasses.asdict(self.special),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        if isinstance(config.get("dtype"), dict):
-            config["dtype"] = keras.saving.deserialize_keras_object(config["dtype"])
-        return cls(**config)
+        sizes = {"config": dataclasses.asdict(self.config), "special": dataclasses.asdict(self.special)}
+        return {**super().get_config(), **sizes}
 
     def get_build_config(self):
         return {}  # the constructor builds
