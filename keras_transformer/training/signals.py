@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -13,6 +14,7 @@ EXIT_CODES = {
     signal.SIGINT: ExitCode.INTERRUPTED,
     signal.SIGUSR1: ExitCode.TERMINATED,
 }
+AGAIN_SECONDS = 1.0
 # `timeout` and others send a signal to the process and to its group: that is one, not a second one.
 SAME_SECONDS = 0.2
 _END = b"\0"
@@ -37,7 +39,9 @@ class Signals:
     def __init__(self):
         self.received = None
         self._deferred = False
-        self._raised = False
+        self._raised = None  # the signal that an exception was raised for
+        self._again = None  # timer that sends it once more
+        self._sent_again = 0  # how many of those the thread has not met yet
 
     @contextlib.contextmanager
     def caught(self):
@@ -50,18 +54,22 @@ class Signals:
             return
         with self._heard():
             before = {number: signal.signal(number, self._handle) for number in EXIT_CODES}
+            unraisable, sys.unraisablehook = sys.unraisablehook, _tell_others
             try:
                 yield self
             except BaseException as error:
-                if not self._raised:
+                if self._raised is None:
                     raise
                 # TensorFlow turned what the signal raised into an error of its own.
                 cause = None if isinstance(error, _Interrupted) else error
                 raise StoppedError(
-                    f"stopped by {self.received.name}; the same command goes on from what is saved",
-                    EXIT_CODES[self.received],
+                    f"stopped by {self._raised.name}; the same command goes on from what is saved",
+                    EXIT_CODES[self._raised],
                 ) from cause
             finally:
+                if self._again:
+                    self._again.cancel()
+                sys.unraisablehook = unraisable
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
@@ -97,7 +105,9 @@ class Signals:
             if byte[0] not in EXIT_CODES:
                 continue
             number, now = signal.Signals(byte[0]), time.monotonic()
-            if first is None:
+            if self._sent_again:
+                self._sent_again -= 1
+            elif first is None:
                 first = now
                 what = "the step at work ends first, then the state is saved" if self._deferred else "ending"
                 _say(f"{number.name}: heard; {what} (again: stop at once)")
@@ -107,11 +117,28 @@ class Signals:
                 os._exit(EXIT_CODES[number])
 
     def _handle(self, number, frame):
-        self.received = self.received or signal.Signals(number)
-        if not self._deferred and not self._raised:
-            # Where an object is freed Python drops what is raised: then the run ends before its next step.
-            self._raised = True
-            raise _Interrupted
+        number = signal.Signals(number)
+        if self._deferred:
+            self.received = self.received or number
+            return
+        # Where it comes while an object is freed, or amid `except:`, what it raises is dropped.
+        self._raised = number
+        if self._again:
+            self._again.cancel()
+        self._again = threading.Timer(AGAIN_SECONDS, self._send_again, (number,))
+        self._again.daemon = True
+        self._again.start()
+        raise _Interrupted
+
+    def _send_again(self, number):
+        self._sent_again += 1
+        os.kill(os.getpid(), number)
+
+
+def _tell_others(unraisable):
+    """Tells of errors that Python drops, but for those of signals."""
+    if not isinstance(unraisable.exc_value, _Interrupted):
+        sys.__unraisablehook__(unraisable)
 
 
 def _say(text):
