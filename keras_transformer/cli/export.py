@@ -92,6 +92,8 @@ def ctranslate2(args):
     import_quietly()
     path = export_ctranslate2(run, args.out, **options)
     notes = search_notes(replace(run.config.search, **options["search"]))
+    if args.quantization == "int16":
+        notes.append("CPUs with an int16 product (Intel's) compute in int16; others load this model as int8")
     lines = [f"wrote {path}", *(f"note: {note}" for note in notes), "next:"]
     lines += [f"  {programs.command('translate-ctranslate2')} {shlex.quote(str(path))} < TEXT"]
     return "\n".join(lines)

@@ -512,7 +512,12 @@ def test_the_program_exports_with_settings_of_search(run, tmp_path, capsys):
     facts = json.loads((out / "keras_transformer.json").read_text())
     assert (facts["quantization"], facts["search"]["beam_size"], facts["weights"]) == ("int8", 3, "last")
     assert CTranslate2Translator(out).search.beam_size == 3
-    assert f"keras-transformer translate-ctranslate2 '{out}' < TEXT" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"keras-transformer translate-ctranslate2 '{out}' < TEXT" in printed
+    assert "int16" not in printed
+    argv[1] = str(tmp_path / "int16")
+    assert export_model.main([*argv, "--quantization", "int16"]) == 0
+    assert "CPUs with an int16 product (Intel's) compute in int16; others load" in capsys.readouterr().out
     assert export_model.main(argv) == 2
     assert "exists and is not an empty folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):
