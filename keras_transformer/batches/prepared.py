@@ -249,9 +249,10 @@ def _read_manifest(folder):
 def _check_structure(manifest):
     """Looks at every value that is used; manifests of earlier versions have no checksum."""
     source, target = manifest["languages"]
-    settings, names = manifest["settings"], [file["name"] for file in _files(manifest)]
+    settings, files = manifest["settings"], _files(manifest)
+    names, digests = [file["name"] for file in files], [file["sha256"] for file in files]
     numbers = [shard[name] for shard in manifest["shards"] for name in ("num_pairs", "dataset")]
-    for text in (source, target, settings["data"]["dataset"], *names, *settings["cleaning"].keys()):
+    for text in (source, target, settings["data"]["dataset"], *names, *digests, *settings["cleaning"].keys()):
         text.strip()
     if any(pathlib.PurePath(name).name != name for name in names) or min(numbers) < 0:
         raise ValueError("a path or a number below 0")

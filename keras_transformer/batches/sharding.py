@@ -10,10 +10,12 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import sys
 import threading
 from typing import NamedTuple
 
 import numpy as np
+import tqdm
 
 from keras_transformer.batches.ids import encode_flat
 from keras_transformer.batches.prepared import PROGRESS, refuse_prepared, write_array, write_json
@@ -21,10 +23,9 @@ from keras_transformer.config.programs import ExitCode
 from keras_transformer.config.settings import DataConfig
 from keras_transformer.text.cleaning import CODES, Cleaner, CleaningReport, Seen, pair_hashes
 from keras_transformer.text.datasets import first_split, open_datasets
-from keras_transformer.text.folders import TRAIN
+from keras_transformer.text.folders import ENDINGS, TRAIN
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import decode_block
-from keras_transformer.text.progress import Progress, amount_of_text
 
 BLOCK_PAIRS = 5000  # looked at together; more costs memory, and no time is won
 
@@ -138,17 +139,61 @@ def write_shards(text, folder, tokenizers, num_workers, shard_pairs):
     Returns:
         (list of all shards for the manifest, `CleaningReport` of all text)
     """
-    shown = Progress(*amount_of_text(text.datasets))
     earlier = {path.stem for path in (folder / PROGRESS).glob(f"{TRAIN}-*.json")}
     shards, report = [], CleaningReport()
-    with _shard_makers(num_workers, folder, text.data, text.cleaner, tokenizers) as make:
+    total, unit = _amount_of_text(text.datasets)
+    with (
+        _progress_bar(total, unit) as bar,
+        _shard_makers(num_workers, folder, text.data, text.cleaner, tokenizers) as make,
+    ):
         for record in make(_jobs(text, shard_pairs)):
             shard, part = record["shard"], CleaningReport.from_dict(record["report"])
             report += part
             if shard["num_pairs"]:
                 shards.append(shard)
-            shown.add(part.num_pairs, record["num_bytes"], made=shard["name"] not in earlier)
+            amount = record["num_bytes"] if unit == "bytes" else part.num_pairs
+            if shard["name"] in earlier:
+                bar.initial += amount  # counts for the share, not for the speed
+            bar.update(amount)
     return shards, report
+
+
+class _Lines:
+    """Standard error where it is a file: each state of a bar is a line of its own."""
+
+    def write(self, text):
+        if text.strip():
+            sys.stderr.write(text.strip() + "\n")
+
+    def flush(self):
+        sys.stderr.flush()
+
+
+def _progress_bar(total, unit):
+    """Returns a bar of tqdm's; work of less than five seconds shows none."""
+    terminal = sys.stderr.isatty()
+    return tqdm.tqdm(
+        total=total,
+        unit=" B" if unit == "bytes" else " pairs",
+        unit_scale=True,
+        desc="preparing",
+        delay=5,
+        mininterval=0.5 if terminal else 5,
+        dynamic_ncols=terminal,
+        file=sys.stderr if terminal else _Lines(),
+    )
+
+
+def _amount_of_text(datasets):
+    """Returns how much training text there is and in what unit, as far as it is known unread."""
+    found = [dataset.fingerprint(TRAIN) for dataset in datasets if TRAIN in dataset.splits]
+    if all("num_examples" in split for split in found):
+        return sum(split["num_examples"] for split in found), "pairs"
+    if all(isinstance(split, list) for split in found):
+        files = list(itertools.chain.from_iterable(found))
+        if not any(file["path"].endswith((".gz", ".xz", ".bz2", *ENDINGS)) for file in files):
+            return sum(file["size"] for file in files), "bytes"
+    return None, "pairs"
 
 
 def _jobs(text, shard_pairs):

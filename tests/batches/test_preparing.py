@@ -354,9 +354,9 @@ def test_a_manifest_that_was_changed_is_refused_and_one_of_earlier_versions_read
         PreparedCorpus(folder)
     path.write_text(json.dumps(manifest), encoding="utf-8")
     assert PreparedCorpus(folder).sha256 == prepared.sha256
-    del manifest["shards"][0]["source"]["size"]
+    del manifest["shards"][0]["source"]["sha256"]
     path.write_text(json.dumps(manifest), encoding="utf-8")
-    with pytest.raises(DataError, match=r"manifest\.json: damaged \(KeyError\('size'\)\)"):
+    with pytest.raises(DataError, match=r"manifest\.json: damaged \(KeyError\('sha256'\)\)"):
         PreparedCorpus(folder)
 
 
