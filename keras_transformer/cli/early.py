@@ -57,15 +57,16 @@ def refuse_run(config, run_dir, *, allowed=(), resume_from=None):
     from keras_transformer.checkpoints.run_folder import RunFolder
     from keras_transformer.training.resuming import check_names
 
+    # A worker that ends before all workers have met leaves the others waiting: `train` refuses after that.
+    if os.environ.get("TF_CONFIG"):
+        return
     check_names(allowed, config)
-    # The chief of several workers makes the folder while the others look.
-    if not os.environ.get("TF_CONFIG"):
-        if (pathlib.Path(run_dir) / "config.json").exists():
-            RunFolder(run_dir)
-        else:
-            check_unused(run_dir)
-            if resume_from is not None:
-                raise ValueError(f"--resume-from {resume_from}: {run_dir} holds no run that could go on")
+    if (pathlib.Path(run_dir) / "config.json").exists():
+        RunFolder(run_dir)
+    else:
+        check_unused(run_dir)
+        if resume_from is not None:
+            raise ValueError(f"--resume-from {resume_from}: {run_dir} holds no run that could go on")
     check_training_data(config)
     if config.training.init_from:
         open_runs([config.training.init_from], config.training.init_weights)
