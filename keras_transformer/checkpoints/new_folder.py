@@ -83,7 +83,7 @@ def unfinished(path):
     The lock is the first of them: a vocabulary in a folder without it is somebody else's.
     """
     lock = path / LOCK
-    if not lock.is_file():
+    if not os.path.isfile(lock):  # which a path that is too long does not raise from
         return set()
     patterns = (*_VOCABULARY, ".tokenizer.*", f".{CONFIG}.*.tmp", ".*.sha256.*.tmp")
     return {lock, *(file for pattern in patterns for file in path.glob(pattern) if file.is_file())}
@@ -91,5 +91,6 @@ def unfinished(path):
 
 def _prepared(path):
     """The text that a run has prepared, and what a killed process was about to remove of it."""
-    folders = (path / CORPUS, *path.glob(f".{CORPUS}.*.tmp"))
-    return {folder for folder in folders if folder.is_dir() and (path / LOCK).is_file()}
+    if not os.path.isfile(path / LOCK):
+        return set()
+    return {folder for folder in (path / CORPUS, *path.glob(f".{CORPUS}.*.tmp")) if folder.is_dir()}
