@@ -129,6 +129,12 @@ def test_the_console_script_passes_on_all_arguments_and_the_exit_code(monkeypatc
     assert given == [["run", "--help", "--version"], 5]
 
 
+def test_the_console_script_is_a_module_too():
+    command = [sys.executable, "-m", "keras_transformer.cli.main", "--version"]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert output == f"keras-transformer {keras_transformer.__version__}\n"
+
+
 def test_the_documented_exit_codes_are_those_of_the_programs():
     rows = re.findall(r"(?m)^\s*\| (\d+) \| `(\w+)` \| (.*) \|$", ExitCode.__doc__)
     assert [(name, int(code)) for code, name, _ in rows] == [(code.name, code.value) for code in ExitCode]

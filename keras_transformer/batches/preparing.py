@@ -30,6 +30,7 @@ from keras_transformer.batches.sharding import BLOCK_PAIRS, UnfinishedError, ope
 from keras_transformer.config.sections import VOCABULARY
 from keras_transformer.files import only_process, sealed, temporary_beside, why_not_written, write_atomically
 from keras_transformer.text.datasets import dataset_names, first_split
+from keras_transformer.text.folders import TRAIN
 from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.tokenizer_pair import (
     learn_tokenizers,
@@ -105,10 +106,16 @@ def prepare_for_run(config, folder, tokenizers=None):
     try:
         prepared = _finished(folder, settings | {"inputs": inputs})
     except ValueError:
+        print(f"{folder}: prepared again, as the text or the folder has changed", flush=True)
         # Under another name first: a folder half removed would pass for one half prepared.
         folder.rename(temporary_beside(folder))
     for old in folder.parent.glob(f".{folder.name}.*.tmp"):
-        shutil.rmtree(old)
+        try:
+            shutil.rmtree(old)
+        except OSError as error:
+            raise DataError(f"{old}: cannot be removed ({error.strerror}). Remove it") from error
+    if prepared is None and not (folder / PROGRESS).is_dir() and any(folder.glob(f"{TRAIN}-*")):
+        raise DataError(f"{folder}: its {MANIFEST} is missing. Remove the folder: the text is prepared again")
     return prepared or _prepare(text, folder, settings, tokenizers, num_workers=0)
 
 

@@ -35,3 +35,7 @@ def run_door(name):
 def program_module(name):
     """Returns the module of a program, such as `"train"`, imported."""
     return importlib.import_module(f"keras_transformer.cli.{name.replace('-', '_')}")
+
+
+if __name__ == "__main__":
+    main()
