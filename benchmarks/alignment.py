@@ -30,7 +30,7 @@ def parse_args():
     parser.add_argument("source")
     parser.add_argument("target")
     parser.add_argument("--train", nargs=2, metavar=("SOURCE", "TARGET"), help="text for IBM model 1")
-    parser.add_argument("--weights", default="final")
+    parser.add_argument("--checkpoint", default="final")
     return parser.parse_args()
 
 

@@ -83,8 +83,8 @@ def make_ours(args):
         beam_size=args.beam_size,
         min_length=args.length - 1,
         max_length=args.length,
-        length_factor=0.0,
-        extra_length=args.length,
+        max_length_ratio=0.0,
+        max_length_offset=args.length,
     )
     search = tf.function(
         lambda ids: search_ids(model, ids, config).lengths,

@@ -47,7 +47,12 @@ def parse_args(argv=None):
 
 def make_translator(args):
     """Returns a function that translates a list of str."""
-    search = {"beam_size": args.beam_size, "alpha": args.alpha, "length_penalty": "average", "stop": "exact"}
+    search = {
+        "beam_size": args.beam_size,
+        "alpha": args.alpha,
+        "length_penalty": "average",
+        "early_stop": False,
+    }
     if args.worker in args.saved_model:
         return served_translator(args)
     if args.worker == args.run:

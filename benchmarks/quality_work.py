@@ -83,7 +83,7 @@ def prepare(args, out):
         "max_length": config.data.max_length,
         "beam_size": config.search.beam_size,
         "alpha": config.search.alpha,
-        "max_decoding_length": max(map(len, encoded)) + 1 + config.search.extra_length,
+        "max_decoding_length": max(map(len, encoded)) + 1 + config.search.max_length_offset,
         "inference_batch": args.inference_batch,
         "probed_steps": PROBED_STEPS,
         "seed": args.seed,
@@ -98,7 +98,7 @@ def refuse_what_the_peer_lacks(config):
 
     model, training = config.model, config.training
     for found, wanted in (
-        (model.sharing, "all"),
+        (model.tie_embeddings, "all"),
         (model.embedding_dropout, model.residual_dropout),
         ((model.attention_dropout, model.relu_dropout), (0.0, 0.0)),
         ((model.attention_bias, model.output_bias), (False, False)),

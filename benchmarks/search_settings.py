@@ -22,7 +22,7 @@ def parse_args(argv=None):
     parser = argparse.ArgumentParser(description="Scores and speed for several settings of search.")
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--weights", nargs="+", default=["final", "last"], metavar="NAME")
+    parser.add_argument("--checkpoint", nargs="+", default=["final", "last"], metavar="NAME")
     parser.add_argument("--beam-sizes", nargs="+", type=int, default=[1, 4, 10], metavar="N")
     parser.add_argument("--alphas", nargs="+", type=float, default=[0.0, 0.6, 1.0], metavar="ALPHA")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="as of translate.py")

@@ -32,7 +32,7 @@ from keras_transformer.model.loss import LabelSmoothedCrossEntropy  # noqa: E402
 from keras_transformer.model.metrics import Perplexity, TokenAccuracy  # noqa: E402
 from keras_transformer.model.transformer import Transformer  # noqa: E402
 from keras_transformer.training.devices import (
-    Placement,  # noqa: E402
+    Devices,  # noqa: E402
     mirrored,
 )
 from keras_transformer.training.fit import compile_model  # noqa: E402
@@ -98,7 +98,7 @@ class Contestant:
                     jit_compile=False,
                 )
                 model.optimizer.build(model.trainable_variables)
-        dataset = Placement(strategy).distribute(
+        dataset = Devices(strategy).distribute(
             device_tokens, lambda share: batches.dataset(0, 20, share).repeat()
         )
         if replicas == 1:

@@ -156,7 +156,7 @@ numbers = sorted(random.Random(3).sample(range(len(corpus.test.source)), 6))
 sources = [corpus.test.source[i] for i in numbers]
 references = [corpus.test.target[i] for i in numbers]
 translator = Translator(model, tokenizer)
-before = translator.translate(sources, beam_size=1, extra_length=10)
+before = translator.translate(sources, beam_size=1, max_length_offset=10)
 for source, translation in zip(sources, before, strict=True):
     print(f"{source}\n    {translation[:90]}")
 

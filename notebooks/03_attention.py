@@ -26,11 +26,11 @@ from keras_transformer.analysis.heads import (
     Head,
     all_heads,
     attention_maps,
-    link_job,
-    offset_job,
-    place_job,
-    repeat_job,
-    share_of_job,
+    attention_mass,
+    link_pattern,
+    offset_pattern,
+    place_pattern,
+    repeat_pattern,
     sure_links,
     without_heads,
 )
@@ -38,8 +38,8 @@ from keras_transformer.analysis.plots import (
     ablation_bars,
     attention_lines,
     attention_map,
+    attention_mass_bars,
     head_grid,
-    job_shares,
 )
 from keras_transformer.text.datasets import load_split
 from keras_transformer.text.lines import read_lines
@@ -170,13 +170,13 @@ print(f"{len(tests)} pairs, {num_source:,} source and {num_target:,} target piec
 # %%
 squares = [(len(row), len(row)) for row in source_rows]
 encoder_shares = {
-    "the piece before": share_of_job(maps.encoder, [offset_job(*shape, -1) for shape in squares]),
-    "itself": share_of_job(maps.encoder, [offset_job(*shape, 0) for shape in squares]),
-    "the next piece": share_of_job(maps.encoder, [offset_job(*shape, 1) for shape in squares]),
-    "the end </s>": share_of_job(maps.encoder, [place_job(*shape, -1) for shape in squares]),
-    "the same piece\nelsewhere": share_of_job(maps.encoder, [repeat_job(row) for row in source_rows]),
+    "the piece before": attention_mass(maps.encoder, [offset_pattern(*shape, -1) for shape in squares]),
+    "itself": attention_mass(maps.encoder, [offset_pattern(*shape, 0) for shape in squares]),
+    "the next piece": attention_mass(maps.encoder, [offset_pattern(*shape, 1) for shape in squares]),
+    "the end </s>": attention_mass(maps.encoder, [place_pattern(*shape, -1) for shape in squares]),
+    "the same piece\nelsewhere": attention_mass(maps.encoder, [repeat_pattern(row) for row in source_rows]),
 }
-job_shares(encoder_shares, title="encoder")
+attention_mass_bars(encoder_shares, title="encoder")
 
 # %% [markdown]
 # In the decoder, a step reads one piece; "the piece before" is the one before that. Early steps see few
@@ -187,16 +187,20 @@ bos = tokenizers.target.special.bos
 read_rows = [[bos, *row[:-1]] for row in target_rows]
 squares = [(len(row), len(row)) for row in read_rows]
 decoder_shares = {
-    "what it reads": share_of_job(maps.decoder, [offset_job(*shape, 0) for shape in squares], causal=True),
-    "the piece before": share_of_job(
-        maps.decoder, [offset_job(*shape, -1) for shape in squares], causal=True
+    "what it reads": attention_mass(
+        maps.decoder, [offset_pattern(*shape, 0) for shape in squares], causal=True
     ),
-    "the start <s>": share_of_job(maps.decoder, [place_job(*shape, 0) for shape in squares], causal=True),
-    "the same piece\nelsewhere": share_of_job(
-        maps.decoder, [repeat_job(row) for row in read_rows], causal=True
+    "the piece before": attention_mass(
+        maps.decoder, [offset_pattern(*shape, -1) for shape in squares], causal=True
+    ),
+    "the start <s>": attention_mass(
+        maps.decoder, [place_pattern(*shape, 0) for shape in squares], causal=True
+    ),
+    "the same piece\nelsewhere": attention_mass(
+        maps.decoder, [repeat_pattern(row) for row in read_rows], causal=True
     ),
 }
-job_shares(decoder_shares, title="decoder to itself")
+attention_mass_bars(decoder_shares, title="decoder to itself")
 
 # %% [markdown]
 # For cross-attention the job is alignment. Nobody has aligned this text by hand; links of pieces on which
@@ -209,15 +213,15 @@ links = sure_links(*rows, len(tests))
 print(f"{sum(map(len, links)):,} links")
 shapes = [(len(target), len(source)) for source, target in zip(source_rows, target_rows, strict=True)]
 cross_shares = {
-    "source of what\nis produced": share_of_job(
-        maps.cross, [link_job(*shape, ones) for shape, ones in zip(shapes, links, strict=True)]
+    "source of what\nis produced": attention_mass(
+        maps.cross, [link_pattern(*shape, ones) for shape, ones in zip(shapes, links, strict=True)]
     ),
-    "source of what\nis read": share_of_job(
-        maps.cross, [link_job(*shape, ones, shift=1) for shape, ones in zip(shapes, links, strict=True)]
+    "source of what\nis read": attention_mass(
+        maps.cross, [link_pattern(*shape, ones, shift=1) for shape, ones in zip(shapes, links, strict=True)]
     ),
-    "the end </s>": share_of_job(maps.cross, [place_job(*shape, -1) for shape in shapes]),
+    "the end </s>": attention_mass(maps.cross, [place_pattern(*shape, -1) for shape in shapes]),
 }
-job_shares(cross_shares, title="decoder to the source")
+attention_mass_bars(cross_shares, title="decoder to the source")
 
 # %%
 CLEAR = 0.5  # below it, a head's attention is mostly elsewhere
@@ -285,7 +289,7 @@ attention_lines(panels, names=("step", "is looked at"))
 def measured():
     """Loss and BLEU of the model as it is now."""
     loss = np.log(perplexity(scorer.score(tests, targets)))
-    translations = translator.translate(tests, beam_size=1, extra_length=20)
+    translations = translator.translate(tests, beam_size=1, max_length_offset=20)
     return loss, corpus_scores(translations, targets, target_language=config.data.target).bleu
 
 

@@ -67,9 +67,9 @@ print(f"{len(sources)} sentences")
 
 # %%
 @functools.cache
-def searched(beam_size, alpha, formula="gnmt", stop="exact"):
+def searched(beam_size, alpha, formula="gnmt", early_stop=False):
     """Translates the text with some settings of search; returns settings and figures."""
-    settings = {"beam_size": beam_size, "alpha": alpha, "length_penalty": formula, "stop": stop}
+    settings = {"beam_size": beam_size, "alpha": alpha, "length_penalty": formula, "early_stop": early_stop}
     translator.n_best(sources[:1], **settings)  # makes the graph
     begin = time.perf_counter()
     found = [one.best for one in translator.n_best(sources, **settings)]
@@ -139,7 +139,7 @@ print(
         [NamedLines("reference", references)],
         target_language=config.data.target,
         ter=False,
-        draws=50 if QUICK else 500,
+        bootstrap_samples=50 if QUICK else 500,
     )
 )
 
@@ -223,19 +223,19 @@ print(f"{preferred:.1%} of its translations are more probable to the model than 
 # %% [markdown]
 # ## When to stop
 #
-# A hypothesis that ended may still be overtaken by one that goes on. `exact` stops once that cannot happen
-# any more; `first`, as fairseq does, once as many hypotheses have ended as the beam is wide. So `exact`
-# never has the worse score of the two unless the beams took different ways:
+# A finished hypothesis may still be overtaken by one that goes on. By default the search of a sentence ends
+# when that cannot happen any more; with `early_stop=True`, as in fairseq, when `beam_size` hypotheses have
+# ended. The default never has the worse score of the two unless the beams differ:
 
 # %%
 print("beam   stop    BLEU    seconds   translations with a better, worse score than the other rule's")
 for size in (2,) if QUICK else (4, 8):
-    exact, first = searched(size, 0.6), searched(size, 0.6, "gnmt", "first")
-    pairs = list(zip(exact["found"], first["found"], strict=True))
+    exact, early = searched(size, 0.6), searched(size, 0.6, "gnmt", early_stop=True)
+    pairs = list(zip(exact["found"], early["found"], strict=True))
     better = sum(a.score > b.score + 1e-4 for a, b in pairs)
     worse = sum(a.score < b.score - 1e-4 for a, b in pairs)
     print(f"{size:4}   exact {exact['bleu']:6.2f} {exact['seconds']:9.1f}   {better}, {worse}")
-    print(f"{size:4}   first {first['bleu']:6.2f} {first['seconds']:9.1f}   {worse}, {better}")
+    print(f"{size:4}   early {early['bleu']:6.2f} {early['seconds']:9.1f}   {worse}, {better}")
 
 # %% [markdown]
 # ## Drawing at random

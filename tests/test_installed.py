@@ -16,7 +16,7 @@ TRAIN = (
     "train --run-dir 'runs/a b' --set training.max_steps=50 --set training.checkpoint_every_steps=25 "
     "--set training.validation_sentences=2 --set model.num_encoder_layers=1 --set model.num_decoder_layers=1 "
     "--set model.d_model=16 --set model.d_ff=32 --set model.num_heads=2 --set data.batch_tokens=1024 "
-    "--set search.extra_length=4"
+    "--set search.max_length_offset=4"
 )
 
 
@@ -72,7 +72,7 @@ def test_the_console_script_trains_translates_scores_and_exports_outside_the_rep
     assert "served/a b/1" in shell(f"{exporting} --no-warmup")
     assert (tmp_path / "served/a b/1/saved_model.pb").is_file()
     averaged = shell("keras-transformer average 'runs/a b' --last 1").splitlines()
-    assert averaged[-1].endswith("--weights last-1")
+    assert averaged[-1].endswith("--checkpoint last-1")
     assert shell(averaged[-1]).count("\n") == 1
     (tmp_path / "pairs").write_text("a\tb\nc\td\n")
     assert shell("keras-transformer score 'runs/a b' < pairs").count("\n") == 2

@@ -32,7 +32,7 @@ SMALL = {
     "key_dim": KEY_DIM,
     "value_dim": VALUE_DIM,
     "max_positions": POSITIONS,
-    "sharing": "target_output",
+    "tie_embeddings": "decoder",
 }
 SOURCE = np.array([[4, 9, 13, 5, 2, 0, 0], [7, 22, 2, 0, 0, 0, 0]], "int32")
 TARGET = np.array([[1, 5, 9, 14], [1, 6, 6, 0]], "int32")
@@ -71,15 +71,15 @@ DECODER = 2 * ATTENTION + FEED_FORWARD + 3 * NORM
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("sharing", ["all", "target_output", "none"])
-def test_summary_shows_every_layer_built_with_its_shape_and_its_weights(wide, sharing, norm_first):
-    changes = {"sharing": sharing, "norm_first": norm_first}
-    if sharing == "all":
+@pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
+def test_summary_shows_every_layer_built_with_its_shape_and_its_weights(wide, tie_embeddings, norm_first):
+    changes = {"tie_embeddings": tie_embeddings, "norm_first": norm_first}
+    if tie_embeddings == "all":
         changes["target_vocab_size"] = SOURCE_VOCAB
     hidden = f"(None, None, {WIDTH})"
     embeddings = [["source_embedding (PositionalEmbedding)", hidden, SOURCE_VOCAB * WIDTH]]
     embeddings += [["target_embedding (PositionalEmbedding)", hidden, TARGET_VOCAB * WIDTH]]
-    if sharing == "all":
+    if tie_embeddings == "all":
         embeddings = [["embedding (PositionalEmbedding)", hidden, SOURCE_VOCAB * WIDTH]]
     wanted = embeddings + [
         ["embedding_dropout (Dropout)", hidden, 0],
@@ -89,7 +89,7 @@ def test_summary_shows_every_layer_built_with_its_shape_and_its_weights(wide, sh
     ]
     if norm_first:
         wanted += [[f"{side}_norm (LayerNormalization)", hidden, NORM] for side in ("encoder", "decoder")]
-    if sharing == "none":
+    if tie_embeddings == "none":
         shape = f"(None, None, {TARGET_VOCAB})"
         wanted.append(["output_projection (Projection)", shape, WIDTH * TARGET_VOCAB])
     model = small(**changes)

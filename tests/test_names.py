@@ -11,6 +11,7 @@ import readme_commands as found
 from keras_transformer.cli.command_line import (
     CORPUS_SETTINGS,
     DEVICE_SETTINGS,
+    OLD_FLAGS,
     SEARCH_SETTINGS,
     VOCABULARY_FLAGS,
 )
@@ -60,7 +61,8 @@ def flags():
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
                 names |= {one.value for one in node.args if isinstance(one, ast.Constant)}
     settings = (SEARCH_SETTINGS, CORPUS_SETTINGS, VOCABULARY_FLAGS, DEVICE_SETTINGS)
-    return names | {f"--{name.replace('_', '-')}" for some in settings for name in some}
+    names |= {f"--{name.replace('_', '-')}" for some in settings for name in some}
+    return names | {f"--no-{name[2:]}" for name in names}
 
 
 FLAGS = flags()
@@ -79,7 +81,10 @@ def test_every_extra_that_is_named_exists():
 def test_every_flag_that_is_named_exists():
     for page, text in TEXTS.items():
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+[a-z]\b", text))
-        assert named - FLAGS - FOREIGN == set(), page
+        # What was run and what changed keep the words of their time.
+        dated = ("CHANGELOG.md", "docs/results.md", "keras_transformer/cli/command_line.py")
+        old = " ".join(OLD_FLAGS).split() if page in dated else []
+        assert named - FLAGS - FOREIGN - set(old) == set(), page
 
 
 def test_every_target_of_make_that_is_named_exists():

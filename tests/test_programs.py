@@ -40,7 +40,7 @@ SETTINGS = [
     "training.validate_every_steps=6",
     "training.validation_sentences=3",
     "training.checkpoint_every_steps=3",
-    "search.extra_length=4",
+    "search.max_length_offset=4",
 ]
 SENTENCES = [
     (f"the {noun} sees {number} dogs", f"der {translated} sieht {number} Hunde")
@@ -102,7 +102,7 @@ def test_a_next_command_quotes_the_folder(run, tmp_path, capsys):
     folder = tmp_path / "x [1]"
     shutil.copytree(run, folder)
     assert average.main([str(folder), "--last", "1"]) == 0
-    assert f"keras-transformer translate '{folder}' --weights last-1" in capsys.readouterr().out
+    assert f"keras-transformer translate '{folder}' --checkpoint last-1" in capsys.readouterr().out
     from keras_transformer.cli.train import report
     from keras_transformer.training.run import Result
 
@@ -167,9 +167,9 @@ def test_chunks_change_nothing(run):
 
 def test_weights_search_and_alpha_are_those_asked_for(run):
     out = translate_bytes(
-        run, b"the man sees 3 dogs\n", "--weights", "last", "--beam-size", "2", "--alpha", "0"
+        run, b"the man sees 3 dogs\n", "--checkpoint", "last", "--beam-size", "2", "--alpha", "0"
     )
-    translator = Translator.load(run, weights="last")
+    translator = Translator.load(run, checkpoint="last")
     expected = translator.translate(["the man sees 3 dogs"], beam_size=2, alpha=0.0)[0]
     assert out.decode() == " ".join(expected.split("\n")) + "\n"
 
@@ -188,10 +188,10 @@ def test_evaluation_writes_the_translations_and_scores_them(run, corpus, tmp_pat
 
 def test_several_corpora_and_folders_come_from_the_command_line(tmp_path):
     arguments = ["--dataset", f"{tmp_path}/", "--dataset", "wmt14_translate/de-en", "--data-dir", "prepared"]
-    arguments += ["--manual-dir", "by_hand", "--set", "data.weights=1,2.5"]
+    arguments += ["--manual-dir", "by_hand", "--set", "data.dataset_weights=1,2.5"]
     data = train.resolve(train.parse_args(arguments)).data
     assert data.dataset == f"{tmp_path},wmt14_translate/de-en"
-    assert (data.data_dir, data.manual_dir, data.weights) == ("prepared", "by_hand", "1,2.5")
+    assert (data.data_dir, data.manual_dir, data.dataset_weights) == ("prepared", "by_hand", "1,2.5")
 
 
 def test_evaluation_names_the_set_that_it_found_and_counts_its_lines(run, corpus, tmp_path, capsys):
@@ -210,13 +210,13 @@ def test_a_run_translates_and_scores_a_standard_test_set(run, tmp_path, monkeypa
         path = tmp_path / f"multi30k_2016.en-de.{field}"
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     output = tmp_path / "hypotheses.de"
-    arguments = ["--test-set", "multi30k/2016", "--weights", "last", "--beam-size", "1", "--confidence"]
+    arguments = ["--test-set", "multi30k/2016", "--checkpoint", "last", "--beam-size", "1", "--confidence"]
     assert evaluate.main([str(run), *arguments, "--output", str(output)]) == 0
     captured = capsys.readouterr()
     assert "translating 4 lines of multi30k/2016 en-de with the last weights" in captured.err
     assert captured.out.startswith("4 lines against multi30k/2016 en-de\n")
     translations = output.read_text(encoding="utf-8").split("\n")[:-1]
-    assert translations == Translator.load(run, weights="last").translate(sources, beam_size=1)
+    assert translations == Translator.load(run, checkpoint="last").translate(sources, beam_size=1)
     bleu = sacrebleu.corpus_bleu(translations, [references]).score
     assert f"BLEU                 {bleu:6.2f} ± " in captured.out
     assert "|test:multi30k/2016|lang:en-de|" in captured.out
@@ -336,8 +336,8 @@ def test_a_bad_corpus_is_refused_before_anything_is_written(tmp_path, capsys, da
         (["--dataset", "cldr/en-xx"], ["'xx'"]),
         (["--dataset", "wmt14_tranlate/de-en"], ["wmt14_tranlate/de-en: no such folder", "wmt14_translate"]),
         (["--dataset", "wmt14_translate/de-xx"], ["no config 'de-xx'"]),
-        (["--set", "data.weights=1,2"], ["`weights` must be 1 numbers above 0"]),
-        (["--set", "data.weights=2", "--set", "data.temperature=2"], ["exclude each other"]),
+        (["--set", "data.dataset_weights=1,2"], ["`weights` must be 1 numbers above 0"]),
+        (["--set", "data.dataset_weights=2", "--set", "data.temperature=2"], ["exclude each other"]),
         (["--set", "data.temperature=0.5"], ["temperature", "at least 1"]),
         (["--dataset", ","], ["`dataset` must be a name"]),
         (["--source", "fr"], ["train.fr: no such file"]),
@@ -415,13 +415,13 @@ def test_an_average_has_a_name_and_the_next_command(run, capsys):
     ]
     lines = printed.out.splitlines()
     assert lines[0] == "last-1: the mean of step-6"
-    assert f"  keras-transformer evaluate {run} --weights last-1" in lines
+    assert f"  keras-transformer evaluate {run} --checkpoint last-1" in lines
     data = b"the man sees 3 dogs\n"
-    of_average = translate_bytes(run, data, "--weights", "last-1")
-    assert of_average == translate_bytes(run, data, "--weights", "step-6")
+    of_average = translate_bytes(run, data, "--checkpoint", "last-1")
+    assert of_average == translate_bytes(run, data, "--checkpoint", "step-6")
     assert average.main([str(run), "--best", "7"]) == 0
     assert "best-7: the mean of step-6 (there are no more than 1)" in capsys.readouterr().out
-    assert translate_bytes(run, data, "--weights", "best-7") == of_average
+    assert translate_bytes(run, data, "--checkpoint", "best-7") == of_average
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_an_average_that_cannot_be_is_refused(run, capsys, arguments, words):
 
 @pytest.mark.parametrize("program", ["translate", "evaluate"])
 def test_unknown_weights_are_refused_with_those_there_are(run, capsys, program):
-    code, out = call(program, [str(run), "--weights", "lats"])
+    code, out = call(program, [str(run), "--checkpoint", "lats"])
     err = capsys.readouterr()
     check_refusal(code, err, program, ["no 'lats' weights", "`final`", "`last`", "`step-6`"])
     assert out == b""

@@ -28,7 +28,7 @@ SMALL = [
     "training.validate_every_steps=12",
     "training.validation_sentences=3",
     "training.checkpoint_every_steps=2",
-    "search.extra_length=4",
+    "search.max_length_offset=4",
 ]
 
 

@@ -10,8 +10,8 @@ SEARCH = SearchConfig(
     alpha=ALPHA,
     min_length=OUTPUT_LENGTH - 1,
     max_length=OUTPUT_LENGTH,
-    length_factor=0.0,
-    extra_length=OUTPUT_LENGTH,
+    max_length_ratio=0.0,
+    max_length_offset=OUTPUT_LENGTH,
 )
 
 

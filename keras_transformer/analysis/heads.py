@@ -80,7 +80,7 @@ def attention_maps(model, source_rows, target_rows):
     return maps
 
 
-def share_of_job(maps, jobs, *, causal=False):
+def attention_mass(maps, jobs, *, causal=False):
     """Measures how well each head does a job.
 
     Args:
@@ -111,7 +111,7 @@ def share_of_job(maps, jobs, *, causal=False):
     return Share(total / max(count, 1), float(uniform / max(count, 1)), count)
 
 
-def offset_job(num_queries, num_keys, offset):
+def offset_pattern(num_queries, num_keys, offset):
     """Looks so many places further: -1 is the position before, 0 the query's own, 1 the next.
 
     Returns:
@@ -120,7 +120,7 @@ def offset_job(num_queries, num_keys, offset):
     return np.eye(num_queries, num_keys, k=offset, dtype=bool)
 
 
-def place_job(num_queries, num_keys, key):
+def place_pattern(num_queries, num_keys, key):
     """Looks at one place whatever the query: 0 is the first, -1 the last.
 
     Returns:
@@ -131,7 +131,7 @@ def place_job(num_queries, num_keys, key):
     return wanted
 
 
-def repeat_job(pieces):
+def repeat_pattern(pieces):
     """Looks at other places with the piece of the query.
 
     Args:
@@ -144,7 +144,7 @@ def repeat_job(pieces):
     return (pieces[:, None] == pieces[None]) & ~np.eye(len(pieces), dtype=bool)
 
 
-def link_job(num_queries, num_keys, links, *, shift=0):
+def link_pattern(num_queries, num_keys, links, *, shift=0):
     """Looks at the source pieces that are linked to a target piece.
 
     Args:

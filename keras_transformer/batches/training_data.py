@@ -92,7 +92,7 @@ def check_training_data(config):
     names = dataset_names(data.dataset)
     for name in names:
         check_dataset(name, data.data_dir)
-    epoch_weights([1] * len(names), data.weights, data.temperature)
+    epoch_weights([1] * len(names), data.dataset_weights, data.temperature)
     if all(name.startswith("cldr/") or pathlib.Path(name).is_dir() for name in names):
         open_text(config)
 
@@ -127,7 +127,7 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
         decided = {name: corpus.settings["data"][name] for name in (*VOCABULARY, "vocab_texts")}
         data = replace(data, **decided)
     elif writes:
-        epoch_weights([1] * len(dataset_names(data.dataset)), data.weights, data.temperature)
+        epoch_weights([1] * len(dataset_names(data.dataset)), data.dataset_weights, data.temperature)
         corpus = prepare_for_run(config, folder, tokenizers)
     else:
         corpus = PreparedCorpus(folder)
@@ -158,7 +158,7 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
         own,
         train,
         sizes,
-        epoch_weights(sizes, data.weights, data.temperature),
+        epoch_weights(sizes, data.dataset_weights, data.temperature),
         corpus.load_text(validation),
         corpus.load_text(test) if test else None,
         test or "",

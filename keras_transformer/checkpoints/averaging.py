@@ -144,7 +144,7 @@ class Averages:
     def best_steps(self):
         """Returns the steps of validations whose weights are kept, the best first."""
         there = tensor_files.steps_in(self._run.path / "best")
-        ranked = ranked_steps(self._run.read_history(), self._run.config.training.best_by)
+        ranked = ranked_steps(self._run.read_history(), self._run.config.training.best_metric)
         return [step for step in ranked if step in there]
 
     def at_end(self):
@@ -249,7 +249,7 @@ def keep_best(run, model):
 
     Args:
         run: `RunFolder`; its history says which validations are best, its settings
-            (`keep_best`, `best_by`) how many are kept and by what.
+            (`keep_best`, `best_metric`) how many are kept and by what.
         model: a compiled `Transformer`.
 
     Raises:
@@ -258,7 +258,7 @@ def keep_best(run, model):
     if not run.writes:
         return
     training, folder = run.config.training, run.path / "best"
-    best = ranked_steps(run.read_history(), training.best_by)[: training.keep_best]
+    best = ranked_steps(run.read_history(), training.best_metric)[: training.keep_best]
     step = int(model.optimizer.iterations.numpy())
     if step in best:
         tensor_files.write({"weights": tensor_files.by_path(model.weights)}, folder / f"step-{step}")

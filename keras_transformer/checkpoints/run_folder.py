@@ -199,28 +199,28 @@ class RunFolder:
             )
         return tokenizers
 
-    def load_model(self, *, weights="final"):
+    def load_model(self, *, checkpoint="final"):
         """Returns the `Transformer` of the run.
 
         Args:
-            weights: as `load_weights` takes it.
+            checkpoint: name of the weights, as `load_weights` takes it.
 
         Raises:
             ValueError: there are no such weights, or they are damaged or not of this model.
         """
         from keras_transformer.model.transformer import Transformer
 
-        prefix, part = self._named.find(weights)
+        prefix, part = self._named.find(checkpoint)
         model = Transformer(self.config.model)
         self._named.assign(model, prefix, part)
         return model
 
-    def load_weights(self, model, weights="final"):
+    def load_weights(self, model, checkpoint="final"):
         """Puts weights of this run into a model.
 
         Args:
             model: a `Transformer` of the run's sizes.
-            weights: `"final"`, what training delivered at its end: the best of the next three;
+            checkpoint: `"final"`, what training delivered at its end: the best of the next three;
                 `"averaged"`, the mean that it made; `"last"` or `"ema"`, the weights or their
                 moving average in the newest checkpoint; `"best"`, those of the best validation;
                 `"last-N"` or `"best-K"`, an average; `"step-N"`, a checkpoint.
@@ -228,7 +228,7 @@ class RunFolder:
         Raises:
             ValueError: there are no such weights, or they are damaged or not of this model.
         """
-        self._named.assign(model, *self._named.find(weights))
+        self._named.assign(model, *self._named.find(checkpoint))
 
     def check_weights(self, name):
         """Raises `ValueError`, with the names that there are, where there are no such weights."""

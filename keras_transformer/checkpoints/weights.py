@@ -74,7 +74,7 @@ class NamedWeights:
             return f"{_average_command(self._run.path, kind, number)} makes it anew"
         names = self.names(("averaged", "best", "last"))
         others = [name for name in names if self._look_for(name)[0] != prefix]
-        named = f"name others: --weights {' or '.join(others)}" if others else "put it back from a copy"
+        named = f"name others: --checkpoint {' or '.join(others)}" if others else "put it back from a copy"
         if folder == "final":
             return f"The {programs.name('train')} command of this run, given again, makes it anew; or {named}"
         return f"{named[0].upper()}{named[1:]}"
@@ -82,7 +82,7 @@ class NamedWeights:
     def _how_to_get(self, name):
         kind, _, number = name.partition("-")
         if name in ("final", "averaged"):
-            return f"; training writes `{name}` at its end. Until then: --weights last"
+            return f"; training writes `{name}` at its end. Until then: --checkpoint last"
         if name == "ema":
             return "; a moving average is kept where training.ema_decay is above 0"
         if kind in ("last", "best") and number.isdecimal():
@@ -175,7 +175,7 @@ def deliver(run, model, placement, measure):
     Args:
         run: `RunFolder`.
         model: the trained `Transformer`; it may hold the average afterwards.
-        placement: `Placement`.
+        placement: `Devices`.
         measure: function of no argument that validates the weights which the model has: dict of
             figures, or `None` where a signal interrupted it. Nothing is delivered then.
 
@@ -199,7 +199,7 @@ def deliver(run, model, placement, measure):
     if chosen.steps:
         prefix = run.path / "averaged" / f"last-{run.config.training.average_last}"
         candidates.insert(0, Candidate("averaged", chosen.steps, figures, prefix))
-    candidates = ranked(candidates, run.config.training.best_by)
+    candidates = ranked(candidates, run.config.training.best_metric)
     while True:
         record = {
             "kind": "final",
@@ -250,7 +250,7 @@ def _stored(run, step):
         if record["kind"] == "validation"
     }
     found = [Candidate("last", [step], figures.get(step, {}), run.path / "checkpoints" / f"step-{step}")]
-    for best in ranked_steps(history, run.config.training.best_by):
+    for best in ranked_steps(history, run.config.training.best_metric):
         prefixes = [run.path / folder / f"step-{best}" for folder in ("best", "checkpoints")]
         prefix = next((prefix for prefix in prefixes if tensor_files.exists(prefix)), None)
         if prefix:

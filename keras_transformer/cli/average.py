@@ -4,7 +4,7 @@
     keras-transformer average RUN --best 3
 
 Checkpoints that were not saved on schedule, but because of a signal or at the end, are left out.
-The average has a name, `last-20` or `best-3`, for `--weights` of `translate` and `evaluate`.
+The average has a name, `last-20` or `best-3`, for `--checkpoint` of `translate` and `evaluate`.
 Nothing else in the run folder changes.
 """
 
@@ -70,7 +70,7 @@ def main(argv=None):
         print(f"{name}: the mean of {', '.join(f'step-{step}' for step in steps)}{fewer}")
         folder = shlex.quote(args.run)
         print("next:")
-        print(f"  {programs.command('evaluate')} {folder} --weights {name}")
-        print(f"  echo 'your sentence' | {programs.command('translate')} {folder} --weights {name}")
+        print(f"  {programs.command('evaluate')} {folder} --checkpoint {name}")
+        print(f"  echo 'your sentence' | {programs.command('translate')} {folder} --checkpoint {name}")
 
     return exit_code(programs.name("average"), work)

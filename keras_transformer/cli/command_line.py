@@ -29,6 +29,21 @@ _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
+# Flags of earlier versions and what replaces them: a flag, or a flag with one of its values.
+OLD_FLAGS = {
+    "--settings": "--print-config",
+    "--weights": "--checkpoint",
+    "--show": "--examples",
+    "--draws": "--bootstrap-samples",
+    "--tokens moses": "--no-tokenized",
+    "--tokens given": "--tokenized",
+    "--stop exact": "--no-early-stop",
+    "--stop first": "--early-stop",
+    "--extra-length": "--max-length-offset",
+    "--length-factor": "--max-length-ratio",
+}
+
+
 class Parser(argparse.ArgumentParser):
     """Refuses in one line, with the nearest name, and exit code 2.
 
@@ -57,9 +72,25 @@ class Parser(argparse.ArgumentParser):
         self._given = []
 
     def parse_known_args(self, args=None, namespace=None):
-        """Remembers the arguments for `error`."""
-        self._given = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        """Replaces flags of earlier versions; remembers the arguments for `error`."""
+        self._given = self._renamed(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(self._given, namespace)
+
+    def _renamed(self, args):
+        """Returns the arguments with today's flags; prints a line to standard error for each old one."""
+        words, renamed, own = list(args), [], self._option_string_actions
+        while words and words[0] != "--":
+            flag, equals, value = words[0].partition("=")
+            with_value = f"{flag} {value}" if equals else " ".join(words[:2])
+            old = with_value if with_value in OLD_FLAGS else flag
+            new = OLD_FLAGS.get(old)
+            if flag in own or new not in own:
+                renamed.append(words.pop(0))
+                continue
+            print(f"{self.prog}: {old} is now called {new}", file=sys.stderr)
+            del words[: 1 if old == flag or equals else 2]
+            renamed.append(f"{new}{equals}{value}" if old == flag else new)
+        return renamed + words
 
     def error(self, message):
         """Ends the program."""
@@ -118,10 +149,10 @@ def _nearest(name, known):
     return f" {hint}" if hint else ""
 
 
-def add_weights_flag(parser, default="final"):
-    """Adds `--weights` to an `argparse.ArgumentParser` or a group of one."""
+def add_checkpoint_flag(parser, default="final"):
+    """Adds `--checkpoint` to an `argparse.ArgumentParser` or a group of one."""
     parser.add_argument(
-        "--weights",
+        "--checkpoint",
         default=default,
         metavar="NAME",
         help="final (what training delivered), averaged, last, best, ema, last-N or best-K (see "
@@ -142,7 +173,7 @@ def add_setting_flags(parser, section, names=None):
             flag, kind = f"--{field.name.replace('_', '-')}", field.type
             text = re.sub('[`"]', "", field.metadata["meaning"]).replace("%", "%%")
             if kind is bool:
-                parser.add_argument(flag, action="store_true", default=None, help=text)
+                parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
             else:
                 text += f" (default: {field.default})" if field.default != "" else ""
                 metavar = None if kind is str else kind.__name__.upper()

@@ -4,13 +4,13 @@ import os
 import pathlib
 
 
-def open_runs(paths, weights=None):
+def open_runs(paths, checkpoint=None):
     """Returns the `RunFolder`s of some paths.
 
     Args:
         paths: list of str.
-        weights: name of weights that each must have; those of a moving average are looked for later,
-            as only TensorFlow can read whether there is one.
+        checkpoint: weights that each must have, as `RunFolder.load_weights` names them. `"ema"` is checked
+            later: only TensorFlow can read whether a checkpoint has a moving average.
 
     Raises:
         ValueError: one is no run, or it has no such weights.
@@ -19,8 +19,8 @@ def open_runs(paths, weights=None):
 
     runs = [RunFolder(path) for path in paths]
     for run in runs:
-        if weights not in (None, "ema"):
-            run.check_weights(weights)
+        if checkpoint not in (None, "ema"):
+            run.check_weights(checkpoint)
     return runs
 
 
@@ -69,4 +69,4 @@ def refuse_run(config, run_dir, *, allowed=(), resume_from=None):
             raise ValueError(f"--resume-from {resume_from}: {run_dir} holds no run that could go on")
     check_training_data(config)
     if config.training.init_from:
-        open_runs([config.training.init_from], config.training.init_weights)
+        open_runs([config.training.init_from], config.training.init_checkpoint)

@@ -11,6 +11,7 @@ figures are not comparable with each other. Only what a search has written is sc
 what a model predicts while it is shown the reference.
 """
 
+import argparse
 import json
 import re
 import sys
@@ -19,9 +20,9 @@ import time
 from keras_transformer.cli.command_line import (
     FOLDER_SETTINGS,
     SEARCH_SETTINGS,
+    add_checkpoint_flag,
     add_search_flags,
     add_setting_flags,
-    add_weights_flag,
     describe_search,
     number_of_threads,
     program_parser,
@@ -34,7 +35,7 @@ from keras_transformer.config import programs
 from keras_transformer.config.sections import DataConfig
 
 ONLY_FILES = ("reference", "source", "target")
-ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "weights", "output", "threads", *SEARCH_SETTINGS)
+ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "checkpoint", "output", "threads", *SEARCH_SETTINGS)
 
 
 def parse_args(argv=None):
@@ -52,9 +53,9 @@ def parse_args(argv=None):
     text = "of the translations, without RUN (default: what the names of the references end with)"
     parser.add_argument("--target", metavar="LANGUAGE", help=text)
     forms = parser.add_argument_group("how the text is taken")
-    text = "what tokenised BLEU counts: Moses' tokens of raw text, or what spaces separate (default: moses, "
-    text += "unless all files look tokenised)"
-    forms.add_argument("--tokens", choices=("moses", "given"), help=text)
+    text = "the text is tokenized already: tokenised BLEU splits it at spaces, not by Moses' tokenizer "
+    text += "(default: as the files look)"
+    forms.add_argument("--tokenized", action=argparse.BooleanOptionalAction, help=text)
     text = "joins tokens and unescapes (&apos;) before scoring"
     forms.add_argument("--detokenize", choices=("hypothesis", "reference", "both"), help=text)
     figures = parser.add_argument_group("what is computed")
@@ -65,14 +66,15 @@ def parse_args(argv=None):
         ("bootstrap", "randomization"),
     )
     figures.add_argument("--significance", choices=tests, default="bootstrap", help=text)
-    figures.add_argument("--draws", type=int, metavar="N", help="for both (default: sacreBLEU's own number)")
+    text = "of the lines, for intervals and tests (default: sacreBLEU's own number)"
+    figures.add_argument("--bootstrap-samples", type=int, metavar="N", help=text)
     figures.add_argument("--json", action="store_true", help="prints everything as JSON")
     run = parser.add_argument_group("with RUN")
     text = "folder, archive or name of TensorFlow Datasets (default: that of the run); of several, the first "
     run.add_argument("--dataset", action="append", help=text + "that has the split")
     add_setting_flags(run, DataConfig, FOLDER_SETTINGS)
     run.add_argument("--split", help="test, validation, or a file's name before its ending (default: test)")
-    add_weights_flag(run, default=None)
+    add_checkpoint_flag(run, default=None)
     run.add_argument("--output", metavar="FILE", help="also writes the translations")
     add_search_flags(parser)
     return parser.parse_args(argv)
@@ -88,13 +90,16 @@ def check(args):
         raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both")
     if args.hypothesis and bool(args.reference) == bool(args.test_set):
         raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
-    if args.draws is not None:
-        from keras_transformer.evaluation.report import FEWEST_DRAWS
+    if args.bootstrap_samples is not None:
+        from keras_transformer.evaluation.report import MIN_BOOTSTRAP_SAMPLES
 
         if not args.confidence and len(args.hypothesis or ()) < 2:
-            raise ValueError("--draws needs --confidence, or a second --hypothesis to test")
-        if args.draws < FEWEST_DRAWS:
-            raise ValueError(f"--draws must be at least {FEWEST_DRAWS}. Received: {args.draws}")
+            raise ValueError("--bootstrap-samples needs --confidence, or a second --hypothesis to test")
+        if args.bootstrap_samples < MIN_BOOTSTRAP_SAMPLES:
+            raise ValueError(
+                f"--bootstrap-samples must be at least {MIN_BOOTSTRAP_SAMPLES}. "
+                f"Received: {args.bootstrap_samples}"
+            )
     if args.n_best is not None:
         raise ValueError("--n-best: only the best translation is scored. Leave it out")
     useless = ONLY_FILES if args.runs else ONLY_RUN
@@ -117,8 +122,8 @@ def translated(args):
 
     if args.output:
         check_output(args.output)
-    weights = args.weights or "final"
-    data = open_runs(args.runs, weights)[0].config.data
+    checkpoint = args.checkpoint or "final"
+    data = open_runs(args.runs, checkpoint)[0].config.data
     search = search_settings(args, args.runs[0])
     names = dataset_names(",".join(args.dataset or [data.dataset]))
     for name in names:
@@ -131,10 +136,10 @@ def translated(args):
         name, source, targets, standard = text_of(args, data)
     from keras_transformer.translation.translator import Translator
 
-    translator = Translator.load(args.runs, weights=weights, threads=threads)
+    translator = Translator.load(args.runs, checkpoint=checkpoint, threads=threads)
     used = describe_search(replace(translator.search, **search))
     runs = " and ".join(args.runs)
-    task = f"{len(source):,} lines of {name} with the {weights} weights of {runs} ({used})"
+    task = f"{len(source):,} lines of {name} with the {checkpoint} weights of {runs} ({used})"
     print(f"translating {task}", file=sys.stderr)
     begin = time.monotonic()
     translations = translator.translate(source, **search)
@@ -221,11 +226,11 @@ def main(argv=None):
             systems,
             references,
             target_language=language,
-            tokens=args.tokens,
+            tokenized=args.tokenized,
             ter=not args.no_ter,
             confidence=args.confidence,
             significance=args.significance,
-            draws=args.draws,
+            bootstrap_samples=args.bootstrap_samples,
             standard_set=standard,
         )
         print(json.dumps(found.to_dict(), indent=2) if args.json else found)

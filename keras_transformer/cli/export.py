@@ -13,10 +13,11 @@ all: a model of CTranslate2's, a `.keras` file, or the weights alone (`--format 
 
 import pathlib
 import shlex
+import sys
 
 from keras_transformer.cli.command_line import (
+    add_checkpoint_flag,
     add_search_flags,
-    add_weights_flag,
     program_parser,
     search_settings,
 )
@@ -36,16 +37,21 @@ def saved_model(args):
     """Writes a SavedModel; returns what is printed."""
     if args.long_lines == "split":
         raise ValueError("--long-lines split is not for a SavedModel: it cuts long lines. Leave it out")
+    from keras_transformer.config.fields import current_names
+    from keras_transformer.config.sections import SearchConfig
     from keras_transformer.config.settings import replace
     from keras_transformer.export.serving import ServingSettings, checked_name, curl_command, docker_command
     from keras_transformer.export.versions import IDS, free_version
 
-    (run,) = open_runs([args.run], args.weights)
+    (run,) = open_runs([args.run], args.checkpoint)
+    inputs, renamed = current_names(SearchConfig, dict.fromkeys(args.input))
+    for old, new in renamed.items():
+        print(f"{programs.name('export')}: --input {old} is now called --input {new}", file=sys.stderr)
     settings = ServingSettings(
         search=replace(run.config.search, **search_settings(args, args.run)),
         max_sentences=args.max_sentences,
         max_characters=args.max_characters,
-        inputs=tuple(dict.fromkeys(args.input)),
+        inputs=tuple(inputs),
         frozen=args.frozen,
     )
     checked_name(run, args.name)
@@ -57,7 +63,7 @@ def saved_model(args):
     exported = export_saved_model(
         args.run,
         args.out,
-        weights=args.weights,
+        checkpoint=args.checkpoint,
         settings=settings,
         version=args.version,
         name=args.name,
@@ -82,9 +88,9 @@ def ctranslate2(args):
     from keras_transformer.files import check_new_folder
 
     import_ctranslate2()
-    (run,) = open_runs([args.run], args.weights)
+    (run,) = open_runs([args.run], args.checkpoint)
     options = {
-        "weights": args.weights,
+        "checkpoint": args.checkpoint,
         "search": search_settings(args, args.run),
         "quantization": args.quantization,
     }
@@ -103,13 +109,13 @@ def keras_format(args):
     """Writes a `.keras` file or weights alone; returns what is printed."""
     from keras_transformer.files import check_new_folder
 
-    (run,) = open_runs([args.run], args.weights)
+    (run,) = open_runs([args.run], args.checkpoint)
     search = search_settings(args, args.run)
     check_new_folder(args.out)
     import_quietly("keras_transformer.export.keras_files")
     from keras_transformer.export.keras_files import export_keras
 
-    options = {"weights": args.weights, "search": search, "weights_only": args.format == "weights"}
+    options = {"checkpoint": args.checkpoint, "search": search, "weights_only": args.format == "weights"}
     path = export_keras(run, args.out, **options)
     return (
         f"wrote {path}\nnext, in Python:\n  from keras_transformer.export.keras_files import load_keras\n"
@@ -140,7 +146,7 @@ def parse_args(argv=None):
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
     parser.add_argument("out", metavar="OUT", help="folder, of the versions or of the model itself")
     parser.add_argument("--format", choices=sorted(FORMATS), default="savedmodel", help="default: savedmodel")
-    add_weights_flag(parser)
+    add_checkpoint_flag(parser)
     saved = parser.add_argument_group("savedmodel")
     saved.add_argument("--version", type=int, metavar="N", help="default: the next free number")
     saved.add_argument("--name", help="of the model on the server (default: that of RUN)")
@@ -152,7 +158,7 @@ def parse_args(argv=None):
         action="append",
         default=[],
         metavar="NAME",
-        help="alpha or extra_length: each call gives it; may be repeated. Turns batching off",
+        help="alpha or max_length_offset: each call gives it; may be repeated. Turns batching off",
     )
     saved.add_argument(
         "--max-sentences", type=int, default=256, metavar="N", help="more in one call are refused (256)"

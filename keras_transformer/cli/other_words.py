@@ -38,7 +38,7 @@ TRAINING = (
         "batches are counted in tokens of a side, padding included",
     ),
     Row(
-        "--set devices.batch_tokens=3000",
+        "--set devices.micro_batch_tokens=3000",
         "update-freq accum-count gradient-accumulation-steps optimizer-delay update-interval grad-accum",
         "a batch that is too large for the memory is computed in parts of so many tokens",
     ),
@@ -105,7 +105,7 @@ TRAINING = (
         "pre-norm prenorm normalize-before encoder-normalize-before transformer-preprocess",
     ),
     Row(
-        "--set model.sharing=all",
+        "--set model.tie_embeddings=all",
         "share-all-embeddings tied-embeddings-all tied-embeddings weight-tying share-embeddings",
     ),
     Row("--replicas 2", "gpus num-gpus gpu devices device device-ids world-size gpu-ranks n-gpu nproc"),
@@ -114,7 +114,7 @@ TRAINING = (
     ),
     Row("--set training.precision=mixed_bfloat16", "fp16 amp mixed-precision bf16 half precision dtype"),
     Row(
-        "--set training.early_stopping=10",
+        "--set training.patience=10",
         "patience early-stopping max-num-checkpoint-not-improved stop-early",
         "validations are counted",
     ),
@@ -169,7 +169,7 @@ TRANSLATING = (
     Row("--beam-size 4", "beam b k num-beams beam-width"),
     Row(
         "runs/mine",
-        "model m models path checkpoint checkpoint-path ckpt model-path model-dir model-name-or-path run "
+        "model m models path checkpoint-path ckpt model-path model-dir model-name-or-path run "
         "run-dir c config",
         "the run folder comes first, without a flag",
     ),
@@ -193,7 +193,7 @@ TRANSLATING = (
     ),
     Row("--sampling --top-k 10", "sample do-sample sampling-topk random-sampling-topk sampling-temp"),
     Row("--threads 2", "cpu-threads num-threads workers"),
-    Row("--weights best", "average weight last-checkpoints"),
+    Row("--checkpoint best", "average weight last-checkpoints"),
     Row("--scores", "score with-score report-score"),
     Row("--format moses --alignment", "print-alignment report-align"),
     Row(

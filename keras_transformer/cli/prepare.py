@@ -3,7 +3,7 @@ r"""Cleans, encodes and shards a parallel corpus: training on it starts at once.
     keras-transformer prepare wmt14_translate/de-en data/wmt14 --source en --target de
     keras-transformer prepare DIR OUT --source en --target de --vocab-size 8000 \
         --set cleaning.drop_duplicates=true --set cleaning.max_length_ratio=2
-    keras-transformer prepare OUT --show 5
+    keras-transformer prepare OUT --examples 5
     keras-transformer train --dataset OUT --preset base --run-dir runs/wmt14
 
 Interrupted and started again, it continues.
@@ -25,6 +25,9 @@ from keras_transformer.cli.command_line import (
 from keras_transformer.cli.process import exit_code
 from keras_transformer.config import programs
 from keras_transformer.config.sections import DataConfig
+
+# Settings of `data` that training reads, with the old name of one.
+FOR_TRAINING = ("dataset", "dataset_weights", "weights", "temperature")
 
 
 def parse_args(argv=None):
@@ -50,7 +53,7 @@ def parse_args(argv=None):
         help="changes a setting of data or cleaning, e.g. cleaning.drop_identical=true; may be repeated",
     )
     parser.add_argument(
-        "--show", type=int, default=0, metavar="N", help="prints N pairs as text, pieces, ids"
+        "--examples", type=int, default=0, metavar="N", help="prints N pairs as text, pieces, ids"
     )
     parser.add_argument(
         "--plot", metavar="PNG", help="draws the lengths, and the padding of batches of data.batch_tokens"
@@ -69,16 +72,16 @@ def resolve(args):
     elif not (args.source and args.target) and args.out:
         raise ValueError("name the languages: --source LANGUAGE --target LANGUAGE")
     # Nothing here concerns the model, so two vocabularies may stand beside its default.
-    config = override(replace(Config(), model={"sharing": "none"}, data=changes), args.set)
+    config = override(replace(Config(), model={"tie_embeddings": "none"}, data=changes), args.set)
     for text in args.set:
         section, name = (text.partition("=")[0].strip().split(".") + [""])[:2]
-        if section in ("model", "training", "search") or name in ("dataset", "weights", "temperature"):
+        if section in ("model", "training", "search") or name in FOR_TRAINING:
             raise ValueError(f"--set {text}: belongs to training, not to preparation")
     fixed = [text for text in args.set if text.startswith(VOCABULARY_SETTINGS)]
     if args.tokenizer and (args.vocab_size or args.model_type or fixed):
         raise ValueError("--tokenizer gives the vocabulary: leave its size, type and normalization out")
-    if args.show < 0:
-        raise ValueError(f"--show must be at least 0. Received: {args.show}")
+    if args.examples < 0:
+        raise ValueError(f"--examples must be at least 0. Received: {args.examples}")
     if args.plot and (
         pathlib.Path(args.plot).suffix != ".png" or not pathlib.Path(args.plot).parent.is_dir()
     ):
@@ -142,7 +145,7 @@ def describe(prepared, data, *, examples=0):
     lines += [
         "",
         "next:",
-        f"  {programs.command('prepare')} {path} --show 5 --plot lengths.png",
+        f"  {programs.command('prepare')} {path} --examples 5 --plot lengths.png",
         f"  {programs.command('train')} --dataset {path} --source {source} --target {target} "
         "--preset base --run-dir RUN",
     ]
@@ -202,7 +205,7 @@ def main(argv=None):
             )
         else:
             prepared = PreparedCorpus(args.dataset, args.source, args.target)
-        print(describe(prepared, config.data, examples=args.show))
+        print(describe(prepared, config.data, examples=args.examples))
         if args.plot:
             draw_lengths(prepared, config.data, args.plot)
             print(f"drawn: {args.plot}")

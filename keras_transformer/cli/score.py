@@ -14,7 +14,7 @@ import math
 import sys
 import time
 
-from keras_transformer.cli.command_line import add_weights_flag, program_parser
+from keras_transformer.cli.command_line import add_checkpoint_flag, program_parser
 from keras_transformer.cli.early import open_runs, refuse_missing
 from keras_transformer.cli.other_words import TRANSLATING
 from keras_transformer.cli.process import end_on_sigterm, exit_code, import_quietly
@@ -27,7 +27,7 @@ def parse_args(argv=None):
     parser.add_argument("run", metavar="RUN", help="run folder of a training run")
     parser.add_argument("--source", metavar="FILE", help="one sentence a line, plain or compressed")
     parser.add_argument("--target", metavar="FILE", help="their translations, line for line")
-    add_weights_flag(parser)
+    add_checkpoint_flag(parser)
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="default: text")
     parser.add_argument("--output", metavar="FILE", help="writes there, in place of standard output")
     parser.add_argument("--per-token", action="store_true", help="in text, also each piece's log-probability")
@@ -68,7 +68,7 @@ def main(argv=None, stdin=None, stdout=None):
         from keras_transformer.files import check_output, written_atomically
         from keras_transformer.text.parallel import stream_columns, stream_files
 
-        open_runs([args.run], args.weights)
+        open_runs([args.run], args.checkpoint)
         files = [name for name in (args.source, args.target) if name]
         refuse_missing(*files)
         if args.output:
@@ -79,7 +79,7 @@ def main(argv=None, stdin=None, stdout=None):
         end_on_sigterm()
         limits = {"max_length": args.max_length, "batch_tokens": args.batch_tokens}
         limits = {name: value for name, value in limits.items() if value is not None}
-        scorer = Scorer.load(args.run, weights=args.weights, **limits)
+        scorer = Scorer.load(args.run, checkpoint=args.checkpoint, **limits)
         if args.source:
             names = {"sources": args.source, "targets": args.target}
             chunks = stream_files(args.source, args.target, args.chunk_lines)

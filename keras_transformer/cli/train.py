@@ -55,7 +55,7 @@ def parse_args(argv=None):
         "multi30k_tiny, base, big, a row of the paper's Table 3, ...; a wrong name lists all (default: demo)",
     )
     parser.add_argument(
-        "--settings",
+        "--print-config",
         action="store_true",
         help="prints all settings, as preset and flags have them, with what they mean; does not train",
     )
@@ -64,7 +64,7 @@ def parse_args(argv=None):
         action="append",
         default=[],
         metavar="SECTION.FIELD=VALUE",
-        help="changes one setting, e.g. training.warmup_steps=8000; may be repeated (--settings lists them)",
+        help="changes one setting, e.g. training.warmup_steps=8000; may be repeated; see --print-config",
     )
     parser.add_argument(
         "--run-dir", metavar="DIR", help="run folder (default: runs/PRESET-TIME); an earlier one continues"
@@ -230,7 +230,7 @@ def main(argv=None):
 
     def work():
         config = resolve(args)
-        if args.settings:
+        if args.print_config:
             from keras_transformer.config.settings import describe_settings
 
             print(describe_settings(config))

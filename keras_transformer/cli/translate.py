@@ -19,9 +19,9 @@ import sys
 import time
 
 from keras_transformer.cli.command_line import (
+    add_checkpoint_flag,
     add_line_flags,
     add_search_flags,
-    add_weights_flag,
     check_line_flags,
     number_of_threads,
     program_parser,
@@ -44,7 +44,7 @@ def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("translate", words=TRANSLATING)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folder; several are an ensemble")
-    add_weights_flag(parser)
+    add_checkpoint_flag(parser)
     parser.add_argument("--input", metavar="FILE", help="in place of standard input; also .gz, .xz, .bz2")
     parser.add_argument("--output", metavar="FILE", help="in place of standard output; complete or absent")
     parser.add_argument(
@@ -75,7 +75,7 @@ def main(argv=None, stdin=None, stdout=None):
                     f"{name}: no run folder. Text is read from a file or a pipe: "
                     f"echo {shlex.quote(name)} | {programs.command('translate')} {shlex.quote(args.runs[0])}"
                 )
-        open_runs(args.runs, args.weights)
+        open_runs(args.runs, args.checkpoint)
         search = search_settings(args, args.runs[0])
         with contextlib.ExitStack() as stack:
             source, prefixes = open_inputs(args, stdin, stack)
@@ -126,7 +126,7 @@ def translate(args, search, threads, source, prefixes, output):
     )
     from keras_transformer.translation.translator import Translator
 
-    translator = Translator.load(args.runs, weights=args.weights, threads=threads)
+    translator = Translator.load(args.runs, checkpoint=args.checkpoint, threads=threads)
     write = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
     write = functools.partial(
         write.get(args.format, moses_lines), n_best=search.get("n_best", translator.search.n_best)

@@ -16,21 +16,55 @@ import typing
 _HOLDS = {"at_least": operator.ge, "above": operator.gt, "below": operator.lt, "at_most": operator.le}
 
 
-def setting(default, meaning, **limits):
+def setting(default, meaning, *, choices=(), renamed_from="", old_values=None, **limits):
     """Returns the dataclass field of one setting.
 
     Args:
         default: its value if nothing is given.
         meaning: str, a phrase without its full stop.
+        choices: tuple of the values that are accepted; empty where the type and the limits decide.
+        renamed_from: str, its name in earlier versions, which is still accepted.
+        old_values: dict from a value of earlier versions to the one that replaces it.
         **limits: of its range: `at_least`, `at_most`, `above`, `below`.
     """
-    return dataclasses.field(default=default, metadata={"meaning": meaning, "limits": limits})
+    metadata = {"meaning": meaning, "choices": choices, "limits": limits}
+    metadata |= {"renamed_from": renamed_from, "old_values": old_values or {}}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
-def choice(default, meaning):
-    """Returns the field of a setting whose values are all the words that its meaning has as `"word"`."""
+def choice(default, meaning, **options):
+    """Returns a `setting` whose values are all the words that its meaning has as `"word"`."""
     choices = tuple(dict.fromkeys(re.findall(r'`"(\w+)"`', meaning)))
-    return dataclasses.field(default=default, metadata={"meaning": meaning, "choices": choices})
+    return setting(default, meaning, choices=choices, **options)
+
+
+def current_names(section_class, values):
+    """Renames settings that earlier versions called otherwise.
+
+    Args:
+        section_class: class of settings, as `section` makes it.
+        values: dict from the name of a setting, old or new, to its value.
+
+    Returns:
+        `(values, renamed)`: the dict with today's names and values, and a dict from each old name to
+        today's. Where both names are given, the new one counts.
+    """
+    changed, renamed = dict(values), {}
+    for field in dataclasses.fields(section_class):
+        old = field.metadata.get("renamed_from")
+        if old and old in changed:
+            changed.setdefault(field.name, changed[old])
+            del changed[old]
+            renamed[old] = field.name
+            value = changed[field.name]
+            if isinstance(value, str):
+                changed[field.name] = field.metadata["old_values"].get(value, value)
+    return changed, renamed
+
+
+def from_values(section_class, values):
+    """Returns a section of settings from a dict that this version or an earlier one wrote."""
+    return section_class(**current_names(section_class, values)[0])
 
 
 def section(summary):

@@ -50,7 +50,7 @@ def with_vocab_size(config, source, target=None):
         target: number of target tokens; `None` for one shared vocabulary.
 
     Raises:
-        ValueError: two sizes and `sharing="all"`, which needs one vocabulary.
+        ValueError: two sizes and `tie_embeddings="all"`, which needs one vocabulary.
     """
     target = source if target is None else target
     return replace(config, model={"source_vocab_size": source, "target_vocab_size": target})
@@ -73,7 +73,7 @@ T2T_BASE = replace(
     model={"norm_first": True, "positions": "halves", "attention_dropout": 0.1, "relu_dropout": 0.1},
     data={"vocab_size": 32_000, "batch_tokens": 32_768},
     training={"warmup_steps": 8000, "learning_rate_scale": 2.0, "adam_beta_2": 0.997},
-    search={"extra_length": 100},
+    search={"max_length_offset": 100},
 )
 
 # After the published recipe for Multi30k English-German ("Tiny", 41.02 tokenised lower-case
@@ -230,9 +230,9 @@ def auto(num_pairs, *, num_characters=0, max_minutes=0.0, gpu=False):
             "log_every_steps": min(100, 2 * every),
             "validate_every_steps": 4 * every,
             "validation_sentences": 200 if 0 < max_minutes <= 30 else 500,
-            "early_stopping": 10,
+            "patience": 10,
             # Of a short run, the loss and the translations may disagree about which weights are best.
-            "best_by": "bleu",
+            "best_metric": "bleu",
         },
     )
 

@@ -42,8 +42,12 @@ class ModelConfig:
         '`"interleaved"` sinusoids (the paper), `"halves"` (Tensor2Tensor) or `"learned"` (Table 3, row E)',
     )
     max_positions: int = setting(1024, "number of learned positions; without effect on sinusoids", at_least=1)
-    sharing: str = choice(
-        "all", 'one matrix for source, target and output: `"all"` (the paper), `"target_output"` or `"none"`'
+    tie_embeddings: str = choice(
+        "all",
+        'one matrix for source embedding, target embedding and logits: `"all"` (the paper); for the last '
+        'two: `"decoder"`; or `"none"`',
+        renamed_from="sharing",
+        old_values={"target_output": "decoder"},
     )
     attention_bias: bool = setting(False, "biases in the attention projections (none in the paper)")
     output_bias: bool = setting(False, "bias on the logits (none in the paper)")
@@ -60,7 +64,9 @@ class ModelConfig:
             require(d_model >= 4, "`d_model` must be at least 4 for `halves` positions", d_model=d_model)
         sizes = {name: getattr(self, name) for name in ("source_vocab_size", "target_vocab_size")}
         one_size = len(set(sizes.values())) == 1
-        require(self.sharing != "all" or one_size, "`sharing='all'` needs one vocabulary", **sizes)
+        require(
+            self.tie_embeddings != "all" or one_size, "`tie_embeddings='all'` needs one vocabulary", **sizes
+        )
         for name in ("num_encoder_layers", "num_decoder_layers"):
             layers = {name: getattr(self, name)}
             require(layers[name] <= MAX_LAYERS, f"`{name}` must be at most {MAX_LAYERS:,}", **layers)
@@ -90,10 +96,10 @@ class ModelConfig:
         feed_forward = 2 * self.d_model * self.d_ff
         tokens = {
             "all": self.target_vocab_size,
-            "target_output": self.source_vocab_size + self.target_vocab_size,
+            "decoder": self.source_vocab_size + self.target_vocab_size,
             "none": self.source_vocab_size + 2 * self.target_vocab_size,
-        }[self.sharing]
-        tables = 1 if self.sharing == "all" else 2
+        }[self.tie_embeddings]
+        tables = 1 if self.tie_embeddings == "all" else 2
         positions = tables * self.max_positions if self.positions == "learned" else 0
         return (
             self.num_encoder_layers * (attention + feed_forward)
@@ -108,7 +114,7 @@ class ModelConfig:
             tokens: int, length of the source, end of sentence included.
             search: `SearchConfig`.
         """
-        length = min(tokens * search.length_factor + search.extra_length, search.max_length)
+        length = min(tokens * search.max_length_ratio + search.max_length_offset, search.max_length)
         hypotheses = search.n_best if search.sampling else search.beam_size
         width = self.num_heads * (self.d_key + self.d_value)
         caches = 2 * self.num_decoder_layers * width * (length + tokens)
@@ -128,8 +134,10 @@ class DataConfig:
         "", "folder of TensorFlow Datasets' prepared sets and of unpacked archives; empty for the default one"
     )
     manual_dir: str = setting("", "folder of files downloaded by hand, for TensorFlow Datasets")
-    weights: str = setting(
-        "", 'how often an epoch has each dataset (or part of a prepared corpus), `"1,2.5"`; empty for once'
+    dataset_weights: str = setting(
+        "",
+        'passes over each dataset (or part of a prepared corpus) in an epoch, such as `"1,2.5"`; empty: one',
+        renamed_from="weights",
     )
     temperature: float = setting(
         1.0, "T: n pairs have a share of an epoch proportional to n ** (1 / T); 1 keeps their own", at_least=1
@@ -141,7 +149,7 @@ class DataConfig:
     )
     vocab_size: int = setting(37_000, "tokens of the vocabulary, special ids included", at_least=8)
     separate_vocabularies: bool = setting(
-        False, 'a vocabulary of `vocab_size` tokens a language; `model.sharing` cannot be `"all"` then'
+        False, 'a vocabulary of `vocab_size` tokens a language; `model.tie_embeddings` cannot be `"all"` then'
     )
     vocab_texts: int = setting(
         10_000_000, "sentences, drawn uniformly, that the vocabulary is learned from; 0 for all", at_least=0
@@ -164,9 +172,9 @@ class DataConfig:
     def __post_init__(self):
         if self.source == self.target:
             raise ValueError(f"`source` and `target` must be two languages. Received: {self.source!r} twice")
-        alternatives = {"weights": self.weights, "temperature": self.temperature}
-        exclusive = not self.weights or self.temperature == 1
-        require(exclusive, "`weights` and `temperature` exclude each other", **alternatives)
+        alternatives = {"dataset_weights": self.dataset_weights, "temperature": self.temperature}
+        exclusive = not self.dataset_weights or self.temperature == 1
+        require(exclusive, "`dataset_weights` and `temperature` exclude each other", **alternatives)
         if self.batch_tokens < 8 * self.max_length:
             raise ValueError(
                 "`data.batch_tokens` must hold 8 sentences of `data.max_length` tokens. Received: "
@@ -219,8 +227,11 @@ class TrainingConfig:
         '`"float32"`, `"mixed_bfloat16"`, or `"mixed_float16"` with loss scaling (one device only); '
         "positions, softmax and loss are float32 in all of them",
     )
-    max_skipped: int = setting(
-        20, "n steps in a row whose gradient is not finite end the run; fewer are skipped", at_least=1
+    max_nonfinite_steps: int = setting(
+        20,
+        "n steps in a row whose gradient is not finite end the run; fewer are skipped",
+        renamed_from="max_skipped",
+        at_least=1,
     )
     log_every_steps: int = setting(100, "steps between progress lines and TensorBoard points", at_least=1)
     validate_every_steps: int = setting(5000, "steps between validations", at_least=1)
@@ -228,13 +239,17 @@ class TrainingConfig:
         1000, "at most n validation sentences are translated for BLEU in training; 0 for none", at_least=0
     )
     validation_beam_size: int = setting(0, "beam for them; 1: greedy, 0: `search.beam_size`", at_least=0)
-    best_by: str = choice(
+    best_metric: str = choice(
         "loss",
-        'measure of validations, `"loss"` or `"bleu"`: of the average, the last and the best weights, the '
-        "best by it are delivered",
+        'validation `"loss"` or `"bleu"`: of the average, the last and the best weights, the best by this '
+        "metric are delivered",
+        renamed_from="best_by",
     )
-    early_stopping: int = setting(
-        0, "training stops after n validations without a new best; 0 for never (the paper)", at_least=0
+    patience: int = setting(
+        0,
+        "training stops after n validations without a new best; 0 for never (the paper)",
+        renamed_from="early_stopping",
+        at_least=0,
     )
     checkpoint_every_steps: int = setting(0, "steps between checkpoints; 0 for none", at_least=0)
     checkpoint_every_minutes: float = setting(
@@ -246,7 +261,11 @@ class TrainingConfig:
         0.0, "decay of an exponential moving average of the weights; 0 for none", at_least=0, below=1
     )
     init_from: str = setting("", "run folder whose weights a new run starts from; empty for none")
-    init_weights: str = setting("final", 'which of them: `"final"`, `"averaged"`, `"last"`, `"best"`, ...')
+    init_checkpoint: str = setting(
+        "final",
+        'which of them: `"final"`, `"averaged"`, `"last"`, `"best"`, ...',
+        renamed_from="init_weights",
+    )
     init_vocabulary: bool = setting(
         True, "takes its vocabulary, too; else the corpus' own, where shared pieces keep their embeddings"
     )
@@ -256,8 +275,8 @@ class TrainingConfig:
     seed: int = setting(1, "of weights, dropout and data order", at_least=0)
 
     def __post_init__(self):
-        if self.best_by == "bleu":
-            demand = "`best_by='bleu'` needs translations"
+        if self.best_metric == "bleu":
+            demand = "`best_metric='bleu'` needs translations"
             require(self.validation_sentences, demand, validation_sentences=self.validation_sentences)
         kept = {name: getattr(self, name) for name in ("average_last", "keep_checkpoints")}
         demand = "`average_last` must be at most `keep_checkpoints`"
@@ -273,14 +292,23 @@ class SearchConfig:
         'divisor of the log-probability of a hypothesis of n tokens: `"gnmt"`, ((5 + n) / 6) ** alpha '
         '(the paper\'s); `"average"`, n ** alpha; `"none"`',
     )
-    stop: str = choice(
-        "exact",
-        '`"exact"` ends a sentence when no better hypothesis can follow, `"first"` as soon as `beam_size` '
-        "hypotheses have ended: faster, may lose better ones",
+    early_stop: bool = setting(
+        False,
+        "ends a sentence as soon as `beam_size` hypotheses have ended: faster, may miss better ones. Without "
+        "it a sentence ends when no better hypothesis can follow",
+        renamed_from="stop",
+        old_values={"exact": False, "first": True},
     )
-    extra_length: int = setting(50, "a translation has at most n tokens more than its source ...", at_least=1)
-    length_factor: float = setting(1.0, "... times this, ends of sentence included, ...", at_least=0)
-    max_length: int = setting(1024, "... and never more than this", at_least=1)
+    max_length_offset: int = setting(
+        50,
+        "a translation has at most `max_length_ratio` * source length + n tokens (section 6.1: input + 50)",
+        renamed_from="extra_length",
+        at_least=1,
+    )
+    max_length_ratio: float = setting(
+        1.0, "factor on the source length in that limit", renamed_from="length_factor", at_least=0
+    )
+    max_length: int = setting(1024, "limit of every translation, in tokens", at_least=1)
     min_length: int = setting(0, "fewest tokens of a translation, end of sentence not counted", at_least=0)
     no_repeat_ngram: int = setting(0, "forbids repeating any n-gram of this size; 0 disables", at_least=0)
     n_best: int = setting(1, "translations of each sentence, at most `beam_size` unless sampled", at_least=1)
@@ -324,10 +352,11 @@ class DeviceConfig:
         'one machine, `"nccl"` or `"ring"` between machines; `"auto"` leaves it to TensorFlow',
     )
     allow_cpu: bool = setting(False, "takes logical CPU devices where GPUs are asked for and there are none")
-    batch_tokens: int = setting(
+    micro_batch_tokens: int = setting(
         0,
         "padded tokens of one device, of source and target each; larger batches are cut into "
         "micro-batches, whose gradients are summed before the update. 0 for no limit",
+        renamed_from="batch_tokens",
         at_least=0,
     )
     xla: bool = setting(False, 'compiles the training step with XLA; needs `data.padding="fixed"`')

@@ -9,7 +9,15 @@ import sys
 import textwrap
 import typing
 
-from keras_transformer.config.fields import alternatives, check, meaning_of, nearest, require, unknown
+from keras_transformer.config.fields import (
+    alternatives,
+    check,
+    current_names,
+    meaning_of,
+    nearest,
+    require,
+    unknown,
+)
 from keras_transformer.config.sections import (
     CleaningConfig,
     DataConfig,
@@ -49,8 +57,8 @@ class Config:
 
     def __post_init__(self):
         check(self)
-        length, tokens = self.data.max_length, self.devices.batch_tokens
-        demand = "`devices.batch_tokens` must hold a sentence of `data.max_length` tokens"
+        length, tokens = self.data.max_length, self.devices.micro_batch_tokens
+        demand = "`devices.micro_batch_tokens` must hold a sentence of `data.max_length` tokens"
         require(tokens == 0 or tokens >= length, demand, batch_tokens=tokens, max_length=length)
         demand = "`devices.xla` compiles once for each shape and needs `data.padding='fixed'`"
         padding = self.data.padding
@@ -66,10 +74,15 @@ class Config:
 def replace(config, /, **changes):
     """Returns a copy of `config` with some fields changed; a dict changes some fields of a section.
 
+    Names of earlier versions are accepted, with a line on standard error that has the new one.
+
     Raises:
         ValueError: for an unknown field (with the nearest names) or a refused value.
     """
     known = [field.name for field in dataclasses.fields(config)]
+    changes, renamed = current_names(type(config), changes)
+    for old, name in renamed.items():
+        _say_once(f"`{old}` of {type(config).__name__} is now called `{name}`")
     new = {}
     for name, value in changes.items():
         if name not in known:
@@ -102,12 +115,28 @@ def override(config, assignments):
         sections = [field.name for field in dataclasses.fields(config)]
         if section not in sections:
             raise ValueError(unknown("No section", section, sections))
-        hints = typing.get_type_hints(type(getattr(config, section)))
+        section_class = type(getattr(config, section))
+        hints = typing.get_type_hints(section_class)
+        given, renamed = current_names(section_class, {name: text.strip()})
+        ((name, value),) = given.items()
+        for old in renamed:
+            _say_once(f"{section}.{old} is now called {section}.{name}")
         # `replace` refuses a name that is unknown.
-        value = _parse(path.strip(), text.strip(), hints[name]) if name in hints else text
+        if name in hints and isinstance(value, str):
+            value = _parse(f"{section}.{name}", value, hints[name])
         changes.setdefault(section, {})[name] = value
     # One replacement for each section: settings that must agree are checked together.
     return replace(config, **changes)
+
+
+def path_now(path):
+    """Returns today's `section.field` of a setting that an earlier version may have called otherwise."""
+    section, _, name = path.partition(".")
+    section_class = next((f.default_factory for f in dataclasses.fields(Config) if f.name == section), None)
+    if section_class is None:
+        return path
+    ((name, _),) = current_names(section_class, {name: ""})[0].items()
+    return f"{section}.{name}"
 
 
 def to_json(config):
@@ -131,7 +160,8 @@ def from_json(text):
 def from_dict(values):
     """Returns the `Config` of a dict of sections, as `dataclasses.asdict` makes it.
 
-    Settings of earlier versions that are gone are left out, with a line that says so.
+    Settings of earlier versions are renamed; those that are gone are left out. A line on standard error
+    says so of each that is not at its default.
 
     Raises:
         ValueError: for unknown fields, or refused values.
@@ -143,10 +173,27 @@ def from_dict(values):
         part = values.get(section)
         if isinstance(part, dict) and name in part:
             values = {**values, section: {key: value for key, value in part.items() if key != name}}
-            if part[name] and path not in _TOLD:
-                _TOLD.add(path)
-                print(f"{path}={part[name]!r}: the setting is gone. {advice}", file=sys.stderr)
+            if part[name]:
+                _say_once(f"{path}={part[name]!r}: the setting is gone. {advice}")
+    values, changed = dict(values), []
+    for field in dataclasses.fields(Config):
+        if isinstance(part := values.get(field.name), dict):
+            section_class = field.default_factory
+            values[field.name], renamed = current_names(section_class, part)
+            defaults = section_class()
+            for old, name in renamed.items():
+                if values[field.name][name] != getattr(defaults, name):
+                    changed.append(f"{field.name}.{old} is now called {field.name}.{name}")
+    if changed:
+        _say_once(f"settings of an earlier version: {', '.join(changed)}")
     return replace(Config(), **values)
+
+
+def _say_once(line):
+    """Prints a line to standard error, once in a process."""
+    if line not in _TOLD:
+        _TOLD.add(line)
+        print(line, file=sys.stderr)
 
 
 def differences(old, new):

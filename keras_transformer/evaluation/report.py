@@ -1,7 +1,7 @@
 """All scores of one or several systems, with intervals and tests, in one table.
 
 Intervals are sacreBLEU's bootstrap: the lines are drawn with replacement many times. Of several
-systems, each is tested against the first on the same draws (paired bootstrap, Koehn 2004) or by
+systems, each is tested against the first on the same samples (paired bootstrap, Koehn 2004) or by
 exchanging their lines at random (approximate randomisation, Riezler and Maxwell 2005). Every measure
 is computed from translations of a search; none from teacher-forced output.
 """
@@ -27,14 +27,13 @@ from keras_transformer.evaluation.bleu import (
 )
 from keras_transformer.evaluation.test_sets import sets_with_lines
 
-TOKENS = ("moses", "given")
-# The test -> sacreBLEU's name of it, and its number of draws.
+# The test -> sacreBLEU's name of it, and its number of samples.
 SIGNIFICANCE = {"bootstrap": ("bs", 1000), "randomization": ("ar", 10_000)}
 NOTE = """\
 BLEU, chrF and TER are sacreBLEU's: they take raw text and split it by their own rules. Tokenised BLEU
 counts the tokens that stand beside it. One text gets several figures: compare only what is computed alike."""
 
-FEWEST_DRAWS = 40
+MIN_BOOTSTRAP_SAMPLES = 40
 # The tests count on many lines that may be drawn or exchanged.
 FEWEST_DIFFERING = 30
 
@@ -74,7 +73,7 @@ class Figure(NamedTuple):
     score: float  # percent; TER is lower where better
     how: str  # signature, or steps
     bleu: object = None  # `TokenBleu`, of the BLEU measures: its n-grams and lengths
-    mean: float | None = None  # of the bootstrap draws
+    mean: float | None = None  # of the bootstrap samples
     half_width: float | None = None  # of the interval that holds 95 % of them
     p_value: float | None = None  # of the difference from the first system
 
@@ -128,10 +127,10 @@ class Comparison(NamedTuple):
         lines += ["", *filter(None, [self.left_out])]
         sampling = self.sampling
         if "interval" in sampling:
-            draws = f"{sampling['interval']:,} bootstrap draws of the lines, seed {sampling['seed']}"
-            lines.append(f"±: 95 % of {draws}")
+            samples = f"{sampling['interval']:,} bootstrap samples of the lines, seed {sampling['seed']}"
+            lines.append(f"±: 95 % of {samples}")
         if "test" in sampling:
-            test = f"paired {sampling['test']}, {sampling['draws']:,} draws, seed {sampling['seed']}"
+            test = f"paired {sampling['test']}, {sampling['samples']:,} samples, seed {sampling['seed']}"
             lines.append(f"p: how often a system as good as {names[0]} would differ as much; {test}")
         return "\n".join([*lines, NOTE])
 
@@ -139,16 +138,15 @@ class Comparison(NamedTuple):
         return self.format()
 
 
-def all_measures(language, tokens, *, ter=True):
+def all_measures(language, tokenized, *, ter=True):
     """Returns the list of `Measure`, each with a scorer of its own.
 
     Args:
         language: of the translations, such as `"de"`, or `None`.
-        tokens: what tokenised BLEU counts, one of `TOKENS`.
+        tokenized: bool, whether the text is tokenized already, as of `compare`.
         ter: also translation edit rate.
     """
-    given = tokens == "given"
-    split = "tokens as given" if given else f"Moses tokens ({language})"
+    split = "tokens as given" if tokenized else f"Moses tokens ({language})"
     asian = {"normalized": True, "asian_support": True} if language in ("ja", "zh") else {}
     kinds = [
         ("bleu", "BLEU", lambda lower: bleu_scorer(language, lowercase=lower, force=True), "raw"),
@@ -163,28 +161,27 @@ def all_measures(language, tokens, *, ter=True):
             cased, lower = (steps and steps + case for case in ("cased", "lower-cased"))
             measures.append(Measure(key, label, scorer(False), form, cased))
             measures.append(Measure(f"{key}_lowercase", "  lower case", scorer(True), form, lower))
-    steps = "" if given else "Unicode punctuation replaced, "
+    steps = "" if tokenized else "Unicode punctuation replaced, "
     steps = f"the paper's: multi-bleu of {steps}{split}, hyphens split (##AT##-##AT##), cased"
     return [*measures, Measure("paper_bleu", "  compounds split", token_scorer(), "compounds", steps)]
 
 
-def forms_of(lines, tokens, language):
+def forms_of(lines, tokenized, language):
     """Returns lines as the measures take them.
 
     `"compounds"` follows the script that scored the paper's English-German translations,
     Tensor2Tensor's `get_ende_bleu.sh`, on both sides: Unicode punctuation is replaced, the
-    text tokenized, and words split at hyphens. Where tokens are given, the first two are
-    taken as done.
+    text tokenized, and words split at hyphens. For tokenized text only the last is done.
 
     Args:
         lines: list of str.
-        tokens: one of `TOKENS`.
+        tokenized: bool, whether the text is tokenized already.
         language: such as `"de"`, or `None`, with which Moses cannot tokenize.
 
     Returns:
         dict from the name of a form to lines, of the forms that can be made.
     """
-    if tokens == "given":
+    if tokenized:
         made = lines, lines
     elif language:
         made = tokenize(lines, language), tokenize(replace_unicode_punctuation(lines), language)
@@ -202,11 +199,11 @@ def compare(
     references,
     *,
     target_language=None,
-    tokens=None,
+    tokenized=None,
     ter=True,
     confidence=False,
     significance="bootstrap",
-    draws=None,
+    bootstrap_samples=None,
     standard_set=None,
 ):
     """Scores translations by every measure.
@@ -217,12 +214,13 @@ def compare(
         references: list of `NamedLines`, one or several, with the same number of lines.
         target_language: such as `"de"`. Without it sacreBLEU splits as for most languages
             (13a), and what needs Moses' tokenizer is left out.
-        tokens: what tokenised BLEU counts: `"moses"` tokenizes both sides, `"given"`
-            splits them at spaces. `None` is `"given"` where both sides look tokenised.
+        tokenized: bool, whether the text is tokenized already: tokenised BLEU then splits it at
+            spaces, else by Moses' tokenizer. `None` decides by what the text looks like.
         ter: also translation edit rate, which takes seconds for a thousand lines.
         confidence: also 95 % intervals.
         significance: `"bootstrap"` or `"randomization"`, the test between systems.
-        draws: of lines; sacreBLEU's own number by default (1,000; 10,000 of randomization).
+        bootstrap_samples: number of samples of the lines, also for randomization; `None` is
+            sacreBLEU's own number (1,000; 10,000 for randomization).
         standard_set: `StandardSet` of the references, if they are of one.
 
     Returns:
@@ -231,33 +229,32 @@ def compare(
     Raises:
         ValueError: the counts of lines differ, there are none, or a setting is wrong.
     """
-    require(tokens in (None, *TOKENS), f"`tokens` must be one of {list(TOKENS)}", tokens=tokens)
     demand = f"`significance` must be one of {list(SIGNIFICANCE)}"
     require(significance in SIGNIFICANCE, demand, significance=significance)
-    demand = f"`draws` must be at least {FEWEST_DRAWS}, of which 2.5 % is one"
-    require(draws is None or draws >= FEWEST_DRAWS, demand, draws=draws)
+    demand = f"`bootstrap_samples` must be at least {MIN_BOOTSTRAP_SAMPLES} (2.5 % of them is one)"
+    enough = bootstrap_samples is None or bootstrap_samples >= MIN_BOOTSTRAP_SAMPLES
+    require(enough, demand, bootstrap_samples=bootstrap_samples)
     _check_counts(systems, references, standard_set)
     num_empty = _warn(systems, references)
-    if tokens is None:
+    if tokenized is None:
         tokenized = all(_looks_tokenized(text.lines) for text in (*systems, *references))
-        tokens = "given" if tokenized else "moses"
-    test, usual_draws = SIGNIFICANCE[significance if len(systems) > 1 else "bootstrap"]
+    test, default_samples = SIGNIFICANCE[significance if len(systems) > 1 else "bootstrap"]
     sampling = {}
     if confidence or len(systems) > 1:
         sampling = {"seed": os.environ.get("SACREBLEU_SEED", "12345")}
     if confidence:
-        sampling["interval"] = 1000 if test == "ar" else draws or usual_draws
+        sampling["interval"] = 1000 if test == "ar" else bootstrap_samples or default_samples
     if len(systems) > 1:
-        sampling |= {"test": significance, "draws": draws or usual_draws}
-    forms = [forms_of(text.lines, tokens, target_language) for text in (*systems, *references)]
+        sampling |= {"test": significance, "samples": bootstrap_samples or default_samples}
+    forms = [forms_of(text.lines, tokenized, target_language) for text in (*systems, *references)]
     figures = {}
-    for measure in all_measures(target_language, tokens, ter=ter):
+    for measure in all_measures(target_language, tokenized, ter=ter):
         if measure.form in forms[0]:
             lines = [form[measure.form] for form in forms]
             hypotheses, against = lines[: len(systems)], lines[len(systems) :]
             results = [None] * len(systems)
             if sampling:
-                results = _sampled(measure.scorer, hypotheses, against, test, confidence, draws)
+                results = _sampled(measure.scorer, hypotheses, against, test, confidence, bootstrap_samples)
             figures[measure.key, measure.label] = [
                 _figure(measure, lines, against, result, results[0], confidence, standard_set)
                 for lines, result in zip(hypotheses, results, strict=True)
@@ -277,14 +274,14 @@ def compare(
     )
 
 
-def _sampled(scorer, hypotheses, references, test, confidence, draws):
+def _sampled(scorer, hypotheses, references, test, confidence, bootstrap_samples):
     """Returns sacreBLEU's `Result` of each system."""
     paired = PairedTest(
         [(str(number), lines) for number, lines in enumerate(hypotheses)],
         {"measure": scorer},
         references,
         test_type=test,
-        n_samples=draws or 0,
+        n_samples=bootstrap_samples or 0,
         n_ar_confidence=0 if confidence and test == "ar" else -1,
     )
     _, scores = paired()
@@ -303,7 +300,7 @@ def _figure(measure, lines, references, result, first, confidence, standard_set)
         signature.update("lang", standard_set.pair)
     p_value = None
     if result is not first:
-        # sacreBLEU counts the draws that differ by more; equal scores have none.
+        # sacreBLEU counts the samples that differ by more; equal scores have none.
         p_value = 1.0 if result.score == first.score else result.p_value
     return Figure(
         score=float((bleu or score).score),

@@ -11,6 +11,7 @@ import shlex
 import numpy as np
 
 from keras_transformer.config import programs
+from keras_transformer.config.fields import from_values
 from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.export.versions import check_manifest, exported_folder, read_facts, with_search
 from keras_transformer.tokenizers.tokenizer_pair import load_tokenizers
@@ -29,13 +30,13 @@ _PATIENCE = 2.0
 _MAX_ALPHA = 20
 
 
-def export_ctranslate2(run, out, *, weights="final", search=None, quantization="float32"):
+def export_ctranslate2(run, out, *, checkpoint="final", search=None, quantization="float32"):
     """Writes a model of CTranslate2's: the folder is complete, or it does not appear.
 
     Args:
         run: `RunFolder`.
         out: a folder that does not exist or is empty.
-        weights: as `RunFolder.load_weights` takes it.
+        checkpoint: which weights, as `RunFolder.load_weights` takes it.
         search: dict, settings of search that are not to be as the run has them.
         quantization: how matrices are stored: `"float32"`; `"int16"`, with a scale for each
             matrix; or `"int8"`, with a scale for each row. They are multiplied in that type
@@ -53,7 +54,7 @@ def export_ctranslate2(run, out, *, weights="final", search=None, quantization="
         raise ValueError(f"`quantization` must be one of {list(QUANTIZATIONS)}. Received: {quantization!r}")
     config = with_search(run.config, search)
     positions = max_positions(config)
-    facts = {"weights": weights, "quantization": quantization, "max_positions": positions}
+    facts = {"checkpoint": checkpoint, "quantization": quantization, "max_positions": positions}
     versions = {"ctranslate2": ctranslate2.__version__}
     with exported_folder(run, out, KIND, config, versions=versions, **facts) as (folder, model, tokenizers):
         save_model(folder, model, tokenizers, max_positions=positions, quantization=quantization)
@@ -98,8 +99,8 @@ def save_model(folder, model, tokenizers, *, max_positions, quantization="float3
 class CTranslate2Translator(TextTranslator):
     """Translates sentences with a folder that `export_ctranslate2` wrote.
 
-    `stop="exact"` goes on until twice `beam_size` hypotheses have ended; the longest text of a batch
-    decides how long its translations may get; and there are neither prefixes nor `details`.
+    Without `early_stop` a search ends when twice `beam_size` hypotheses have ended. The longest text of a
+    batch decides how long its translations may get; and there are neither prefixes nor `details`.
 
     Args:
         folder: its path.
@@ -126,7 +127,7 @@ class CTranslate2Translator(TextTranslator):
             )
         check_manifest(folder)
         facts = read_facts(folder, (KIND,))
-        search = SearchConfig(**facts["search"])
+        search = from_values(SearchConfig, facts["search"])
         if search.length_penalty == "gnmt":
             search = replace(search, length_penalty="average")
         super().__init__(load_tokenizers(folder), search, facts["languages"]["target"])
@@ -188,7 +189,7 @@ class CTranslate2Translator(TextTranslator):
         waiting = [None] * len(parts)
         for numbers in batches_by_length(lengths, fits):
             (longest,) = lengths[numbers[-1]]
-            length = int(longest * config.length_factor) + config.extra_length
+            length = int(longest * config.max_length_ratio) + config.max_length_offset
             length = min(length, config.max_length, self._max_positions)
             tokens = [[self._source_tokens[one] for one in parts[number].row] for number in numbers]
             limits = {"max_decoding_length": length, "min_decoding_length": min(config.min_length, length)}
@@ -242,7 +243,7 @@ def vocabulary_tokens(tokenizer):
 def beam_options(search):
     """Returns CTranslate2's `length_penalty` and `patience` for a `SearchConfig`."""
     alpha = search.alpha if search.length_penalty == "average" else 0.0
-    return alpha, _PATIENCE if search.stop == "exact" else 1.0
+    return alpha, 1.0 if search.early_stop else _PATIENCE
 
 
 def search_notes(search):
@@ -253,32 +254,32 @@ def search_notes(search):
 
     Returns:
         list of str; empty where translations are equal: greedy search, no length penalty with the
-        exact rule, or length ** alpha with the rule "first"; to rounding, and where none is cut
+        default rule of stopping, or length ** alpha with `early_stop`; to rounding, and where none is cut
         off at the limit of length, which is that of the longest sentence in a batch.
     """
     if search.beam_size == 1:
         return []
     if search.length_penalty == "none" or search.alpha == 0:
-        if search.stop == "exact":
+        if not search.early_stop:
             return []
         return [
-            "stop=first of the run does not carry over: without a length penalty CTranslate2 searches as "
-            "stop=exact does",
-            "equal to the program translate with --stop exact",
+            "early_stop=true of the run does not carry over: without a length penalty CTranslate2 searches "
+            "as early_stop=false does",
+            "equal to the program translate with --no-early-stop",
         ]
     notes = []
     if search.length_penalty == "gnmt":
         notes.append(
             f"length_penalty=gnmt of the run does not carry over: here it is length^{search.alpha:g}"
         )
-    if search.stop == "exact":
+    if not search.early_stop:
         notes.append(
-            "stop=exact of the run does not carry over: here a sentence ends when "
+            "early_stop=false of the run does not carry over: here a sentence ends when "
             f"{round(_PATIENCE * search.beam_size)} hypotheses have ended, though a better one may follow"
         )
     if notes:
         notes.append(
-            "equal to the program translate with --length-penalty average --stop first if this folder is "
+            "equal to the program translate with --length-penalty average --early-stop if this folder is "
             "translated with the same two"
         )
     return notes

@@ -64,7 +64,7 @@ class ServedModel:
 
     def input_specs(self):
         """Returns list of `tf.TensorSpec`, of the settings that every call gives."""
-        dtypes = {"alpha": tf.float32, "extra_length": tf.int32}
+        dtypes = {"alpha": tf.float32, "max_length_offset": tf.int32}
         return [tf.TensorSpec((), dtypes[name], name=name) for name in self.settings.inputs]
 
     def checked_inputs(self, given):

@@ -11,6 +11,7 @@ import zipfile
 import h5py
 import keras
 
+from keras_transformer.config.fields import from_values
 from keras_transformer.config.settings import ModelConfig
 from keras_transformer.export.versions import check_manifest, exported_folder, read_facts, with_search
 from keras_transformer.model.transformer import Transformer
@@ -22,13 +23,13 @@ _CLASS = f"{Transformer.__module__.partition('.')[0]}>Transformer"
 _MAX_JSON_BYTES = 2**20
 
 
-def export_keras(run, out, *, weights="final", search=None, weights_only=False):
+def export_keras(run, out, *, checkpoint="final", search=None, weights_only=False):
     """Writes a model in Keras' format: the folder is complete, or it does not appear.
 
     Args:
         run: `RunFolder`.
         out: a folder that does not exist or is empty.
-        weights: as `RunFolder.load_weights` takes it.
+        checkpoint: which weights, as `RunFolder.load_weights` takes it.
         search: dict, settings of search that are not to be as the run has them.
         weights_only: `model.weights.h5` in place of `model.keras`, which also says what
             model it is.
@@ -42,7 +43,11 @@ def export_keras(run, out, *, weights="final", search=None, weights_only=False):
     kind = "weights" if weights_only else "keras"
     config = with_search(run.config, search)
     versions = {"keras": keras.__version__}
-    with exported_folder(run, out, kind, config, weights=weights, versions=versions) as (folder, model, _):
+    with exported_folder(run, out, kind, config, checkpoint=checkpoint, versions=versions) as (
+        folder,
+        model,
+        _,
+    ):
         model.save(folder / FILES["keras"])
         if weights_only:
             # Not `save_weights`: written to a full disk, HDF5 ends the process.
@@ -68,7 +73,7 @@ def load_keras(folder):
     path = folder / FILES[facts["format"]]
     if facts["format"] == "keras":
         return load_keras_file(path)
-    model = Transformer(ModelConfig(**facts["model"]))
+    model = Transformer(from_values(ModelConfig, facts["model"]))
     load_weights_file(model, path)
     return model
 

@@ -54,7 +54,7 @@ class Exported(NamedTuple):
 
 def export_saved_model(
     run_dir, folder, *,
-    weights="final", settings=None, version=None, name=None, licences=None, warmup=True, with_ids=True,
+    checkpoint="final", settings=None, version=None, name=None, licences=None, warmup=True, with_ids=True,
 ):  # fmt: skip
     """Writes `folder/<version>/` for TensorFlow Serving, and `folder/ids/<version>/` without TF Text.
 
@@ -64,7 +64,7 @@ def export_saved_model(
     Args:
         run_dir: folder of a training run.
         folder: where versions are, made if it is missing.
-        weights: name of weights, as `RunFolder.load_weights` takes it.
+        checkpoint: which weights, as `RunFolder.load_weights` takes it.
         settings: `ServingSettings`; `None` for the run's own search.
         version: int; `None` for the next free one.
         name: of the model on the server; `None` for the run folder's.
@@ -86,7 +86,7 @@ def export_saved_model(
     if warmup:
         import_serving()  # refused before any work is done
     tokenizers = run.load_tokenizers()
-    model = run.load_model(weights=weights)
+    model = run.load_model(checkpoint=checkpoint)
     _, tensorflow_text = import_tensorflow_text()
     size = sum(variable.numpy().nbytes for variable in model.weights)
     if settings.frozen and size > _MAX_FROZEN_BYTES:
@@ -98,7 +98,7 @@ def export_saved_model(
         run,
         settings,
         name=name,
-        weights=weights,
+        checkpoint=checkpoint,
         num_parameters=model.count_params(),
         versions={"tensorflow": tf.__version__, "tensorflow-text": tensorflow_text.__version__},
         licences=licences or {},
@@ -175,7 +175,7 @@ def uninterrupted():
         before[number](number, None)
 
 
-def make_card(run, settings, *, name, weights, num_parameters, versions, licences):
+def make_card(run, settings, *, name, checkpoint, num_parameters, versions, licences):
     """Describes an exported model, from what its run knows.
 
     It has neither a time nor a place of this machine: the same run gives the same card.
@@ -184,7 +184,7 @@ def make_card(run, settings, *, name, weights, num_parameters, versions, licence
         run: `RunFolder`.
         settings: `ServingSettings`.
         name: str, of the model on the server.
-        weights: name of the weights.
+        checkpoint: which weights it has, as `RunFolder.load_weights` takes it.
         num_parameters: int.
         versions: dict, library -> version.
         licences: dict with `model` and `data`; `None` for what is not stated.
@@ -196,7 +196,7 @@ def make_card(run, settings, *, name, weights, num_parameters, versions, licence
     trained = [record for record in history if record["kind"] in ("train", "validation")]
     # Training scores what it delivers; nothing is known of others. Earlier versions delivered the average.
     delivered = [record["weights"] for record in history if record["kind"] == "final"] or ["averaged"]
-    is_scored = weights in ("final", delivered[-1])
+    is_scored = checkpoint in ("final", delivered[-1])
     tests = [record for record in history if record["kind"] == "test" and is_scored]
     tests = {record["split"]: record for record in tests}  # a run that went on was tested again
     corpus = run.path / "corpus.sha256"
@@ -212,7 +212,7 @@ def make_card(run, settings, *, name, weights, num_parameters, versions, licence
             "sha256": corpus.read_text(encoding="utf-8").split()[0] if corpus.exists() else None,
         },
         "training": {key: trained[-1].get(key) for key in ("step", "minutes")} if trained else {},
-        "weights": {"name": weights, "parameters": num_parameters, "frozen": settings.frozen},
+        "weights": {"name": checkpoint, "parameters": num_parameters, "frozen": settings.frozen},
         "scores": list(tests.values()),
         "model": dataclasses.asdict(config.model),
         "search": {**search, "n_best": settings.n_best},
@@ -254,7 +254,7 @@ _MARKDOWN = """\
 | weights | {weights[name]}, {weights[parameters]:,} parameters |
 | sizes | {model[num_encoder_layers]} + {model[num_decoder_layers]} layers, d {model[d_model]}, \
 feed-forward {model[d_ff]}, {model[num_heads]} heads, \
-{model[source_vocab_size]:,} + {model[target_vocab_size]:,} tokens, sharing {model[sharing]} |
+{model[source_vocab_size]:,} + {model[target_vocab_size]:,} tokens, tied embeddings: {model[tie_embeddings]} |
 | search | beam {search[beam_size]}, alpha {search[alpha]:g} ({search[length_penalty]}){given} |
 | limits of a call | {limits[sentences]} sentences; of each, {limits[characters]:,} characters and \
 {limits[tokens]:,} tokens, the rest is cut off |

@@ -8,15 +8,15 @@ import shlex
 
 from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH, SearchConfig
 
-INPUTS = ("alpha", "extra_length")
+INPUTS = ("alpha", "max_length_offset")
 _MOST = 2**24
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 # What a number of words is in any language, for tokenizers of any.
 WARMUP_TEXTS = ["1 2 3", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20."]
 
 BATCHING = "batching.config"
-# The newest image that is known to exist; there may be one of this package's TensorFlow by now.
-IMAGE = "tensorflow/serving:2.20.0"
+# The tag `latest` always exists; images of single versions appear months after TensorFlow's release.
+IMAGE = "tensorflow/serving:latest"
 _BATCHING = """\
 # For tensorflow_model_server --enable_batching --batching_parameters_file=FILE
 # A batch must not be larger than what the graph takes.
@@ -155,7 +155,7 @@ def curl_command(name, inputs=()):
     """
     body = '{"instances": ["1 2 3"]}'
     if inputs:  # instances would need one value for each sentence
-        scalars = {"alpha": "0.6", "extra_length": "50"}
+        scalars = {"alpha": "0.6", "max_length_offset": "50"}
         given = ", ".join(f'"{one}": {scalars[one]}' for one in inputs)
         body = f'{{"inputs": {{"text": ["1 2 3"], {given}}}}}'
     return shlex.join(["curl", "-d", body, f"http://localhost:8501/v1/models/{name}:predict"])
@@ -196,7 +196,7 @@ def write_warmup(folder, name, signatures, ids):
         "target": tf.constant(WARMUP_TEXTS),
         "ids": tf.constant([row + [row[-1]] * (width - len(row)) for row in ids], tf.int32),
     }
-    scalars = {"alpha": tf.constant(0.6), "extra_length": tf.constant(50)}
+    scalars = {"alpha": tf.constant(0.6), "max_length_offset": tf.constant(50)}
     path = folder / WARMUP
     path.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:

@@ -202,7 +202,7 @@ def with_search(config, search):
 
 
 @contextlib.contextmanager
-def exported_folder(run, out, kind, config, *, weights, versions, **more):
+def exported_folder(run, out, kind, config, *, checkpoint, versions, **more):
     """Makes a folder of a model that is used without its run: complete, or it does not appear.
 
     Its `keras_transformer.json` has the run's settings of the model and of search, and the languages:
@@ -213,7 +213,7 @@ def exported_folder(run, out, kind, config, *, weights, versions, **more):
         out: a folder that does not exist or is empty.
         kind: str, the format.
         config: `Config` of the run, maybe with other settings of search.
-        weights: as `RunFolder.load_weights` takes it.
+        checkpoint: which weights, as `RunFolder.load_weights` takes it.
         versions: dict, library -> version.
         **more: what else the file has.
 
@@ -224,10 +224,10 @@ def exported_folder(run, out, kind, config, *, weights, versions, **more):
         ValueError: `out` is in use, or the weights are missing.
     """
     tokenizers = run.load_tokenizers()
-    model = run.load_model(weights=weights)
+    model = run.load_model(checkpoint=checkpoint)
     facts = {
         "format": kind,
-        "weights": weights,
+        "weights": checkpoint,
         "languages": {"source": config.data.source, "target": config.data.target},
         "model": dataclasses.asdict(config.model),
         "search": dataclasses.asdict(config.search),

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy, token_statistics
-from keras_transformer.model.metrics import Tally, TokenMean
+from keras_transformer.model.metrics import StepCounters, TokenMean
 
 _CROSS_ENTROPY = ("crossentropy", "ce", "sparse_categorical_crossentropy", "SparseCategoricalCrossentropy")
 
@@ -138,7 +138,7 @@ def standard_metrics(metrics, weighted_metrics, *, vocab_size, num_replicas):
 
 def needs_logits(metric):
     """Whether a metric is none of this package, which need only the sums behind the loss."""
-    return not isinstance(metric, (TokenMean, Tally))
+    return not isinstance(metric, (TokenMean, StepCounters))
 
 
 def update(metric, labels, logits, weights):
@@ -180,11 +180,11 @@ def share(metrics, before, finite, over_replicas, num_replicas):
 
 
 def _metric(given, argument):
-    if isinstance(given, Tally) and argument != "metrics":
+    if isinstance(given, StepCounters) and argument != "metrics":
         raise ValueError(
-            "`weighted_metrics`: a Tally counts steps, which have no weight. Give it in `metrics`"
+            "`weighted_metrics`: a StepCounters counts steps, which have no weight. Give it in `metrics`"
         )
-    if isinstance(given, (TokenMean, Tally)):
+    if isinstance(given, (TokenMean, StepCounters)):
         return given
     if isinstance(given, str) and given in _CROSS_ENTROPY:
         return keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name=given)

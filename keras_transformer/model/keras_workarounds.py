@@ -106,7 +106,7 @@ class KerasWorkarounds:
                 or object of Keras', or one's own, which gives a number for each token from int labels
                 and logits: padding is left out, and the mean is over tokens.
             metrics: list of token means, such as `TokenAccuracy()` and `Perplexity()`, and of
-                a `Tally()` for training; or of metrics as Keras takes them, which need the logits and
+                a `StepCounters()` for training; or of metrics as Keras takes them, which need the logits and
                 so a slower step. `sample_weight` is nothing to them.
             weighted_metrics: list of metrics for which a token counts its `sample_weight`.
             loss_weights: a number by which the loss is multiplied, or a list of one.

@@ -83,7 +83,7 @@ class Perplexity(TokenMean):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Tally(keras.metrics.Metric):
+class StepCounters(keras.metrics.Metric):
     """Counts of the training steps since the last reset: what was read, what was left out.
 
     Its result is a dict of totals: `steps`, `skipped` (steps without a finite gradient),

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_transformer.model.inputs import LABELS_AS_TARGETS, batch_pair, check_shapes
 from keras_transformer.model.keras_objectives import needs_logits, share, update
 from keras_transformer.model.loss import TokenStatistics, token_weights
-from keras_transformer.model.metrics import Tally, TokenLoss, TokenMean
+from keras_transformer.model.metrics import StepCounters, TokenLoss, TokenMean
 
 
 class Batch(NamedTuple):
@@ -183,7 +183,7 @@ class StepMetrics:
             weighted = counted(shares(sums.weighted))
         loss = plain if shown is sums.statistics else counted(shares(shown))
         metrics = self._in_training.metrics
-        if finite is not None and not any(isinstance(metric, Tally) for metric in metrics):
+        if finite is not None and not any(isinstance(metric, StepCounters) for metric in metrics):
             # Nobody counts the skipped step, so the loss shows it, as `TerminateOnNaN` expects. But a scale
             # of the loss is found by gradients that overflow.
             scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
@@ -195,7 +195,7 @@ class StepMetrics:
                 metric.add(loss)
             elif isinstance(metric, TokenMean):
                 metric.add(weighted if metric in self._in_training.weighted else plain)
-            elif isinstance(metric, Tally) and finite is not None:
+            elif isinstance(metric, StepCounters) and finite is not None:
                 metric.add(
                     {
                         "steps": one,
@@ -208,14 +208,14 @@ class StepMetrics:
                 )
         share(filter(needs_logits, metrics), before, finite, over_replicas, num_replicas)
 
-    def _results(self, only=(TokenMean, Tally)):
+    def _results(self, only=(TokenMean, StepCounters)):
         """Returns what the metrics are over all replicas: each replica holds a share of the sums."""
         found = {}
         replicas = self.distribute_strategy.num_replicas_in_sync
         for metric in self.metrics:
             if isinstance(metric, TokenMean) and TokenMean in only:
                 found[metric.name] = metric.result()
-            elif isinstance(metric, Tally) and Tally in only:
+            elif isinstance(metric, StepCounters) and StepCounters in only:
                 totals = metric.result()
                 norm = totals.pop("gradient_norm")
                 found.update({name: total * replicas for name, total in totals.items()}, gradient_norm=norm)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.config.fields import from_values
 from keras_transformer.config.settings import ModelConfig, SpecialIds
 from keras_transformer.model.decoding import CachedDecoding
 from keras_transformer.model.inputs import check_ids, checked_pair, id_pair
@@ -90,7 +91,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         # A constant name: checkpoints call the weights by their paths.
         super().__init__(name=name, **kwargs)
         if isinstance(config, dict):
-            config = ModelConfig(**config)
+            config = from_values(ModelConfig, config)
         if isinstance(special, dict):
             special = SpecialIds(**special)
         if not isinstance(config, ModelConfig):
@@ -120,7 +121,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             epsilon = config.layer_norm_epsilon
             return LayerNormalization(epsilon=epsilon, name=name, dtype=policy) if config.norm_first else None
 
-        if config.sharing == "all":
+        if config.tie_embeddings == "all":
             self.source_embedding = embedding("embedding", config.source_vocab_size)
             self.target_embedding = self.source_embedding
         else:
@@ -135,7 +136,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         ]
         self.encoder_norm, self.decoder_norm = norm("encoder_norm"), norm("decoder_norm")
         self.output_projection = None
-        if config.sharing == "none":
+        if config.tie_embeddings == "none":
             self.output_projection = Projection(
                 config.target_vocab_size, name="output_projection", dtype=policy
             )

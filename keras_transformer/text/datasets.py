@@ -335,12 +335,12 @@ def load_split(dataset, split, source, target, *, data_dir=None, manual_dir=None
     return found.load(on_bad_utf8=on_bad_utf8)
 
 
-def epoch_weights(sizes, weights="", temperature=1.0):
+def epoch_weights(sizes, dataset_weights="", temperature=1.0):
     """Returns how many times each dataset is seen in an epoch.
 
     Args:
         sizes: the number of training pairs of each dataset, as in `Corpus`.
-        weights: these numbers as text, such as `"1,2.5"`; or `""`.
+        dataset_weights: these numbers as text, such as `"1,2.5"`; or `""`.
         temperature: T, at least 1. Without weights, the share of dataset i in an epoch
             is proportional to `n_i ** (1 / T)`: at 1 every pair is seen once, above it
             small datasets more often. The epoch has the number of pairs of all together.
@@ -353,20 +353,20 @@ def epoch_weights(sizes, weights="", temperature=1.0):
     """
     if not 1 <= temperature < math.inf:
         raise ValueError(f"`temperature` must be at least 1. Received: temperature={temperature}")
-    if weights and temperature != 1:
+    if dataset_weights and temperature != 1:
         raise ValueError(
-            "`weights` and `temperature` exclude each other. "
-            f"Received: weights={weights!r}, temperature={temperature}"
+            "`dataset_weights` and `temperature` exclude each other. "
+            f"Received: dataset_weights={dataset_weights!r}, temperature={temperature}"
         )
-    if weights:
+    if dataset_weights:
         try:
-            numbers = [float(part) for part in weights.split(",")]
+            numbers = [float(part) for part in dataset_weights.split(",")]
         except ValueError:
             numbers = []
         if len(numbers) != len(sizes) or not all(0 < number < math.inf for number in numbers):
             raise ValueError(
-                f"`weights` must be {len(sizes)} numbers above 0, one for each dataset, with a comma "
-                f"between. Received: {weights!r}"
+                f"`dataset_weights` must be {len(sizes)} numbers above 0, one for each dataset, with a comma "
+                f"between. Received: {dataset_weights!r}"
             )
         return numbers
     if temperature == 1:

@@ -175,10 +175,10 @@ def check_vocabularies(tokenizers, model, *, special=None):
             f"{tokenizers.sizes[0]} and {tokenizers.sizes[1]} tokens, "
             f"the model has {sizes[0]} (source) and {sizes[1]} (target)"
         )
-    if model.sharing == "all" and tokenizers.source.sha256 != tokenizers.target.sha256:
+    if model.tie_embeddings == "all" and tokenizers.source.sha256 != tokenizers.target.sha256:
         raise ValueError(
-            "`sharing='all'` needs one vocabulary for source and target. Received: two of "
-            f"{sizes[0]} tokens each. Choose sharing='target_output' or 'none'"
+            "`tie_embeddings='all'` needs one vocabulary for source and target. Received: two of "
+            f"{sizes[0]} tokens each. Choose tie_embeddings='decoder' or 'none'"
         )
     for tokenizer in tokenizers:
         if special is not None and tokenizer.special != special:

@@ -15,7 +15,7 @@ PAPER_LAYERS = 6
 _BYTES_A_PARAMETER = 16
 _SHARING = {
     "all": "one matrix for both embeddings and the output",
-    "target_output": "one matrix for target embedding and output",
+    "decoder": "one matrix for target embedding and output",
     "none": "no matrix shared",
 }
 _ALLOCATION = re.compile(
@@ -43,8 +43,8 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
     tested = f", {len(corpus.test.source):,} for the test" if corpus.test else ""
     sizes = [f"{size:,}" for size in corpus.tokenizers.sizes[: 1 if corpus.tokenizers.shared else 2]]
     budget = f"up to {data.batch_tokens:,} tokens a side"
-    if config.devices.batch_tokens:
-        budget += f" (a device: {config.devices.batch_tokens:,})"
+    if config.devices.micro_batch_tokens:
+        budget += f" (a device: {config.devices.micro_batch_tokens:,})"
     minutes = f" or {_minutes(training)}" if training.max_minutes else ""
     best = min(training.warmup_steps, training.max_steps)
     how = {"precision": training.precision, "recompute": config.devices.recompute}
@@ -59,7 +59,7 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
         "model": f"{model.num_encoder_layers} + {model.num_decoder_layers} layers, d_model {model.d_model}, "
         f"d_ff {model.d_ff}, {model.num_heads} heads, {'pre' if model.norm_first else 'post'}-norm, "
         f"dropout {model.residual_dropout:g}",
-        "parameters": f"{num_parameters:,}, {_SHARING[model.sharing]}",
+        "parameters": f"{num_parameters:,}, {_SHARING[model.tie_embeddings]}",
         "batches": f"{batches.per_epoch:,} an epoch, {budget}, {100 * batches.planner.real_share():.1f} % of "
         "them real",
         "updates": f"{training.max_steps:,} ({training.max_steps / batches.per_epoch:,.1f} epochs){minutes}, "
@@ -97,7 +97,7 @@ def learning_rate_note(config):
     return (
         f"note: training.learning_rate_scale={scale:g} suits batches of {PAPER_BATCH_TOKENS:,} tokens a side;"
         f" with {batch_tokens:,} the loss may stick or become NaN. Either keep the paper's batch and cut it"
-        f" for the device (--set data.batch_tokens={PAPER_BATCH_TOKENS} --set devices.batch_tokens={at_once})"
+        f" (--set data.batch_tokens={PAPER_BATCH_TOKENS} --set devices.micro_batch_tokens={at_once})"
         f" or lower the rate (--set training.learning_rate_scale={lower:.2g})"
     )
 
@@ -238,7 +238,7 @@ def largest_shape(shapes, config, precision="float32", *, recompute=False):
 def out_of_memory(shape, config, error):
     """Says which batch did not fit and what to lower, in the order of least harm.
 
-    A smaller `devices.batch_tokens` leaves the batch as it is and only cuts it into more
+    A smaller `devices.micro_batch_tokens` leaves the batch as it is and only cuts it into more
     micro-batches; the others change what is learned.
 
     Args:
@@ -250,8 +250,8 @@ def out_of_memory(shape, config, error):
         `OutOfMemoryError` of one line.
     """
     rows, source, target = shape
-    name = "devices.batch_tokens" if config.devices.batch_tokens else "data.batch_tokens"
-    budget = config.devices.batch_tokens or config.data.batch_tokens
+    name = "devices.micro_batch_tokens" if config.devices.micro_batch_tokens else "data.batch_tokens"
+    budget = config.devices.micro_batch_tokens or config.data.batch_tokens
     max_length = config.data.max_length
     # Half the budget is no help where the device's part of the batch is smaller than that.
     present = min(budget, rows * max(source, target))
@@ -259,7 +259,9 @@ def out_of_memory(shape, config, error):
     suggested = max(half, least) * _ROWS_MULTIPLE
     advice = []
     if suggested < present:
-        advice.append(f"--set devices.batch_tokens={suggested} (the same batches, computed in smaller parts)")
+        advice.append(
+            f"--set devices.micro_batch_tokens={suggested} (the same batches, computed in smaller parts)"
+        )
     if not config.devices.recompute:
         advice.append("--set devices.recompute=true (the same results in about a fifth more time)")
     advice += [f"a data.max_length below {max_length}", "a smaller data.vocab_size"]
@@ -280,7 +282,7 @@ def try_largest(model, placement, batches, config):
 
     Args:
         model: a compiled `Transformer`.
-        placement: `Placement`.
+        placement: `Devices`.
         batches: `TokenBatches`.
         config: `Config`.
 
@@ -290,7 +292,7 @@ def try_largest(model, placement, batches, config):
     Raises:
         OutOfMemoryError: it does not fit.
     """
-    device_tokens = config.devices.batch_tokens
+    device_tokens = config.devices.micro_batch_tokens
     shapes = []
 
     def largest():

@@ -55,7 +55,7 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
             "source_len": arrays["source_ids"].shape[1],
             "target_len": arrays["labels"].shape[1],
         },
-        **_findings(model, arrays, run.config.devices.batch_tokens),
+        **_findings(model, arrays, run.config.devices.micro_batch_tokens),
         "advice": advice(run.config, step),
         "history": records[-RECORDS:],
     }

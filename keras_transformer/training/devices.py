@@ -26,7 +26,7 @@ _GO = b"go\n"
 _RETRY_SECONDS = 0.5
 
 
-class Placement(NamedTuple):
+class Devices(NamedTuple):
     """Devices of a run.
 
     Attributes:
@@ -99,7 +99,7 @@ def place(devices, *, precision="float32"):
         precision: of `TrainingConfig`.
 
     Returns:
-        `Placement`.
+        `Devices`.
 
     Raises:
         ValueError: GPUs are asked for that are not there, TF_CONFIG is malformed, or a
@@ -120,7 +120,7 @@ def place(devices, *, precision="float32"):
         devices, gpus, asked=devices.replicas > 0 or devices.strategy in ("mirrored", "multiworker")
     )
     if strategy == "none":
-        return Placement(tf.distribute.get_strategy())
+        return Devices(tf.distribute.get_strategy())
     num_replicas = len(names) * (len(workers) if strategy == "multiworker" else 1)
     if precision == "mixed_float16" and num_replicas > 1:
         raise ValueError(
@@ -129,14 +129,14 @@ def place(devices, *, precision="float32"):
         )
     if strategy == "mirrored":
         _choice(devices.cross_device_ops, _WITHIN_A_MACHINE, "on one machine")
-        return Placement(mirrored(names, devices.cross_device_ops))
+        return Devices(mirrored(names, devices.cross_device_ops))
     how = _choice(devices.cross_device_ops, _BETWEEN_MACHINES, "between machines")
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation[how]
     )
     meet(workers, worker)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    return Placement(made, len(workers), worker)
+    return Devices(made, len(workers), worker)
 
 
 def mirrored(names, cross_device_ops="auto"):

@@ -29,7 +29,7 @@ _VOCABULARY_AXES = {
 }
 
 
-def initialize_from(model, tokenizers, source_run, *, weights="final"):
+def initialize_from(model, tokenizers, source_run, *, checkpoint="final"):
     """Puts the weights of an earlier run into a new model of the same shape.
 
     Weights without a vocabulary axis are copied. Of the others (embeddings, output
@@ -42,7 +42,7 @@ def initialize_from(model, tokenizers, source_run, *, weights="final"):
         model: a `Transformer`, fresh; its weights are changed in place.
         tokenizers: `Tokenizers` of `model`, or one tokenizer for both sides.
         source_run: `RunFolder` of the earlier run.
-        weights: which of its weights, as `RunFolder.load_weights` takes it.
+        checkpoint: which weights, as `RunFolder.load_weights` takes it.
 
     Returns:
         str, one line for the log: how many pieces of the vocabularies kept their weights.
@@ -54,13 +54,13 @@ def initialize_from(model, tokenizers, source_run, *, weights="final"):
     """
     tokenizers = as_tokenizers(tokenizers)
     check_vocabularies(tokenizers, model.config, special=model.special)
-    check_initial_weights(source_run, model.config, weights)
+    check_initial_weights(source_run, model.config, checkpoint)
     earlier_tokenizers = source_run.load_tokenizers()
     matches = {
         side: _match(getattr(earlier_tokenizers, side), getattr(tokenizers, side))
         for side in ("source", "target")
     }
-    earlier = source_run.load_model(weights=weights)
+    earlier = source_run.load_model(checkpoint=checkpoint)
     by_path = {_path(variable): variable for variable in earlier.weights}
     for variable in model.weights:
         before = by_path.pop(_path(variable)).numpy()
@@ -81,16 +81,16 @@ def initialize_from(model, tokenizers, source_run, *, weights="final"):
         dropped = getattr(earlier_tokenizers, side).vocab_size - kept
         pieces = "pieces" if one_vocabulary else f"{side} pieces"
         counts.append(f"{kept:,} of {size:,} {pieces} kept, {size - kept:,} new, {dropped:,} dropped")
-    return f"started from {source_run.path} ({weights}): {'; '.join(counts)}"
+    return f"started from {source_run.path} ({checkpoint}): {'; '.join(counts)}"
 
 
-def check_initial_weights(run, wanted, weights="final"):
+def check_initial_weights(run, wanted, checkpoint="final"):
     """Refuses what `initialize_from` would, before there is a model.
 
     Args:
         run: `RunFolder` of the earlier run.
         wanted: `ModelConfig` of the new one.
-        weights: name of the weights.
+        checkpoint: which weights, as `RunFolder.load_weights` takes it.
 
     Raises:
         ValueError: the models differ in more than vocabulary sizes and dropout rates, or there
@@ -115,7 +115,7 @@ def check_initial_weights(run, wanted, weights="final"):
             f"{run.path}: a run cannot start from weights of another shape. Received: {changes}. "
             f"Give the new run the same shape: {advice}; or leave training.init_from empty"
         )
-    run.check_weights(weights)
+    run.check_weights(checkpoint)
 
 
 def _match(earlier, new):

@@ -10,15 +10,20 @@ from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.weights import deliver
 from keras_transformer.config.programs import NotFiniteError
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
-from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
+from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy
 from keras_transformer.model.optimizer import Adam
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.training.before_training import out_of_memory, summarize, time_note, try_largest
+from keras_transformer.training.callbacks import (
+    CheckpointCallback,
+    NonFiniteGuard,
+    StopCallback,
+    WorkerConsensus,
+)
 from keras_transformer.training.crash_report import advice, write_crash_dump
 from keras_transformer.training.fine_tuning import initialize_from
 from keras_transformer.training.progress import Clock, Events, Progress, learning_rate_schedule
 from keras_transformer.training.resuming import restored_position
-from keras_transformer.training.saving import Agreement, Guard, Saving, Stopping
 from keras_transformer.training.validation import Validation, ValidationSearch, early_stopping_reason
 from keras_transformer.translation.translator import Translator
 
@@ -43,7 +48,7 @@ def compile_model(model, training, *, xla=False, recompute=False):
     loss = LabelSmoothedCrossEntropy(
         training.label_smoothing, formula=training.smoothing_formula, pad_id=pad_id
     )
-    metrics = [TokenAccuracy(pad_id=pad_id), Perplexity(pad_id=pad_id), Tally()]
+    metrics = [TokenAccuracy(pad_id=pad_id), Perplexity(pad_id=pad_id), StepCounters()]
     model.compile(
         optimizer, loss, metrics, ema_decay=training.ema_decay, recompute=recompute, jit_compile=xla
     )
@@ -54,7 +59,7 @@ def fit_session(session, placement, signals, resume_from):
 
     Args:
         session: `Session`.
-        placement: `Placement`.
+        placement: `Devices`.
         signals: `Signals`.
         resume_from: int, or `None`.
 
@@ -72,7 +77,7 @@ def fit_session(session, placement, signals, resume_from):
         model = Transformer(config.model, dtype=training.precision)
         compile_model(model, training, xla=config.devices.xla, recompute=config.devices.recompute)
     if placement.is_chief:
-        share = placement.share(config.devices.batch_tokens)
+        share = placement.share(config.devices.micro_batch_tokens)
         table = summarize(
             config,
             session.corpus,
@@ -87,7 +92,7 @@ def fit_session(session, placement, signals, resume_from):
     is_fresh = bool(placement.gather(int(not checkpoints.steps))[0])
     if is_fresh and training.init_from:
         source = RunFolder(training.init_from)
-        found = initialize_from(model, session.corpus.tokenizers, source, weights=training.init_weights)
+        found = initialize_from(model, session.corpus.tokenizers, source, checkpoint=training.init_checkpoint)
         model.reset_ema()
         if placement.is_chief:
             print(found, flush=True)
@@ -119,11 +124,11 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     step = int(model.optimizer.iterations.numpy())
-    tokens = config.devices.batch_tokens
-    agreement, events = Agreement(placement.num_workers), Events(run)
+    tokens = config.devices.micro_batch_tokens
+    consensus, events = WorkerConsensus(placement.num_workers), Events(run)
     one_worker = placement.num_workers == 1
-    stopping = Stopping(
-        agreement, clock, signals, is_chief=placement.is_chief, max_minutes=training.max_minutes
+    stopping = StopCallback(
+        consensus, clock, signals, is_chief=placement.is_chief, max_minutes=training.max_minutes
     )
 
     def interrupted():
@@ -155,7 +160,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         interrupted=interrupted,
     )
     validation.set_model(model)
-    agreement.model = model
+    consensus.model = model
     with signals.deferred():
         validation.catch_up()
     stop_if_interrupted()
@@ -165,7 +170,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         finish()
         return
     callbacks = [
-        Guard(training.max_skipped, is_chief=placement.is_chief),
+        NonFiniteGuard(training.max_nonfinite_steps, is_chief=placement.is_chief),
         Progress(
             run,
             clock,
@@ -177,7 +182,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
             time_note=functools.partial(time_note, training),
         ),
         # After the line of the same step, which ends an interval; before what takes long.
-        Saving(checkpoints, agreement, clock, training, is_chief=placement.is_chief),
+        CheckpointCallback(checkpoints, consensus, clock, training, is_chief=placement.is_chief),
         validation,
         stopping,
     ]

@@ -12,14 +12,14 @@ from keras_transformer.files import write_text
 
 # Settings that number the batches of the same pairs; the pairs have a SHA-256.
 _CUT = ("batch_tokens", "padding", "max_shapes", "subword_dropout")
-_CHOICE = ("weights", "temperature")
+_CHOICE = ("weights", "temperature")  # as checkpoints name them
 
 CORPUS_SUM = "corpus.sha256"
 # How long the run is, where its data are and what is kept of it: not what it computes.
-_LENGTH = ("max_steps", "max_minutes", "early_stopping")
+_LENGTH = ("max_steps", "max_minutes", "patience")
 _KEPT = ("keep_checkpoints", "keep_best", "average_last", "validation_beam_size")
 # The state that a run continues from has its first weights.
-FREE = {f"training.{name}" for name in (*_LENGTH, *_KEPT, "init_weights")} | {
+FREE = {f"training.{name}" for name in (*_LENGTH, *_KEPT, "init_checkpoint")} | {
     "data.data_dir",
     "data.manual_dir",
 }
@@ -84,7 +84,7 @@ def recorded_sha256(run):
 def _may_change(path, allowed):
     if path in FREE or path.startswith(FREE_SECTIONS):
         return True
-    return path in allowed and not _is_fixed(path)
+    return path in map(configs.path_now, allowed) and not _is_fixed(path)
 
 
 def _is_fixed(path):
@@ -109,10 +109,10 @@ def _shown(value):
 
 
 def check_names(allowed, config):
-    """Raises `ValueError` where a name in `allowed` is that of no setting."""
+    """Raises `ValueError` where a name in `allowed`, as `path_now` gives it, is that of no setting."""
     sections = dataclasses.asdict(config)
     known = [f"{section}.{name}" for section, fields in sections.items() for name in fields]
-    for name in allowed:
+    for name in map(configs.path_now, allowed):
         if name not in known:
             what = "--allow-config-change: no setting"
             raise ValueError(unknown(what, name, known, otherwise="Name it as in --set"))
@@ -125,7 +125,8 @@ def numbering(config, sha256):
         config: `Config`.
         sha256: of the training ids.
     """
-    data = {name: getattr(config.data, name) for name in (*_CUT, *_CHOICE)}
+    data = {name: getattr(config.data, name) for name in (*_CUT, "temperature")}
+    data["weights"] = config.data.dataset_weights
     return json.dumps({**data, "seed": config.training.seed, "sha256": sha256}, sort_keys=True)
 
 

@@ -76,7 +76,7 @@ def _how_to_go_on(run, step):
     if step >= training.max_steps:
         return "raise training.max_steps"
     if early_stopping_reason(run.read_history(), training):
-        return f"raise training.early_stopping (now {training.early_stopping}; 0 for never)"
+        return f"raise training.patience (now {training.patience}; 0 for never)"
     return "raise training.max_minutes"
 
 

@@ -44,7 +44,7 @@ def open_session(config, run_dir, placement, allowed, stack):
     Args:
         config: `Config`.
         run_dir: `pathlib.Path`.
-        placement: `Placement`.
+        placement: `Devices`.
         allowed: names of settings that may differ from those of the run.
         stack: `contextlib.ExitStack`, which holds the lock of the folder.
 
@@ -87,7 +87,7 @@ def open_session(config, run_dir, placement, allowed, stack):
             earlier.config = dataclasses.replace(agreed, data=data, devices=config.devices)
     if not earlier and config.training.init_from:
         source = RunFolder(config.training.init_from)
-        check_initial_weights(source, config.model, config.training.init_weights)
+        check_initial_weights(source, config.model, config.training.init_checkpoint)
     batches = training_batches(config.data, corpus, seed=config.training.seed)
     validation, num_long = validation_batches(config.data, corpus)
     # The folder appears when nothing is left to refuse.

@@ -13,21 +13,21 @@ def early_stopping_reason(records, training):
 
     Args:
         records: list of dict, as `RunFolder.read_history` returns.
-        training: `TrainingConfig`, of which `early_stopping` is the patience n and
-            `best_by` the measure: a lower loss or a higher BLEU.
+        training: `TrainingConfig`, of which `patience` is the patience n and
+            `best_metric` the measure: a lower loss or a higher BLEU.
 
     Returns:
         str, where the last n validations were no better than the best before them, which
         it names; else `None`.
     """
-    name = training.best_by
+    name = training.best_metric
     validations = [record for record in records if record["kind"] == "validation"]
-    if not training.early_stopping or not validations:
+    if not training.patience or not validations:
         return None
     ranks = [_rank(record[name], name) for record in validations]
     best = ranks.index(min(ranks))  # the first of equals
     waited = len(ranks) - 1 - best
-    if waited < training.early_stopping:
+    if waited < training.patience:
         return None
     value = f"loss {validations[best]['loss']:.3f}"
     if name == "bleu":

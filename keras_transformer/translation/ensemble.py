@@ -65,8 +65,8 @@ class Ensemble:
 def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
     """Searches translations of encoded sentences.
 
-    A translation has at most as many tokens as its source and `config.extra_length`
-    more (section 6.1), end of sentence included on both sides; `config.length_factor` and
+    A translation has at most as many tokens as its source and `config.max_length_offset`
+    more (section 6.1), end of sentence included on both sides; `config.max_length_ratio` and
     `config.max_length` change that.
 
     Inside a graph for any number and length of sentences, sentences that are done leave the
@@ -115,7 +115,8 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
     elif config.beam_size == 1:
         search = greedy_search
     else:
-        settings = {"beam_size": config.beam_size, "n_best": config.n_best, "stop": config.stop}
+        settings = {"beam_size": config.beam_size, "n_best": config.n_best}
+        settings["early_stop"] = config.early_stop
         search = functools.partial(beam_search, **settings)
     return search(
         decoder.step, state, first_ids, rules,
@@ -132,8 +133,8 @@ def max_target_lengths(models, source_ids, config, prefix_ids=None):
     """
     pad = models[0].special.pad
     lengths = ops.sum(ops.cast(source_ids != pad, "int32"), axis=1)
-    scaled = ops.cast(ops.floor(ops.cast(lengths, "float32") * config.length_factor), "int32")
-    limits = ops.minimum(scaled + config.extra_length, config.max_length)
+    scaled = ops.cast(ops.floor(ops.cast(lengths, "float32") * config.max_length_ratio), "int32")
+    limits = ops.minimum(scaled + config.max_length_offset, config.max_length)
     if prefix_ids is not None:
         prefix_lengths = ops.sum(ops.cast(prefix_ids != pad, "int32"), axis=1)
         limits = ops.maximum(limits, prefix_lengths + 1)

@@ -100,12 +100,12 @@ class Scorer:
         self._forced = ForcedDecoder(model, batch_tokens)
 
     @classmethod
-    def load(cls, run_dir, *, weights="final", **limits):
+    def load(cls, run_dir, *, checkpoint="final", **limits):
         """Loads the model of a run folder.
 
         Args:
             run_dir: folder of a training run.
-            weights: name of weights, as `RunFolder.load_weights` takes it.
+            checkpoint: which weights, as `RunFolder.load_weights` takes it.
             **limits: `max_length` and `batch_tokens`, if others than the run's search has.
 
         Raises:
@@ -114,7 +114,7 @@ class Scorer:
         run = RunFolder(run_dir)
         search = run.config.search
         limits = {"max_length": search.max_source_length, "batch_tokens": search.batch_tokens, **limits}
-        return cls(run.load_model(weights=weights), run.load_tokenizers(), **limits)
+        return cls(run.load_model(checkpoint=checkpoint), run.load_tokenizers(), **limits)
 
     def score(self, sources, targets, *, layers=(), heads=()):
         """Scores pairs of texts, each as if it were alone.

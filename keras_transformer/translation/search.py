@@ -150,7 +150,7 @@ def sample(
 
 def beam_search(
     step, state, first_ids, rules, *,
-    beam_size=4, n_best=1, stop="exact",
+    beam_size=4, n_best=1, early_stop=False,
     max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
 ):  # fmt: skip
     """Keeps the `beam_size` most probable hypotheses at every position.
@@ -173,9 +173,9 @@ def beam_search(
         beam_size: int, hypotheses kept alive per sentence. It may exceed the
             vocabulary.
         n_best: int, hypotheses returned per sentence, at most `beam_size`.
-        stop: `"exact"`, as above, or `"first"`: only ends among the best `beam_size`
-            continuations of a position count, and a sentence is done as soon as `beam_size`
-            hypotheses have finished, as in fairseq; faster, and may lose better ones.
+        early_stop: bool. A sentence is done as soon as `beam_size` hypotheses have finished, and only
+            ends among the best `beam_size` continuations of a position count, as in fairseq. Faster;
+            may miss better hypotheses.
         reorder: see the top of this module.
         first_ids, rules, max_lengths, max_length, prefix_ids, select_sentences: as in `greedy_search`.
 
@@ -189,8 +189,6 @@ def beam_search(
             "`n_best` must be an integer from 1 to `beam_size`. "
             f"Received: n_best={n_best}, beam_size={beam_size}"
         )
-    if stop not in ("exact", "first"):
-        raise ValueError(f"`stop` must be 'exact' or 'first'. Received: {stop!r}")
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
     reorder = gather_rows if reorder is None else reorder
     candidates = 2 * beam_size if beam_size > 1 else 1
@@ -215,8 +213,8 @@ def beam_search(
 
         # Those that end now and those that ended before: the best by score are kept.
         ends = next_ids == rules.eos_id
-        # Under "first", the many ends that are tried in vain would be all that is ever found.
-        counted = ends if stop == "exact" else ends & (ops.arange(ops.shape(total)[1]) < beam_size)
+        # With `early_stop`, improbable ends would otherwise fill the finished list and stop the search.
+        counted = ends & (ops.arange(ops.shape(total)[1]) < beam_size) if early_stop else ends
         ended_log_probs = ops.where(counted, total, NEVER)
         scores = rules.score(ended_log_probs, position + 1)
         lengths = ops.zeros_like(next_ids) + position + 1
@@ -230,7 +228,7 @@ def beam_search(
         enough = finished.scores[:, n_best - 1]
         bound = rules.score(live_log_probs[:, 0], sentences.limits)
         done = (enough >= bound) | (position + 1 >= sentences.limits)
-        if stop == "first":
+        if early_stop:
             done |= finished.scores[:, -1] > NEVER
         beams = _Beams(take_along(next_ids, live), take_along(ids, live), live_log_probs, finished)
         return beams, done, state

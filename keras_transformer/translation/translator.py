@@ -50,13 +50,13 @@ class Translator(TextTranslator):
         self._compiling = threading.Lock()
 
     @classmethod
-    def load(cls, run_dirs, *, weights="final", threads=1):
+    def load(cls, run_dirs, *, checkpoint="final", threads=1):
         """Loads the model of a run folder, or those of several.
 
         Args:
             run_dirs: folder of a training run, or a list of such; their search
                 settings are those of the first.
-            weights: name of weights, as `RunFolder.load_weights` takes it.
+            checkpoint: which weights, as `RunFolder.load_weights` takes it.
             threads: as of `Translator`.
 
         Raises:
@@ -75,7 +75,7 @@ class Translator(TextTranslator):
                         f"{run.path}: its {side} vocabulary is not that of {runs[0].path}. "
                         "Models that translate together need the same vocabularies: train them with one"
                     )
-        models = [run.load_model(weights=weights) for run in runs]
+        models = [run.load_model(checkpoint=checkpoint) for run in runs]
         config = runs[0].config
         language = config.data.target
         return cls(models, tokenizers, config.search, target_language=language, threads=threads)
@@ -199,7 +199,7 @@ def _uniforms(parts, config):
     part, and its own number: it depends neither on the batch nor on `n_best`.
     """
     longest = max(len(part.row) + 1 for part in parts)
-    length = min(int(longest * config.length_factor) + config.extra_length + 1, config.max_length)
+    length = min(int(longest * config.max_length_ratio) + config.max_length_offset + 1, config.max_length)
     length = max(length, *(len(part.prefix) + 1 for part in parts))
     uniforms = np.empty((len(parts), config.n_best, length), np.float32)
     for i, part in enumerate(parts):

@@ -5,11 +5,11 @@ import pytest
 
 from keras_transformer.analysis.heads import (
     attention_maps,
-    link_job,
-    offset_job,
-    place_job,
-    repeat_job,
-    share_of_job,
+    attention_mass,
+    link_pattern,
+    offset_pattern,
+    place_pattern,
+    repeat_pattern,
 )
 from keras_transformer.config.settings import ModelConfig
 from keras_transformer.model.transformer import Transformer
@@ -19,7 +19,7 @@ def test_a_share_is_the_mean_over_the_queries_that_have_a_wanted_key():
     # One layer of two heads, three queries, two keys.
     weights = np.array([[[[0.9, 0.1], [0.4, 0.6], [1.0, 0.0]], [[0.5, 0.5], [0.2, 0.8], [0.3, 0.7]]]])
     wanted = np.array([[True, False], [False, False], [True, True]])
-    share = share_of_job([weights], [wanted])
+    share = attention_mass([weights], [wanted])
     np.testing.assert_allclose(share.heads, [[(0.9 + 1.0) / 2, (0.5 + 1.0) / 2]])
     assert share.uniform == (1 / 2 + 2 / 2) / 2
     assert share.num_queries == 2
@@ -28,7 +28,7 @@ def test_a_share_is_the_mean_over_the_queries_that_have_a_wanted_key():
 
 def test_queries_weigh_alike_whatever_the_length_of_their_sentence():
     short, long = np.full((1, 1, 1, 1), 1.0), np.full((1, 1, 3, 4), 0.25)
-    share = share_of_job([short, long], [np.ones((1, 1), bool), place_job(3, 4, -1)])
+    share = attention_mass([short, long], [np.ones((1, 1), bool), place_pattern(3, 4, -1)])
     np.testing.assert_allclose(share.heads, [[(1 + 3 * 0.25) / 4]])
     assert share.uniform == (1 + 3 / 4) / 4
 
@@ -36,7 +36,7 @@ def test_queries_weigh_alike_whatever_the_length_of_their_sentence():
 def test_the_uniform_head_of_a_decoder_sees_no_later_position():
     weights = np.tri(3)[None, None] / np.arange(1, 4)[:, None]  # the uniform head itself
     wanted = np.array([[True, True, True], [False, False, True], [True, False, True]])
-    share = share_of_job([weights], [wanted], causal=True)
+    share = attention_mass([weights], [wanted], causal=True)
     # Of query 0 and query 2 only: what query 1 wants comes after it.
     assert share.num_queries == 2
     np.testing.assert_allclose(share.uniform, (1 + 2 / 3) / 2)
@@ -44,23 +44,23 @@ def test_the_uniform_head_of_a_decoder_sees_no_later_position():
 
 
 def test_a_job_that_nobody_has_is_a_share_of_nothing():
-    share = share_of_job([np.ones((2, 3, 1, 1))], [np.zeros((1, 1), bool)])
+    share = attention_mass([np.ones((2, 3, 1, 1))], [np.zeros((1, 1), bool)])
     assert share.num_queries == share.uniform == share.heads.max() == 0
     assert share.heads.shape == (2, 3)
 
 
 def test_jobs_say_where_to_look():
-    assert offset_job(3, 3, -1).astype(int).tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
-    assert offset_job(2, 3, 1).astype(int).tolist() == [[0, 1, 0], [0, 0, 1]]
-    assert place_job(2, 3, -1).astype(int).tolist() == [[0, 0, 1], [0, 0, 1]]
-    assert repeat_job(["a", "b", "a"]).astype(int).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
-    assert link_job(3, 2, {(1, 0), (0, 0)}).astype(int).tolist() == [[1, 1], [0, 0], [0, 0]]
-    assert link_job(3, 2, {(1, 0)}, shift=1).astype(int).tolist() == [[0, 0], [0, 1], [0, 0]]
+    assert offset_pattern(3, 3, -1).astype(int).tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert offset_pattern(2, 3, 1).astype(int).tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert place_pattern(2, 3, -1).astype(int).tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert repeat_pattern(["a", "b", "a"]).astype(int).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
+    assert link_pattern(3, 2, {(1, 0), (0, 0)}).astype(int).tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert link_pattern(3, 2, {(1, 0)}, shift=1).astype(int).tolist() == [[0, 0], [0, 1], [0, 0]]
 
 
 def test_a_job_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"\(2, 3\). Received: \(3, 2\)"):
-        share_of_job([np.ones((1, 1, 2, 3))], [np.ones((3, 2), bool)])
+        attention_mass([np.ones((1, 1, 2, 3))], [np.ones((3, 2), bool)])
 
 
 def test_maps_are_those_of_the_model_for_each_pair_alone():

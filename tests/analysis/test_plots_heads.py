@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.analysis.heads import Share
-from keras_transformer.analysis.plots import ablation_bars, attention_lines, head_grid, job_shares
+from keras_transformer.analysis.plots import ablation_bars, attention_lines, attention_mass_bars, head_grid
 
 
 def test_a_grid_has_a_panel_for_each_head_of_each_layer():
@@ -47,7 +47,7 @@ def test_shares_are_written_in_percent_beside_that_of_a_uniform_head():
         "before": Share(np.array([[0.25, 0.9, 0.0], [1.0, 0.104, 0.5]]), 0.1, 7),
         "next": Share(np.zeros((2, 3)), 0.2, 5),
     }
-    first, second = job_shares(shares).get_axes()[:2]
+    first, second = attention_mass_bars(shares).get_axes()[:2]
     assert [text.get_text() for text in first.texts] == ["25", "90", "0", "100", "10", "50"]
     assert [text.get_position() for text in first.texts][:4] == [(0, 0), (1, 0), (2, 0), (0, 1)]
     assert first.get_title() == "before\n(uniform: 10 %)"

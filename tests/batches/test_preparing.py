@@ -61,7 +61,7 @@ def make_config(corpus, cleaning=None, **data):
     settings = {"dataset": str(corpus), "vocab_size": 330, "max_length": 40} | data
     return dataclasses.replace(
         config,
-        model=configs.replace(config.model, sharing="none"),
+        model=configs.replace(config.model, tie_embeddings="none"),
         data=configs.replace(config.data, **settings),
         cleaning=configs.replace(config.cleaning, **(cleaning or {})),
     )
@@ -97,7 +97,7 @@ def prepared(corpus, tmp_path_factory):
 def test_the_next_commands_quote_the_folder(prepared, tmp_path):
     folder = shutil.copytree(prepared.path, tmp_path / "x [1]")
     told = describe(PreparedCorpus(folder), Config().data).split("next:")[1]
-    assert f"keras-transformer prepare '{folder}' --show" in told
+    assert f"keras-transformer prepare '{folder}' --examples" in told
     assert f"keras-transformer train --dataset '{folder}' --source en" in told
 
 
@@ -261,9 +261,9 @@ LANGUAGES = ("--source", "en", "--target", "de")
         (lambda folder: None, ("--tokenizer", "no.model"), "no.model"),
         (lambda folder: None, ("--tokenizer", "x", "--vocab-size", "9"), "--tokenizer gives the vocabulary"),
         (lambda folder: None, ("--set", "training.max_steps=3"), "belongs to training"),
-        (lambda folder: None, ("--set", "data.weights=1,2"), "belongs to training"),
+        (lambda folder: None, ("--set", "data.dataset_weights=1,2"), "belongs to training"),
         (lambda folder: None, ("--plot", "no/such/folder.png"), "--plot must be a .png file"),
-        (lambda folder: None, ("--show", "-3"), "--show must be at least 0"),
+        (lambda folder: None, ("--examples", "-3"), "--show must be at least 0"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(tmp_path, make, arguments, message):

@@ -243,7 +243,7 @@ def run_program(folder, run, max_steps, *more):
         "training.validate_every_steps": 12,
         "training.validation_sentences": 0,
         "training.checkpoint_every_steps": 12,
-        "search.extra_length": 1,
+        "search.max_length_offset": 1,
         "search.beam_size": 1,
     }
     arguments = ["--dataset", str(folder), "--run-dir", str(run), *more]

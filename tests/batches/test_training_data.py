@@ -346,7 +346,7 @@ SETTINGS = {
     "training.log_every_steps": 1,
     "training.validate_every_steps": 2,
     "training.validation_sentences": 2,
-    "search.extra_length": 2,
+    "search.max_length_offset": 2,
     "search.beam_size": 1,
 }
 
@@ -376,9 +376,9 @@ def test_separate_vocabularies_train_and_translate(corpora, tmp_path, capsys):
     assert train_wmt.main(arguments_of(corpora[0], run, **settings)) == 2
     err = capsys.readouterr().err
     assert err.splitlines()[-1].startswith("keras-transformer train: ")
-    assert "sharing" in err
+    assert "tie_embeddings" in err
     assert not run.exists()
-    assert train_wmt.main(arguments_of(corpora[0], run, **settings, model__sharing="target_output")) == 0
+    assert train_wmt.main(arguments_of(corpora[0], run, **settings, model__tie_embeddings="decoder")) == 0
     tokenizers = check_translations(run).tokenizers
     assert not tokenizers.shared
     # Each learned from its own side alone: of these two letters, one is in each language.

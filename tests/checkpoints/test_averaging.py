@@ -43,15 +43,15 @@ def with_best(config, tokenizer, tmp_path):
 
 
 def test_averaged_weights_are_the_mean_of_the_newest_checkpoints(run):
-    assert_weights(run.load_model(weights="averaged"), mean_of(run, (9, 12)))
-    assert_weights(run.load_model(weights="last-2"), mean_of(run, (9, 12)))
+    assert_weights(run.load_model(checkpoint="averaged"), mean_of(run, (9, 12)))
+    assert_weights(run.load_model(checkpoint="last-2"), mean_of(run, (9, 12)))
 
 
 def test_averages_have_names_and_stay(run):
     assert run.average(last=3) == [6, 9, 12]
     assert run.average(last=1) == [12]
-    assert_weights(run.load_model(weights="last-3"), mean_of(run, (6, 9, 12)))
-    assert_weights(run.load_model(weights="last-1"), weights_of_step(run, 12))
+    assert_weights(run.load_model(checkpoint="last-3"), mean_of(run, (6, 9, 12)))
+    assert_weights(run.load_model(checkpoint="last-1"), weights_of_step(run, 12))
     assert_weights(run.load_model(), mean_of(run, (9, 12)))
     assert run.weights_names() == [
         *("final", "averaged", "last", "last-1", "last-2", "last-3"),
@@ -61,7 +61,7 @@ def test_averages_have_names_and_stay(run):
 
 def test_averaging_more_than_there_are_takes_all(run):
     assert run.average(last=20) == [6, 9, 12]
-    assert_weights(run.load_model(weights="last-20"), mean_of(run, (6, 9, 12)))
+    assert_weights(run.load_model(checkpoint="last-20"), mean_of(run, (6, 9, 12)))
 
 
 def test_averaging_again_replaces_the_average(run):
@@ -83,7 +83,7 @@ def test_the_mean_is_taken_in_float64(new_run):
         training.optimizer.iterations.assign(step)
         training.checkpoints.save(0.0)
     new_run.average(last=3)
-    for weight in new_run.load_model(weights="last-3").weights:
+    for weight in new_run.load_model(checkpoint="last-3").weights:
         np.testing.assert_array_equal(weight.numpy(), np.float32(1 / 3))
 
 
@@ -122,23 +122,23 @@ def test_a_damaged_checkpoint_is_not_averaged_and_the_average_stays(run):
 
 def test_the_best_are_averaged(with_best):
     assert with_best.average(best=2) == [2, 4]
-    assert_weights(with_best.load_model(weights="best-2"), mean_of(with_best, (2, 4)))
+    assert_weights(with_best.load_model(checkpoint="best-2"), mean_of(with_best, (2, 4)))
     assert with_best.average(best=9) == [1, 2, 4]
 
 
 def test_the_best_weights_are_those_of_the_best_validation(with_best):
-    assert_weights(with_best.load_model(weights="best"), weights_of_step(with_best, 2, folder="best"))
+    assert_weights(with_best.load_model(checkpoint="best"), weights_of_step(with_best, 2, folder="best"))
 
 
 def test_one_checkpoint_is_found_wherever_it_is_kept(with_best):
     assert steps_on_disk(with_best) == [2, 3, 4]
     for step, folder in ((1, "best"), (3, "checkpoints")):
         expected = weights_of_step(with_best, step, folder=folder)
-        assert_weights(with_best.load_model(weights=f"step-{step}"), expected)
+        assert_weights(with_best.load_model(checkpoint=f"step-{step}"), expected)
 
 
 def test_the_last_weights_are_those_of_the_newest_checkpoint(run):
-    assert_weights(run.load_model(weights="last"), weights_of_step(run, 12))
+    assert_weights(run.load_model(checkpoint="last"), weights_of_step(run, 12))
 
 
 def test_the_moving_average_is_that_of_the_newest_checkpoint(new_run):
@@ -148,7 +148,7 @@ def test_the_moving_average_is_that_of_the_newest_checkpoint(new_run):
     assert "ema" in new_run.weights_names()
     expected = weights_of_step(new_run, 4, part="ema")
     assert all(np.any(value != weights_of_step(new_run, 4)[name]) for name, value in expected.items())
-    assert_weights(new_run.load_model(weights="ema"), expected)
+    assert_weights(new_run.load_model(checkpoint="ema"), expected)
 
 
 def test_weights_are_put_into_a_model_that_is_there(run):
@@ -183,7 +183,7 @@ def test_damaged_weights_are_refused_with_the_file(run, weights, cut):
     else:
         flip_a_byte(path)
     with pytest.raises(ValueError, match=f"{prefix}: damaged"):
-        run.load_model(weights=weights)
+        run.load_model(checkpoint=weights)
 
 
 @pytest.mark.parametrize("change", [{"d_ff": 13}, {"num_encoder_layers": 2}])
@@ -192,26 +192,28 @@ def test_weights_of_another_model_are_refused(run, config, change):
     write_text(run.path / "config.json", to_json(other))
     for weights in ("last", "averaged"):
         with pytest.raises(ValueError, match=r"(step-12|last-2): of another model: "):
-            RunFolder(run.path).load_model(weights=weights)
+            RunFolder(run.path).load_model(checkpoint=weights)
 
 
 @pytest.mark.parametrize("weights", ["best", "ema", "last-7", "best-1", "step-7", "step-", "newest", ""])
 def test_absent_weights_are_refused_with_what_there_is(run, weights):
     there = "`final`, `averaged`, `last`, `last-2`, `step-6`, `step-9`, `step-12`"
     with pytest.raises(ValueError, match=f"no {weights!r} weights. There is {there}[^\n]*$"):
-        run.load_model(weights=weights)
+        run.load_model(checkpoint=weights)
 
 
 def test_a_run_that_never_trained_has_no_weights(new_run):
     assert new_run.weights_names() == []
     for weights in ("final", "averaged"):
         with pytest.raises(ValueError, match=f"no '{weights}' weights. There is no checkpoint"):
-            new_run.load_model(weights=weights)
+            new_run.load_model(checkpoint=weights)
 
 
 def test_who_asks_for_the_delivered_weights_too_early_is_told_of_the_last(new_run):
     Training(new_run).save(5)
-    with pytest.raises(ValueError, match="no 'final' weights.*writes `final` at its end. .*--weights last$"):
+    with pytest.raises(
+        ValueError, match="no 'final' weights.*writes `final` at its end. .*--checkpoint last$"
+    ):
         new_run.load_model()
 
 
@@ -221,10 +223,10 @@ def test_states_that_were_forced_are_averaged_only_when_asked_for(new_run):
     training.save(6, on_schedule=False)
     training.save(7)
     assert new_run.average(last=2) == [5, 7]
-    assert_weights(new_run.load_model(weights="last-2"), mean_of(new_run, (5, 7)))
+    assert_weights(new_run.load_model(checkpoint="last-2"), mean_of(new_run, (5, 7)))
     assert new_run.averages.choose(2).forced == [6]
     assert new_run.average(last=2, forced=True) == [6, 7]
-    assert_weights(new_run.load_model(weights="last-2"), mean_of(new_run, (6, 7)))
+    assert_weights(new_run.load_model(checkpoint="last-2"), mean_of(new_run, (6, 7)))
 
 
 def test_where_all_states_were_forced_the_way_to_average_them_is_told(new_run):
@@ -281,7 +283,7 @@ def test_at_the_end_a_damaged_state_is_left_out_and_named(run):
     flip_a_byte(data_of(run, 9))
     chosen = run.averages.at_end()
     assert (chosen.steps, chosen.missing) == ([12], [9])
-    assert_weights(run.load_model(weights="averaged"), weights_of_step(run, 12))
+    assert_weights(run.load_model(checkpoint="averaged"), weights_of_step(run, 12))
     flip_a_byte(data_of(run, 12))
     with pytest.raises(ValueError, match=r"step-12: damaged"):
         run.averages.at_end()

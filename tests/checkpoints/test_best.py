@@ -32,7 +32,7 @@ def test_the_lowest_losses_are_kept(new_run):
 
 
 def test_the_highest_bleu_is_kept_where_that_counts(new_run):
-    training = Validated(new_run, keep_best=1, best_by="bleu")
+    training = Validated(new_run, keep_best=1, best_metric="bleu")
     found = [training.validate(s, loss=1.0, bleu=b) for s, b in enumerate([0.0, 2.0, 1.0, 2.0], 1)]
     assert found == [[1], [2], [2], [2]]  # of equals, the earlier
 

@@ -58,7 +58,7 @@ def assert_weights(run, expected):
 
 
 @pytest.mark.parametrize(
-    ("best_by", "measured", "delivered"),
+    ("best_metric", "measured", "delivered"),
     [
         ("loss", {"loss": 2.9}, "averaged"),
         ("loss", {"loss": 3.0}, "averaged"),  # of equals, the paper's
@@ -68,12 +68,12 @@ def assert_weights(run, expected):
         ("bleu", {"bleu": 2.9}, "last"),
     ],
 )
-def test_the_best_of_three_is_delivered(new_run, best_by, measured, delivered):
-    ended = Ended(new_run, best_by=best_by)
+def test_the_best_of_three_is_delivered(new_run, best_metric, measured, delivered):
+    ended = Ended(new_run, best_metric=best_metric)
     ended.deliver(**measured)
     assert [record["weights"] for record in ended.finals] == [delivered]
     expected = {
-        "averaged": values(new_run.load_model(weights="averaged")),
+        "averaged": values(new_run.load_model(checkpoint="averaged")),
         "last": weights_of_step(new_run, 12),
         "best": weights_of_step(new_run, 8, folder="best"),
     }
@@ -83,7 +83,7 @@ def test_the_best_of_three_is_delivered(new_run, best_by, measured, delivered):
 def test_the_average_itself_is_what_is_measured(new_run):
     ended = Ended(new_run)
     ended.deliver()
-    average = values(new_run.load_model(weights="averaged"))
+    average = values(new_run.load_model(checkpoint="averaged"))
     assert len(ended.measured) == 1
     for found, weight in zip(ended.measured[0], ended.model.weights, strict=True):
         np.testing.assert_array_equal(found, average[weight.path])
@@ -116,7 +116,7 @@ def test_best_weights_that_are_not_kept_are_found_among_the_checkpoints(new_run)
 
 
 def test_the_last_is_named_once_where_it_is_the_best(new_run):
-    ended = Ended(new_run, best_by="bleu")
+    ended = Ended(new_run, best_metric="bleu")
     ended.deliver(bleu=0.0)
     assert list(ended.finals[0]["candidates"]) == ["last", "averaged"]
 
@@ -168,7 +168,7 @@ def test_a_run_of_an_earlier_version_keeps_its_average(run):
     training.draw(12)
     deliver(run, training.model, ALONE, lambda: pytest.fail("measured"))
     assert read_final(run.path) is None
-    average = values(run.load_model(weights="averaged"))
+    average = values(run.load_model(checkpoint="averaged"))
     assert_weights(run, average)
 
 
@@ -226,14 +226,14 @@ def test_damaged_best_weights_give_way_to_the_next(new_run, capsys):
         (
             "final",
             "final/weights",
-            "The keras-transformer train command of this run, .* makes it anew; or .*--weights av",
+            "The keras-transformer train command of this run, .* makes it anew; or .*--checkpoint av",
         ),
         (
             "last-2",
             "averaged/last-2",
             r"keras-transformer average '.*' --last 2 makes it anew",
         ),
-        ("last", "checkpoints/step-12", r"Name others: --weights averaged or best or last-2 or step-4 or"),
+        ("last", "checkpoints/step-12", r"Name others: --checkpoint averaged or best or last-2 or step-4 or"),
     ],
 )
 @pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
@@ -242,7 +242,7 @@ def test_a_refusal_of_damaged_weights_names_a_remedy(new_run, weights, file, rem
     new_run.path = new_run.path.rename(new_run.path.with_name("run [1]"))
     flip_a_byte(new_run.path / f"{file}.{ending}")
     with pytest.raises(ValueError, match=rf"{file}: damaged.*\. {remedy}") as caught:
-        RunFolder(new_run.path).load_model(weights=weights)
+        RunFolder(new_run.path).load_model(checkpoint=weights)
     assert "newer version" not in str(caught.value)
 
 

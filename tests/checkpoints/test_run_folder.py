@@ -340,7 +340,7 @@ def test_a_path_may_have_brackets_and_backslashes(name, saved, tmp_path):
     again = Training(RunFolder(run.path))
     assert again.checkpoints.restore() == 15
     np.testing.assert_array_equal(again.values()[0], training.values()[0])
-    assert run.load_model(weights="last-2").count_params() == training.model.count_params()
+    assert run.load_model(checkpoint="last-2").count_params() == training.model.count_params()
 
 
 def test_a_run_whose_folder_was_renamed_says_so_and_begins_no_other(run):
@@ -358,7 +358,7 @@ def test_a_run_whose_folder_was_renamed_says_so_and_begins_no_other(run):
 
 def test_a_run_may_have_a_vocabulary_for_each_side(config, tokenizer, tmp_path):
     target = WordPieceTokenizer.train(TEXTS, vocab_size=40)
-    sizes = {"source_vocab_size": 300, "target_vocab_size": 40, "sharing": "target_output"}
+    sizes = {"source_vocab_size": 300, "target_vocab_size": 40, "tie_embeddings": "decoder"}
     separate = replace(config, model=replace(config.model, **sizes))
     run = RunFolder.create(tmp_path / "run", separate, Tokenizers(tokenizer, target))
     names = sorted(path.name for path in run.path.iterdir())

@@ -317,7 +317,7 @@ def test_one_flipped_bit_is_found_or_changes_nothing(saved, tmp_path):
     assert found > 30
 
 
-@pytest.mark.parametrize("change", [{"d_ff": 13}, {"num_encoder_layers": 2}, {"sharing": "none"}])
+@pytest.mark.parametrize("change", [{"d_ff": 13}, {"num_encoder_layers": 2}, {"tie_embeddings": "none"}])
 def test_states_of_another_model_are_refused_and_stay(run, config, change):
     run.config = replace(config, model=replace(config.model, **change))
     before = files_of(run)

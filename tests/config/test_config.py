@@ -40,7 +40,7 @@ def test_defaults_are_the_papers_base_model():
     assert (model.residual_dropout, model.embedding_dropout) == (0.1, 0.1)
     assert (model.attention_dropout, model.relu_dropout) == (0.0, 0.0)
     assert not model.norm_first
-    assert (model.positions, model.sharing) == ("interleaved", "all")
+    assert (model.positions, model.tie_embeddings) == ("interleaved", "all")
     assert (model.attention_bias, model.output_bias) == (False, False)
     assert (training.warmup_steps, training.learning_rate_scale) == (4000, 1.0)
     assert (training.adam_beta_1, training.adam_beta_2) == (0.9, 0.98)
@@ -49,7 +49,7 @@ def test_defaults_are_the_papers_base_model():
     assert training.average_last == 5
     assert config.data.batch_tokens == 25_000
     assert (config.search.beam_size, config.search.alpha) == (4, 0.6)
-    assert config.search.extra_length == 50
+    assert config.search.max_length_offset == 50
 
 
 def test_special_ids_differ():
@@ -127,7 +127,7 @@ def test_the_last_of_two_overrides_wins():
         ),
         (
             "batch_tokens=3",
-            r"Did you mean data.batch_tokens or search.batch_tokens or devices.batch_tokens\?",
+            r"Did you mean data.batch_tokens or search.batch_tokens\?",
         ),
         ("data.service=host:5050", "data.service: the setting is gone. .*tf.data.experimental.service"),
         ("search.zzz=3", r"SearchConfig has no field 'zzz'. Known: beam_size, alpha"),
@@ -194,14 +194,14 @@ AT_LEAST_1 = {
     TrainingConfig: (
         "max_steps warmup_steps log_every_steps validate_every_steps keep_checkpoints average_last"
     ),
-    SearchConfig: "extra_length max_length n_best batch_tokens",
+    SearchConfig: "max_length_offset max_length n_best batch_tokens",
     CleaningConfig: "min_length",
 }
 AT_LEAST_0 = {
     TrainingConfig: (
         "max_minutes clip_norm validation_sentences checkpoint_every_steps checkpoint_every_minutes seed"
     ),
-    SearchConfig: "alpha length_factor min_length no_repeat_ngram top_k",
+    SearchConfig: "alpha max_length_ratio min_length no_repeat_ngram top_k",
 }
 SHARES = {
     ModelConfig: "residual_dropout embedding_dropout attention_dropout relu_dropout",
@@ -263,7 +263,7 @@ def test_factors_are_above_0(section, name):
     ("section", "name", "choices", "wrong", "near"),
     [
         (ModelConfig, "positions", ["interleaved", "halves", "learned"], "learnt", "learned"),
-        (ModelConfig, "sharing", ["all", "target_output", "none"], "target", "target_output"),
+        (ModelConfig, "tie_embeddings", ["all", "decoder", "none"], "decode", "decoder"),
         (DataConfig, "normalization", ["nfc", "nfkc", "identity"], "nfd", "nfc"),
         (DataConfig, "padding", ["longest", "fixed"], "fix", "fixed"),
         (DataConfig, "on_bad_utf8", ["refuse", "replace"], "refuses", "refuse"),
@@ -298,7 +298,7 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
         ),
         (
             lambda: ModelConfig(source_vocab_size=7),
-            "`sharing='all'` needs one vocabulary. Received: source_vocab_size=7, target_vocab_size=37000",
+            "`tie_embeddings='all'` needs one vocabulary. .*source_vocab_size=7, target_vocab_size=37000",
         ),
         (lambda: DataConfig(vocab_size=7), "`vocab_size` .* at least 8. .*vocab_size=7"),
         (lambda: DataConfig(max_length=1), "`max_length` .* at least 2. .*max_length=1"),
@@ -326,7 +326,6 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
             "`n_best` must be at most `beam_size` unless `sampling` is on. Received: n_best=5, beam_size=4",
         ),
         (lambda: SearchConfig(length_penalty="gmnt"), "cannot be 'gmnt'. Did you mean 'gnmt'"),
-        (lambda: SearchConfig(stop="frist"), "cannot be 'frist'. Did you mean 'first'"),
         (lambda: TrainingConfig(precision="float16"), "Known: float32, mixed_bfloat16, mixed_float16"),
         (lambda: SearchConfig(long_lines="spilt"), "cannot be 'spilt'. Did you mean 'split'"),
         (
@@ -353,7 +352,7 @@ def test_refuses_settings_that_do_not_fit(make, message):
         lambda: ModelConfig(d_model=14, num_heads=4, key_dim=3, value_dim=5),
         lambda: ModelConfig(d_model=9, num_heads=3, positions="learned"),
         lambda: ModelConfig(d_model=4, num_heads=1, positions="halves"),
-        lambda: ModelConfig(source_vocab_size=7, sharing="target_output"),
+        lambda: ModelConfig(source_vocab_size=7, tie_embeddings="decoder"),
         lambda: DataConfig(max_length=100, batch_tokens=800),
         lambda: TrainingConfig(average_last=6, keep_checkpoints=6),
         lambda: SearchConfig(max_source_length=2),

@@ -79,20 +79,19 @@ def test_the_values_of_a_choice_are_the_words_of_its_meaning():
         f"{part.name}.{field.name}": field.metadata["choices"]
         for part in dataclasses.fields(Config)
         for field in dataclasses.fields(getattr(Config(), part.name))
-        if "choices" in field.metadata
+        if field.metadata["choices"]
     }
     assert {path: " ".join(sorted(words)) for path, words in choices.items()} == {
         "model.positions": "halves interleaved learned",
-        "model.sharing": "all none target_output",
+        "model.tie_embeddings": "all decoder none",
         "data.model_type": "bpe unigram wordpiece",
         "data.normalization": "identity nfc nfkc",
         "data.padding": "fixed longest",
         "data.on_bad_utf8": "refuse replace",
         "training.smoothing_formula": "t2t uniform",
         "training.precision": "float32 mixed_bfloat16 mixed_float16",
-        "training.best_by": "bleu loss",
+        "training.best_metric": "bleu loss",
         "search.length_penalty": "average gnmt none",
-        "search.stop": "exact first",
         "search.long_lines": "cut split",
         "devices.strategy": "auto mirrored multiworker none",
         "devices.cross_device_ops": "auto hierarchical nccl reduction ring",
@@ -106,5 +105,5 @@ def test_meanings_are_listed():
 
 
 def test_the_program_lists_what_it_would_take(capsys):
-    assert train.main(["--settings", "--set", "training.max_steps=77"]) == 0
+    assert train.main(["--print-config", "--set", "training.max_steps=77"]) == 0
     assert "  training.max_steps=77\n" in capsys.readouterr().out

@@ -129,7 +129,7 @@ def test_pre_norm_adds_a_norm_to_each_stack(without_random_numbers):
 
 
 def test_three_separate_matrices(without_random_numbers):
-    assert round(count(preset("base", sharing="none")) / 1e6, 2) == 100.93
+    assert round(count(preset("base", tie_embeddings="none")) / 1e6, 2) == 100.93
 
 
 def test_multi30k_tiny_has_the_published_2_6_million(without_random_numbers):
@@ -223,7 +223,7 @@ def test_t2t_base_is_version_3_of_tensor2tensor():
     assert config.model.positions == "halves"
     assert (config.model.attention_dropout, config.model.relu_dropout) == (0.1, 0.1)
     assert (config.training.warmup_steps, config.training.learning_rate_scale) == (8000, 2.0)
-    assert (config.training.adam_beta_2, config.search.extra_length) == (0.997, 100)
+    assert (config.training.adam_beta_2, config.search.max_length_offset) == (0.997, 100)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -266,10 +266,10 @@ def test_with_vocab_size_changes_both_vocabularies_only():
 
 
 def test_with_vocab_size_takes_a_size_for_each_side():
-    config = preset("base", sharing="target_output")
+    config = preset("base", tie_embeddings="decoder")
     found = with_vocab_size(config, 29, 31).model
     assert (found.source_vocab_size, found.target_vocab_size) == (29, 31)
-    with pytest.raises(ValueError, match="`sharing='all'` needs one vocabulary"):
+    with pytest.raises(ValueError, match="`tie_embeddings='all'` needs one vocabulary"):
         with_vocab_size(Config(), 29, 31)
 
 

@@ -121,9 +121,9 @@ def test_tokens_are_those_given_where_both_sides_look_tokenised(caplog):
 def test_tokens_are_what_the_caller_says():
     text = ["Er läuft, schnell."]
     assert figure(scored(text, references=[text]), "tokenized_bleu")["hypothesis_length"] == 5
-    assert figure(scored(text, references=[text], tokens="given"), "tokenized_bleu")["hypothesis_length"] == 3
+    assert figure(scored(text, references=[text], tokenized=True), "tokenized_bleu")["hypothesis_length"] == 3
     tokens = ["Er läuft , schnell ."]
-    found = scored(tokens, references=[tokens], tokens="moses")
+    found = scored(tokens, references=[tokens], tokenized=False)
     assert figure(found, "tokenized_bleu")["how"] == "multi-bleu of Moses tokens (de), cased"
 
 
@@ -146,7 +146,7 @@ def test_chinese_and_japanese_are_split_into_characters_for_ter():
 
 
 def test_intervals_are_sacrebleus():
-    found = scored(GOOD, confidence=True, draws=200, ter=False)
+    found = scored(GOOD, confidence=True, bootstrap_samples=200, ter=False)
     for key, scorer in [("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())]:
         expected = scorer.corpus_score(GOOD, [REFERENCE], n_bootstrap=200)
         shown = json.loads(expected.format(width=9, signature="a:b", is_json=True))
@@ -156,12 +156,12 @@ def test_intervals_are_sacrebleus():
         assert ours["half_width"] > 0
     assert found.sampling == {"seed": "12345", "interval": 200}
     assert f"{figure(found, 'bleu')['score']:.2f} ± {figure(found, 'bleu')['half_width']:.2f}" in str(found)
-    assert "95 % of 200 bootstrap draws of the lines, seed 12345" in str(found)
+    assert "95 % of 200 bootstrap samples of the lines, seed 12345" in str(found)
 
 
 @pytest.mark.parametrize(("significance", "test"), [("bootstrap", "bs"), ("randomization", "ar")])
 def test_systems_are_tested_against_the_first(significance, test):
-    found = scored(GOOD, BAD, significance=significance, draws=200, ter=False)
+    found = scored(GOOD, BAD, significance=significance, bootstrap_samples=200, ter=False)
     paired = PairedTest(
         [("a", GOOD), ("b", BAD)], {"BLEU": sacrebleu.BLEU()}, [REFERENCE], test_type=test, n_samples=200
     )
@@ -170,21 +170,21 @@ def test_systems_are_tested_against_the_first(significance, test):
     assert figure(found, "bleu", 1)["p_value"] == p_value == pytest.approx(1 / 201)
     assert "p_value" not in figure(found, "bleu", 0)
     assert "mean" not in figure(found, "bleu", 0)
-    assert found.sampling == {"seed": "12345", "test": significance, "draws": 200}
-    assert f"paired {significance}, 200 draws, seed 12345" in str(found)
+    assert found.sampling == {"seed": "12345", "test": significance, "samples": 200}
+    assert f"paired {significance}, 200 samples, seed 12345" in str(found)
     assert str(found).count("p = 0.0050") == 7  # all measures but exact match
 
 
 def test_randomization_can_have_intervals_beside_it():
-    found = scored(GOOD, BAD, significance="randomization", draws=100, confidence=True, ter=False)
+    found = scored(GOOD, BAD, significance="randomization", bootstrap_samples=100, confidence=True, ter=False)
     assert all(figure(found, "bleu", i)["half_width"] > 0 for i in (0, 1))
-    assert found.sampling == {"seed": "12345", "interval": 1000, "test": "randomization", "draws": 100}
+    assert found.sampling == {"seed": "12345", "interval": 1000, "test": "randomization", "samples": 100}
 
 
 def test_the_seed_can_be_set(monkeypatch):
-    before = scored(GOOD, confidence=True, draws=100, ter=False)
+    before = scored(GOOD, confidence=True, bootstrap_samples=100, ter=False)
     monkeypatch.setenv("SACREBLEU_SEED", "7")
-    after = scored(GOOD, confidence=True, draws=100, ter=False)
+    after = scored(GOOD, confidence=True, bootstrap_samples=100, ter=False)
     assert "seed 7" in str(after)
     assert figure(after, "bleu")["half_width"] != figure(before, "bleu")["half_width"]
     assert figure(after, "bleu")["score"] == figure(before, "bleu")["score"]
@@ -192,13 +192,13 @@ def test_the_seed_can_be_set(monkeypatch):
 
 @pytest.mark.parametrize("significance", ["bootstrap", "randomization"])
 def test_equal_systems_do_not_differ(significance, caplog):
-    found = scored(GOOD, list(GOOD), significance=significance, draws=100, ter=False)
+    found = scored(GOOD, list(GOOD), significance=significance, bootstrap_samples=100, ter=False)
     assert figure(found, "bleu", 1)["p_value"] == 1.0
     assert "out/1.de: differs from out/0.de on 0 lines only" in caplog.text
 
 
 def test_several_systems_stand_in_one_table():
-    found = scored(GOOD, BAD, draws=50, ter=False)
+    found = scored(GOOD, BAD, bootstrap_samples=50, ter=False)
     rows = str(found).split("\n\n")[1].splitlines()
     assert len(rows) == 2 * 8
     assert rows[0].startswith(f"BLEU                 0.de  {figure(found, 'bleu')['score']:6.2f}")
@@ -258,14 +258,18 @@ def test_raw_text_is_not_warned_about(caplog):
             "must hold one text at least. Received: systems=0, references=1",
         ),
         ([["a"]], [], {}, "Received: systems=1, references=0"),
-        ([["a"]], [["a"]], {"tokens": "mine"}, "`tokens` must be one of .*Received: tokens='mine'"),
         (
             [["a"]],
             [["a"]],
             {"significance": "t"},
             "`significance` must be one .*: significance='t'",
         ),
-        ([["a"]], [["a"]], {"draws": 3}, "`draws` must be at least 40.*Received: draws=3"),
+        (
+            [["a"]],
+            [["a"]],
+            {"bootstrap_samples": 3},
+            "`bootstrap_samples` must be at least 40.*Received: bootstrap_samples=3",
+        ),
     ],
 )
 def test_refuses(systems, references, settings, message):

@@ -30,7 +30,7 @@ TEXTS = [
     "Hund und Text",
     "The dog reads the text, and the dog reads it.",
 ]
-SEARCH = SearchConfig(beam_size=3, extra_length=4, max_source_length=40, batch_tokens=64)
+SEARCH = SearchConfig(beam_size=3, max_length_offset=4, max_source_length=40, batch_tokens=64)
 SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 16, "d_ff": 24, "num_heads": 2}
 
 
@@ -69,13 +69,13 @@ def exported(run, out, **settings):
     config = RunFolder(run).config.search
     settings = ServingSettings(search=config, max_sentences=32, max_characters=300, **settings)
     written = export_saved_model(
-        run, out, weights="last", settings=settings, **{"warmup": False, "with_ids": False, **options}
+        run, out, checkpoint="last", settings=settings, **{"warmup": False, "with_ids": False, **options}
     )
     loaded = load_exported(written.path)
     return types.SimpleNamespace(
         run=run, out=out, written=written, path=written.path, ids_path=written.ids_path,
         loaded=loaded, signatures=loaded.signatures, settings=settings,
-        translator=Translator.load(run, weights="last"), scorer=Scorer.load(run, weights="last"),
+        translator=Translator.load(run, checkpoint="last"), scorer=Scorer.load(run, checkpoint="last"),
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def run(tmp_path_factory):
     tokenizer = SubwordTokenizer.train([text for text in TEXTS if text.strip()] * 3, vocab_size=300)
     path = tmp_path_factory.mktemp("run") / "tiny"
     return make_run(
-        path, Tokenizers(tokenizer, tokenizer), seed=4, eos_bias=6.0, sharing="none", output_bias=True
+        path, Tokenizers(tokenizer, tokenizer), seed=4, eos_bias=6.0, tie_embeddings="none", output_bias=True
     )
 
 
@@ -115,14 +115,14 @@ def other_model(tmp_path_factory):
     target = SubwordTokenizer.train([text for text in TEXTS if text.strip()] * 3, vocab_size=295)
     run = make_run(
         tmp_path_factory.mktemp("run") / "other", Tokenizers(source, target),
-        seed=5, eos_bias=6.0, sharing="none", output_bias=True, norm_first=True,
+        seed=5, eos_bias=6.0, tie_embeddings="none", output_bias=True, norm_first=True,
         positions="learned", max_positions=45,
     )  # fmt: skip
     out = tmp_path_factory.mktemp("served") / "other"
-    return exported(run, out, frozen=True, inputs=("alpha", "extra_length"))
+    return exported(run, out, frozen=True, inputs=("alpha", "max_length_offset"))
 
 
 @pytest.fixture(scope="session")
 def inputs():
     """What `other_model` is told in every call."""
-    return {"alpha": tf.constant(SEARCH.alpha), "extra_length": tf.constant(SEARCH.extra_length)}
+    return {"alpha": tf.constant(SEARCH.alpha), "max_length_offset": tf.constant(SEARCH.max_length_offset)}

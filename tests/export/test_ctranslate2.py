@@ -60,8 +60,8 @@ KINDS = {
     "narrow keys": {"key_dim": 2},
     "narrow values": {"value_dim": 2, "attention_bias": True},
     "other widths": {"key_dim": 5, "value_dim": 7, "norm_first": True},
-    "nothing shared": {"sharing": "none", "target_vocab_size": 31},
-    "target shared": {"sharing": "target_output", "output_bias": True},
+    "nothing shared": {"tie_embeddings": "none", "target_vocab_size": 31},
+    "target shared": {"tie_embeddings": "decoder", "output_bias": True},
     "large epsilon": {"layer_norm_epsilon": 0.5},
 }
 TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text."]
@@ -119,7 +119,7 @@ def test_given_translations_have_our_log_probabilities(kind, tmp_path):
         np.testing.assert_allclose(theirs.log_probs, expected.log_probs, atol=1e-4)
 
 
-def our_search(model, rows, *, never, beam_size, length, stop="exact", alpha=0.6, penalty="average"):
+def our_search(model, rows, *, never, beam_size, length, early_stop=False, alpha=0.6, penalty="average"):
     """Hypotheses of our search, where tokens that are never produced lose their probability.
 
     CTranslate2 takes them out before the softmax, we after it: with a trained model, which
@@ -143,7 +143,14 @@ def our_search(model, rows, *, never, beam_size, length, stop="exact", alpha=0.6
         found = greedy_search(step, state, first, rules, **settings)
     else:
         found = beam_search(
-            step, state, first, rules, beam_size=beam_size, n_best=beam_size, stop=stop, **settings
+            step,
+            state,
+            first,
+            rules,
+            beam_size=beam_size,
+            n_best=beam_size,
+            early_stop=early_stop,
+            **settings,
         )
     return Hypotheses(*(values.numpy() for values in found))
 
@@ -281,11 +288,11 @@ EQUAL = [
     {"beam_size": 1},
     {"length_penalty": "none", "beam_size": 3},
     {"alpha": 0.0, "length_penalty": "average", "beam_size": 3},
-    {"stop": "first", "length_penalty": "average", "alpha": 0.6, "beam_size": 3},
-    {"stop": "first", "length_penalty": "average", "alpha": 1.0, "beam_size": 2},
+    {"early_stop": True, "length_penalty": "average", "alpha": 0.6, "beam_size": 3},
+    {"early_stop": True, "length_penalty": "average", "alpha": 1.0, "beam_size": 2},
 ]
 EOS_BIAS = 4.0  # or they would not end
-OTHER = {"stop": "exact", "length_penalty": "average", "alpha": 1.0, "beam_size": 3}
+OTHER = {"early_stop": False, "length_penalty": "average", "alpha": 1.0, "beam_size": 3}
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +310,11 @@ def two_searches(tmp_path_factory):
         found = translator.translate_batch(
             named(rows, source_names), beam_size=settings.beam_size, min_decoding_length=0, **options
         )
-        rules = {"stop": settings.stop, "alpha": settings.alpha, "penalty": settings.length_penalty}
+        rules = {
+            "early_stop": settings.early_stop,
+            "alpha": settings.alpha,
+            "penalty": settings.length_penalty,
+        }
         never = [0, 1, 3]
         ours = our_search(model, rows, never=never, beam_size=settings.beam_size, length=40, **rules)
         gains, ended = [], 0
@@ -335,10 +346,10 @@ def test_the_exact_rule_is_not_theirs(two_searches):
 @pytest.mark.parametrize(
     ("search", "words"),
     [
-        ({}, ["length_penalty=gnmt of the run does not carry over", "8 hypotheses", "--stop first"]),
-        ({"stop": "first"}, ["length_penalty=gnmt", "--length-penalty average --stop first"]),
-        ({"length_penalty": "average", "beam_size": 3}, ["stop=exact of the run", "6 hypotheses"]),
-        ({"length_penalty": "none", "stop": "first"}, ["as stop=exact does", "--stop exact"]),
+        ({}, ["length_penalty=gnmt of the run does not carry over", "8 hypotheses", "--early-stop"]),
+        ({"early_stop": True}, ["length_penalty=gnmt", "--length-penalty average --early-stop"]),
+        ({"length_penalty": "average", "beam_size": 3}, ["early_stop=false of the run", "6 hypotheses"]),
+        ({"length_penalty": "none", "early_stop": True}, ["as early_stop=false does", "--no-early-stop"]),
     ],
 )
 def test_settings_that_do_not_carry_over_are_named(search, words):
@@ -351,7 +362,7 @@ def test_every_setting_of_a_model_is_exported():
     names = (
         "num_encoder_layers num_decoder_layers d_model d_ff num_heads key_dim value_dim residual_dropout "
         "embedding_dropout attention_dropout relu_dropout norm_first layer_norm_epsilon positions "
-        "max_positions sharing attention_bias output_bias source_vocab_size target_vocab_size"
+        "max_positions tie_embeddings attention_bias output_bias source_vocab_size target_vocab_size"
     )
     assert {field.name for field in dataclasses.fields(ModelConfig)} == set(names.split())
 
@@ -372,7 +383,7 @@ def make_run(folder, *, kind, **model):
         tokenizers = Tokenizers(
             SubwordTokenizer.train(TEXTS, vocab_size=290), SubwordTokenizer.train(TEXTS[::-1], vocab_size=285)
         )
-        model["sharing"] = "none"
+        model["tie_embeddings"] = "none"
     else:
         source = SubwordTokenizer.train(TEXTS, vocab_size=290)
         tokenizers = Tokenizers(source, source)
@@ -397,14 +408,14 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(run, tmp_path_factory):
-    return export_ctranslate2(run, tmp_path_factory.mktemp("out") / "exported", weights="last")
+    return export_ctranslate2(run, tmp_path_factory.mktemp("out") / "exported", checkpoint="last")
 
 
 @pytest.mark.parametrize("kind", ["separate", pytest.param("wordpiece", marks=pytest.mark.slow)])
 def test_a_folder_translates_as_its_run_does(kind, tmp_path):
     run = make_run(tmp_path / "run", kind=kind)
-    out = export_ctranslate2(run, tmp_path / "out", weights="last")
-    ours, theirs = Translator.load(run.path, weights="last"), CTranslate2Translator(out)
+    out = export_ctranslate2(run, tmp_path / "out", checkpoint="last")
+    ours, theirs = Translator.load(run.path, checkpoint="last"), CTranslate2Translator(out)
     texts = ["The dog.", "", "A dog and a text. The dog reads a text." * 3, "  ", "Ein \ud800 Hund"]
     settings = {"beam_size": 1, "max_length": 9}
     found, expected = theirs.n_best(texts, **settings), ours.n_best(texts, **settings)
@@ -418,7 +429,7 @@ def test_n_best_translations_are_ranked_and_have_log_probabilities(folder, run):
     found = CTranslate2Translator(folder).n_best(["The dog."], n_best=2, max_length=6)[0].translations
     assert len(found) == 2
     assert found[0].score > found[1].score
-    forced = ForcedDecoder(run.load_model(weights="last"))
+    forced = ForcedDecoder(run.load_model(checkpoint="last"))
     source = [*run.load_tokenizers().source.encode(["The dog."])[0], 2]
     for one in found:
         expected = forced([source], [one.ids])[0].log_probs.sum()
@@ -431,12 +442,12 @@ def test_a_folder_is_complete_or_absent(run, tmp_path, monkeypatch):
     out = tmp_path / "deep" / "out"
     monkeypatch.setattr("keras_transformer.export.versions.write_manifest", lambda folder: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        export_ctranslate2(run, out, weights="last")
+        export_ctranslate2(run, out, checkpoint="last")
     assert list((tmp_path / "deep").iterdir()) == []
 
 
 def test_the_same_run_gives_the_same_bytes(run, folder, tmp_path):
-    again = export_ctranslate2(run, tmp_path / "again", weights="last")
+    again = export_ctranslate2(run, tmp_path / "again", checkpoint="last")
     assert sorted(path.name for path in again.iterdir()) == sorted(path.name for path in folder.iterdir())
     for path in folder.iterdir():
         assert path.read_bytes() == (again / path.name).read_bytes(), path.name
@@ -457,7 +468,7 @@ def test_what_cannot_be_exported_is_refused(run, tmp_path, settings, message):
 
 def test_a_folder_in_use_is_refused(run, folder):
     with pytest.raises(ValueError, match="exists and is not an empty folder. Remove it"):
-        export_ctranslate2(run, folder, weights="last")
+        export_ctranslate2(run, folder, checkpoint="last")
 
 
 def test_a_run_is_told_from_an_export(run):
@@ -507,7 +518,7 @@ def test_as_many_positions_as_search_may_need():
 
 def test_the_program_exports_with_settings_of_search(run, tmp_path, capsys):
     out = tmp_path / "a b"
-    argv = [str(run.path), str(out), "--format", "ctranslate2", "--weights", "last"]
+    argv = [str(run.path), str(out), "--format", "ctranslate2", "--checkpoint", "last"]
     assert export_model.main([*argv, "--quantization", "int8", "--beam-size", "3"]) == 0
     facts = json.loads((out / "keras_transformer.json").read_text())
     assert (facts["quantization"], facts["search"]["beam_size"], facts["weights"]) == ("int8", 3, "last")

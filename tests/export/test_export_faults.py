@@ -48,7 +48,7 @@ def test_f49_a_hundred_thousand_characters_are_cut_with_a_flag(model, text):
     assert translations[0] == translate(model, ["The dog reads."])[0][0]
     # What is done depends on what is left: as many characters, or fewer for the tokens.
     assert translations[1] == translate(model, [text[:MAX_CHARACTERS]])[0][0]
-    limit = MAX_TOKENS + 4  # `extra_length` of the fixture
+    limit = MAX_TOKENS + 4  # `max_length_offset` of the fixture
     ids = model.translator.tokenizers.target.encode([translations[1].decode()])[0]
     assert len(ids) <= limit * 4  # of bytes that are no character U+FFFD is left, three bytes each
 
@@ -218,8 +218,8 @@ def test_f57_sources_and_targets_of_other_numbers_are_refused(model):
     [
         ("alpha", float("nan"), "`alpha` must be finite and at least 0"),
         ("alpha", -0.5, "`alpha` must be finite and at least 0"),
-        ("extra_length", 0, "`extra_length` must be from 1 to"),
-        ("extra_length", 2**31 - 1, "`extra_length` must be from 1 to"),
+        ("max_length_offset", 0, "`max_length_offset` must be from 1 to"),
+        ("max_length_offset", 2**31 - 1, "`max_length_offset` must be from 1 to"),
     ],
 )
 def test_f59_inputs_out_of_range_are_refused(other_model, inputs, name, value, wanted):
@@ -336,7 +336,7 @@ def test_f63_the_manifest_is_what_sha256sum_checks(model):
 
 def test_a_run_without_such_weights_is_refused_and_nothing_is_left(run, tmp_path):
     with pytest.raises(ValueError, match="no 'best' weights"):
-        export_saved_model(run, tmp_path / "out", weights="best", warmup=False)
+        export_saved_model(run, tmp_path / "out", checkpoint="best", warmup=False)
     assert not (tmp_path / "out").exists()
 
 

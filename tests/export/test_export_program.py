@@ -25,7 +25,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path, capsys):
     out = tmp_path / "served"
-    arguments = [str(run), str(out), "--format", "savedmodel", "--weights", "last", "--no-warmup", "--no-ids"]
+    arguments = [
+        str(run),
+        str(out),
+        "--format",
+        "savedmodel",
+        "--checkpoint",
+        "last",
+        "--no-warmup",
+        "--no-ids",
+    ]
     arguments += ["--beam-size", "2", "--max-sentences", "5", "--version", "4", "--data-licence", "CC BY 4.0"]
     assert export_model.main(arguments) == 0
     written, following, docker, curl = capsys.readouterr().out.splitlines()
@@ -47,11 +56,11 @@ def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--weights", "best"], "no 'best' weights"),
+        (["--checkpoint", "best"], "no 'best' weights"),
         (["--sampling"], "does not sample"),
         (["--beam-size", "0"], "`beam_size` of SearchConfig must be from 1"),
         (["--max-sentences", "0"], "`max_sentences` must be"),
-        (["--input", "beam_size"], "`inputs` must be among alpha, extra_length"),
+        (["--input", "beam_size"], "`inputs` must be among alpha, max_length_offset"),
         (["--version", "0"], "A version must be a whole number from 1 to 9223372036854775807"),
         (["--max-characters", str(10**20)], "`max_characters` must be a whole number from 1 to 16777216"),
         (["--long-lines", "split"], "it cuts long lines"),
@@ -60,7 +69,7 @@ def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path,
 )
 def test_what_is_refused_is_one_line(run, tmp_path, capsys, arguments, message):
     out = tmp_path / "served"
-    assert export_model.main([str(run), str(out), "--no-warmup", "--weights", "last", *arguments]) == 2
+    assert export_model.main([str(run), str(out), "--no-warmup", "--checkpoint", "last", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("keras-transformer export: ")
     assert message in error
@@ -73,17 +82,17 @@ def test_a_folder_that_is_no_run_and_a_file_for_a_folder_are_refused(run, tmp_pa
     assert "not a run folder" in capsys.readouterr().err
     file = tmp_path / "file"
     file.write_text("x")
-    assert export_model.main([str(run), str(file), "--no-warmup", "--weights", "last"]) == 2
+    assert export_model.main([str(run), str(file), "--no-warmup", "--checkpoint", "last"]) == 2
     assert "file: not a folder" in capsys.readouterr().err
 
 
 def test_a_folder_of_something_else_is_left_as_it_is(run, tmp_path, capsys):
     out = tmp_path / "exported"
-    assert export_model.main([str(run), str(out), "--format", "keras", "--weights", "last"]) == 0
+    assert export_model.main([str(run), str(out), "--format", "keras", "--checkpoint", "last"]) == 0
     before = sorted(out.iterdir())
     assert "load_keras" in capsys.readouterr().out
     for folder in (out, run):
-        assert export_model.main([str(run), str(folder), "--no-warmup", "--weights", "last"]) == 2
+        assert export_model.main([str(run), str(folder), "--no-warmup", "--checkpoint", "last"]) == 2
         assert "which is no version of a served model. Name another folder" in capsys.readouterr().err
     assert sorted(out.iterdir()) == before
     with pytest.raises(ValueError, match="not a SavedModel of this package"):
@@ -91,7 +100,7 @@ def test_a_folder_of_something_else_is_left_as_it_is(run, tmp_path, capsys):
 
 
 def test_an_export_is_as_good_where_nobody_reads_on(run, tmp_path):
-    arguments = [run, tmp_path / "out", "--format", "weights", "--weights", "last"]
+    arguments = [run, tmp_path / "out", "--format", "weights", "--checkpoint", "last"]
     with program(*arguments) as started:
         started.stdout.close()
         assert (started.wait(), started.stderr.read()) == (0, "")
@@ -141,7 +150,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_left(run, tmp_path, kind):
     out = tmp_path / "out"
     limit = (30_000, resource.RLIM_INFINITY)  # bytes of any file: the weights do not fit
     started = program(
-        run, out, "--format", kind, "--weights", "last", *["--no-warmup"] * (kind == "savedmodel"),
+        run, out, "--format", kind, "--checkpoint", "last", *["--no-warmup"] * (kind == "savedmodel"),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
     )  # fmt: skip
     _, error = started.communicate(timeout=120)
@@ -154,7 +163,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_left(run, tmp_path, kind):
 
 def test_a_stopped_export_leaves_nothing(run, tmp_path):
     out = tmp_path / "out"
-    started = program(run, out, "--weights", "last", "--no-warmup")
+    started = program(run, out, "--checkpoint", "last", "--no-warmup")
     while not list(out.glob(".1.partial")):
         assert started.poll() is None, started.communicate()
         time.sleep(0.01)

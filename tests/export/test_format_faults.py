@@ -74,7 +74,7 @@ def run(tmp_path_factory):
 def exported(request, run, tmp_path_factory):
     """A folder of each of the two formats."""
     out = tmp_path_factory.mktemp("out") / request.param
-    return export_keras(run, out, weights="last", weights_only=request.param == "weights")
+    return export_keras(run, out, checkpoint="last", weights_only=request.param == "weights")
 
 
 @pytest.fixture
@@ -88,14 +88,14 @@ def values(model):
 
 
 def test_a_loaded_model_has_the_weights_of_the_run(exported, run):
-    expected = values(run.load_model(weights="last"))
+    expected = values(run.load_model(checkpoint="last"))
     for one, other in zip(values(load_keras(exported)), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_the_same_run_gives_the_same_bytes_of_weights(exported, run, tmp_path):
     kind = exported.name
-    again = export_keras(run, tmp_path / kind, weights="last", weights_only=kind == "weights")
+    again = export_keras(run, tmp_path / kind, checkpoint="last", weights_only=kind == "weights")
     one, other = (folder / FILES[kind] for folder in (exported, again))
     if kind == "keras":  # the archive also has the date
         one, other = (io.BytesIO(zipfile.ZipFile(path).read("model.weights.h5")) for path in (one, other))
@@ -107,7 +107,7 @@ def test_the_same_run_gives_the_same_bytes_of_weights(exported, run, tmp_path):
 @pytest.mark.parametrize("kind", FILES)
 def test_the_program_exports_both(kind, run, tmp_path, capsys):
     out = tmp_path / "out"
-    argv = [str(run.path), str(out), "--format", kind, "--weights", "last", "--alpha", "0.9"]
+    argv = [str(run.path), str(out), "--format", kind, "--checkpoint", "last", "--alpha", "0.9"]
     assert export_model.main(argv) == 0
     assert capsys.readouterr().out.startswith(f"wrote {out}\nnext, in Python:\n")
     assert json.loads((out / "keras_transformer.json").read_text())["search"]["alpha"] == 0.9
@@ -117,14 +117,14 @@ def test_the_program_exports_both(kind, run, tmp_path, capsys):
 
 
 def test_keras_alone_loads_the_file_in_a_fresh_process(run, tmp_path):
-    out = export_keras(run, tmp_path / "out", weights="last")
+    out = export_keras(run, tmp_path / "out", checkpoint="last")
     code = (
         "import keras, keras_transformer.model.transformer\n"
         f"model = keras.saving.load_model({str(out / 'model.keras')!r})\n"
         "print(type(model).__name__, model.count_params())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["Transformer", str(run.load_model(weights="last").count_params())]
+    assert done.stdout.split() == ["Transformer", str(run.load_model(checkpoint="last").count_params())]
 
 
 # F65: classes and functions from elsewhere.
@@ -181,7 +181,7 @@ HARMFUL_CONFIGS = {
 
 @pytest.fixture
 def keras_file(run, tmp_path):
-    return export_keras(run, tmp_path / "export", weights="last") / "model.keras"
+    return export_keras(run, tmp_path / "export", checkpoint="last") / "model.keras"
 
 
 @pytest.mark.parametrize("fault", HARMFUL_CONFIGS)
@@ -304,13 +304,13 @@ def test_f70_weights_that_point_elsewhere_are_refused(harm, folder, run, tmp_pat
 
 
 def test_f70_weights_of_another_model_are_refused(run, tmp_path):
-    out = export_keras(run, tmp_path / "out", weights="last", weights_only=True)
+    out = export_keras(run, tmp_path / "out", checkpoint="last", weights_only=True)
     wider = Transformer(replace(run.config.model, d_ff=13))
     with pytest.raises(ValueError, match="not the weights of this model"):
         load_weights_file(wider, out / FILES["weights"])
     (out / FILES["weights"]).write_bytes(b"not HDF5")
     with pytest.raises(ValueError, match="not an HDF5 file, or damaged"):
-        load_weights_file(run.load_model(weights="last"), out / FILES["weights"])
+        load_weights_file(run.load_model(checkpoint="last"), out / FILES["weights"])
 
 
 # F63: a folder in which a file was changed, removed or added; F68: paths.
@@ -371,14 +371,14 @@ def test_f63_a_folder_that_was_changed_is_refused(folder, harm, message):
 )
 def test_f68_a_path_is_a_name_and_no_command(run, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    load_keras(export_keras(run, name, weights="last"))
+    load_keras(export_keras(run, name, checkpoint="last"))
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_f68_nothing_is_written_outside_of_the_folder(run, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     (tmp_path / "beside").mkdir()
-    out = export_keras(run, tmp_path / "x" / ".." / "out", weights="last")
+    out = export_keras(run, tmp_path / "x" / ".." / "out", checkpoint="last")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "out"]
     assert sorted(path.name for path in out.resolve().iterdir()) == [
         "keras_transformer.json", MANIFEST, "model.keras", "tokenizer.model"
@@ -425,10 +425,10 @@ def test_f69_no_file_and_no_log_holds_the_environment_or_passwords(tmp_path, mon
     secrets = [*SECRETS.values(), "verysecret3", str(tmp_path)]
     run = make_run(tmp_path / "run", dataset="https://me:verysecret3@example.org/corpus")
     with caplog.at_level(logging.DEBUG):
-        folders = [export_keras(run, tmp_path / "keras", weights="last")]
-        folders.append(export_keras(run, tmp_path / "weights", weights="last", weights_only=True))
+        folders = [export_keras(run, tmp_path / "keras", checkpoint="last")]
+        folders.append(export_keras(run, tmp_path / "weights", checkpoint="last", weights_only=True))
         if importlib.util.find_spec("ctranslate2"):
-            folders.append(export_ctranslate2(run, tmp_path / "ctranslate2", weights="last"))
+            folders.append(export_ctranslate2(run, tmp_path / "ctranslate2", checkpoint="last"))
     logged = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("keras_tr"))
     for folder in folders:
         for path in folder.iterdir():

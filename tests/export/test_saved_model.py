@@ -117,11 +117,13 @@ def test_alignments_are_those_of_the_layer(model, tools):
 
 
 def test_inputs_are_what_the_search_has(other_model, tools):
-    for alpha, extra_length in ((0.0, 1), (2.0, 7)):
+    for alpha, max_length_offset in ((0.0, 1), (2.0, 7)):
         found = other_model.signatures["serving_default"](
-            text=tf.constant(tools.texts), alpha=tf.constant(alpha), extra_length=tf.constant(extra_length)
+            text=tf.constant(tools.texts),
+            alpha=tf.constant(alpha),
+            max_length_offset=tf.constant(max_length_offset),
         )
-        search = {"alpha": alpha, "extra_length": extra_length}
+        search = {"alpha": alpha, "max_length_offset": max_length_offset}
         expected = [one.best for one in other_model.translator.n_best(tools.texts, **search)]
         assert tools.strings(found["translation"]) == [one.text for one in expected]
         np.testing.assert_allclose(found["score"], [one.score for one in expected], rtol=1e-5)
@@ -257,7 +259,10 @@ def test_versions_count_up_and_are_not_written_over(tmp_path):
     [
         ({"max_sentences": 0}, "`max_sentences` .* from 1 to .*. Received: 0"),
         ({"max_characters": 2.5}, "`max_characters` .* Received: 2.5"),
-        ({"inputs": ("beam_size",)}, "`inputs` must be among alpha, extra_length. Received: 'beam_size'"),
+        (
+            {"inputs": ("beam_size",)},
+            "`inputs` must be among alpha, max_length_offset. Received: 'beam_size'",
+        ),
         ({"search": replace(SearchConfig(), sampling=True)}, "does not sample"),
     ],
 )
@@ -268,5 +273,5 @@ def test_settings_that_cannot_be_exported_are_refused(change, message):
 
 def test_a_name_that_a_url_cannot_hold_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match="`name` must have letters.*Received: 'a/b'"):
-        export_saved_model(run, tmp_path / "out", weights="last", name="a/b", warmup=False)
+        export_saved_model(run, tmp_path / "out", checkpoint="last", name="a/b", warmup=False)
     assert not (tmp_path / "out").exists()

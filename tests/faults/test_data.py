@@ -46,7 +46,7 @@ SETTINGS = (
     "model.num_encoder_layers=1 model.num_decoder_layers=1 model.d_model=16 model.d_ff=24 model.num_heads=2 "
     "data.vocab_size=330 data.max_length=40 data.batch_tokens=640 training.max_steps=2 "
     "training.log_every_steps=1 training.validate_every_steps=2 training.validation_sentences=1 "
-    "search.beam_size=1 search.extra_length=2"
+    "search.beam_size=1 search.max_length_offset=2"
 )
 # The command lines, with the attributes of a `Place` in braces.
 EN, DE, ALL = "corpus/train.en", "corpus/train.de", "corpus/*"

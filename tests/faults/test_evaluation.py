@@ -75,13 +75,13 @@ REFUSED = {
     "languages of a run": ("runs/x --target de", ["--target: of no use with a RUN"]),
     "split and set": ("runs/x --split test --test-set wmt14", ["--split: of no use", "--test-set"]),
     "search without a run": (f"{H} {R} --beam-size 1 --alpha 0", ["--beam-size, --alpha: of no use"]),
-    "weights without a run": (f"{H} {R} --weights last", ["--weights: of no use with --hyp"]),
+    "weights without a run": (f"{H} {R} --checkpoint last", ["--checkpoint: of no use with --hyp"]),
     "output without a run": (f"{H} {R} --output {{0}}/out", ["--output: of no use"]),
     "detokenize without a language": (
         f"{H} --reference {{0}}/ref.txt --detokenize both", ["--detokenize needs --target"]
     ),
-    "draws of nothing": (f"{H} {R} --draws 100", ["--draws needs --confidence"]),
-    "too few draws": (f"{H} {R} --confidence --draws 1", ["--draws must be at least 40"]),
+    "samples of nothing": (f"{H} {R} --bootstrap-samples 100", ["--bootstrap-samples needs --confidence"]),
+    "too few samples": (f"{H} {R} --confidence --bootstrap-samples 1", ["-samples must be at least 40"]),
 }  # fmt: skip
 # Hypotheses; words of the one line that warns.
 WARNED = {

@@ -37,7 +37,7 @@ from keras_transformer.config.settings import ModelConfig
 from keras_transformer.model.layers.basics import Dropout, LayerNormalization
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.training import saving as steering
+from keras_transformer.training import callbacks as steering
 from keras_transformer.training import session as opening
 from keras_transformer.training.devices import mirrored
 from keras_transformer.translation.translator import Translator
@@ -73,7 +73,7 @@ SETTINGS = {
     "training.keep_checkpoints": 3,
     "training.average_last": 2,
     "search.beam_size": 1,
-    "search.extra_length": 2,
+    "search.max_length_offset": 2,
 }
 TWO = "--replicas 2 --allow-cpu"
 LONG = {"training.max_steps": 1_000_000, "training.log_every_steps": 100}
@@ -259,8 +259,8 @@ def base(corpus, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         place = Place(tmp_path_factory.mktemp("base"), corpus, None, patch)
         place.killed = {name: place.folder / name for name in ("after 3", "within 5", "writing 4")}
-        keep_when(patch, steering.Stopping, "on_train_batch_end", 3, place, "after 3")
-        keep_when(patch, steering.Guard, "on_train_batch_end", 5, place, "within 5")
+        keep_when(patch, steering.StopCallback, "on_train_batch_end", 3, place, "after 3")
+        keep_when(patch, steering.NonFiniteGuard, "on_train_batch_end", 5, place, "within 5")
         replace = os.replace
 
         def keep_and_replace(source, target):
@@ -498,7 +498,7 @@ def test_f26_killed_twice_within_an_epoch(place):
     assert [record["step"] for record in place.history()] == [1, 2, 3]
     assert place.steps()[-1] == 2
     with pytest.MonkeyPatch.context() as patch:
-        keep_when(patch, steering.Stopping, "on_train_batch_end", 5, place, "again")
+        keep_when(patch, steering.StopCallback, "on_train_batch_end", 5, place, "again")
         assert place.call().code == 0
     shutil.rmtree(place.run)
     (place.folder / "again").rename(place.run)
@@ -581,7 +581,7 @@ def spoil(patch, step, replica=0):
 
 
 def test_f31_steps_that_are_not_finite_end_the_run(place):
-    settings = {"training.learning_rate_scale": 1e30, "training.max_skipped": 3}
+    settings = {"training.learning_rate_scale": 1e30, "training.max_nonfinite_steps": 3}
     settings |= {"training.max_steps": 100, "training.keep_checkpoints": 9}
     ended = place.call(settings=settings)
     assert ended.code == 4, ended.err
@@ -602,7 +602,7 @@ def test_f31_steps_that_are_not_finite_end_the_run(place):
         for name, value in place.state(saved).items():
             assert np.isfinite(value).all(), (saved, name)
     remedy = "--resume-from 0 --allow-config-change training.learning_rate_scale"
-    ended = place.call(remedy, {"training.max_skipped": 3, "training.keep_checkpoints": 9})
+    ended = place.call(remedy, {"training.max_nonfinite_steps": 3, "training.keep_checkpoints": 9})
     assert ended.code == 0, ended.err
     assert place.losses() == place.base.losses()
 
@@ -627,7 +627,7 @@ def test_f31_one_step_that_is_not_finite_is_skipped_and_counted(place):
 def test_f32_one_replica_that_is_not_finite(place):
     spoil(place.monkeypatch, 3, replica=1)
     after = {}
-    original = steering.Stopping.on_train_batch_end
+    original = steering.StopCallback.on_train_batch_end
 
     def look(self, batch, logs=None):
         strategy = self.model.distribute_strategy
@@ -636,7 +636,7 @@ def test_f32_one_replica_that_is_not_finite(place):
         after[int(self.model.optimizer.iterations.numpy())] = [[one.numpy() for one in v] for v in values]
         original(self, batch, logs)
 
-    place.monkeypatch.setattr(steering.Stopping, "on_train_batch_end", look)
+    place.monkeypatch.setattr(steering.StopCallback, "on_train_batch_end", look)
     ended = place.call(TWO, {"training.max_steps": 4})
     assert ended.code == 0, ended.err
     assert "step 3: loss or gradient is not finite" in ended.err
@@ -655,7 +655,7 @@ def test_f32_one_replica_that_is_not_finite(place):
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGUSR1, 143, marks=pytest.mark.slow)]
 )
 def test_f33_a_signal_in_training_saves_the_step(number, code, place):
-    on_train_batch_end = steering.Guard.on_train_batch_end
+    on_train_batch_end = steering.NonFiniteGuard.on_train_batch_end
 
     def send(self, batch, logs=None):
         on_train_batch_end(self, batch, logs)
@@ -663,7 +663,7 @@ def test_f33_a_signal_in_training_saves_the_step(number, code, place):
             os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steering.Guard, "on_train_batch_end", send)
+        patch.setattr(steering.NonFiniteGuard, "on_train_batch_end", send)
         ended = place.call()
     assert ended.code == code
     assert f"stopped by {number.name} after step 3, which is saved; " in ended.refusal
@@ -750,8 +750,8 @@ def test_f33_sigterm_and_f38_a_second_process(place):
 
 def test_f33_a_second_signal_ends_at_once(place):
     slow_disk = (
-        "import time; from keras_transformer.training.saving import Saving\n"
-        "Saving.on_train_end = lambda *_, **__: time.sleep(1000)"
+        "import time; from keras_transformer.training.callbacks import CheckpointCallback\n"
+        "CheckpointCallback.on_train_end = lambda *_, **__: time.sleep(1000)"
     )
     with Process(place, settings=LONG, before=slow_disk) as process:
         process.wait_for_step(2)
@@ -859,7 +859,7 @@ def test_f40_a_batch_that_does_not_fit_into_memory(place):
     assert ended.code == 5, (ended.code, ended.err)
     assert re.search(r"a batch of 1\d\d rows, \d+ source and \d+ target tokens", ended.refusal), ended.refusal
     assert "within data.batch_tokens=40000 (OOM when allocating tensor with shape[" in ended.refusal
-    assert re.search(r"Try --set devices.batch_tokens=\d+ ", ended.refusal)
+    assert re.search(r"Try --set devices.micro_batch_tokens=\d+ ", ended.refusal)
     assert not (place.run / "history.jsonl").exists()
     assert "step " not in ended.out
 
@@ -937,7 +937,7 @@ TARGET = np.concatenate([np.full((3, 1), BOS, "int32"), np.where(LABELS == 2, 0,
 
 
 def small(layers=1, **changes):
-    sizes = {"d_model": 12, "d_ff": 17, "num_heads": 3, "sharing": "none"}
+    sizes = {"d_model": 12, "d_ff": 17, "num_heads": 3, "tie_embeddings": "none"}
     sizes |= {"residual_dropout": 0.0, "embedding_dropout": 0.0}
     return ModelConfig(
         source_vocab_size=VOCAB,

@@ -34,7 +34,7 @@ TEXTS = [
     "The dog reads the text, and the dog reads it. " * 3,
     "Hund und Text",
 ]
-SEARCH = SearchConfig(beam_size=2, extra_length=4, length_factor=0.5)
+SEARCH = SearchConfig(beam_size=2, max_length_offset=4, max_length_ratio=0.5)
 
 
 def make_run(folder, *, seed=2, texts=TEXTS, eos_bias=13.5):
@@ -50,7 +50,7 @@ def make_run(folder, *, seed=2, texts=TEXTS, eos_bias=13.5):
             d_ff=24,
             num_heads=2,
             output_bias=True,
-            sharing="none",
+            tie_embeddings="none",
         )
     )
     rng = np.random.default_rng(seed)
@@ -94,7 +94,7 @@ def call(run, data, *arguments):
     """Returns (exit code, what was written)."""
     out = io.BytesIO()
     runs = run if isinstance(run, list) else [run]
-    arguments = [*map(str, runs), "--weights", "last", *map(str, arguments)]
+    arguments = [*map(str, runs), "--checkpoint", "last", *map(str, arguments)]
     return program.main(arguments, stdin=io.BytesIO(data), stdout=out), out.getvalue()
 
 
@@ -213,11 +213,10 @@ REFUSED = [
     (["--alpha", "inf"], ["`alpha`", "finite", "inf"]),
     (["--alpha", "-1"], ["`alpha`", "at least 0"]),
     (["--length-penalty", "gnmd"], ["`length_penalty`", "Did you mean 'gnmt'"]),
-    (["--stop", "never"], ["`stop`", "exact, first"]),
     (["--max-length", "0"], ["`max_length`", "at least 1"]),
     (["--min-length", "9", "--max-length", "9"], ["`min_length` must be below `max_length`"]),
-    (["--extra-length", "0"], ["`extra_length`", "at least 1"]),
-    (["--length-factor", "-0.5"], ["`length_factor`", "at least 0"]),
+    (["--max-length-offset", "0"], ["`max_length_offset`", "at least 1"]),
+    (["--max-length-ratio", "-0.5"], ["`max_length_ratio`", "at least 0"]),
     (["--no-repeat-ngram", "-1"], ["`no_repeat_ngram`", "at least 0"]),
     (["--n-best", "3"], ["`n_best` must be at most `beam_size`", "n_best=3, beam_size=2"]),
     (["--temperature", "0"], ["`temperature`", "above 0"]),
@@ -273,7 +272,7 @@ def test_f60_a_translation_that_never_ends_stops_at_the_limit_and_is_flagged(
     tmp_path, capsys, setting, limit
 ):
     endless = make_run(tmp_path / "run", eos_bias=-1e4)
-    arguments = ["--extra-length", 6, "--length-factor", 1, "--format", "jsonl"]
+    arguments = ["--max-length-offset", 6, "--max-length-ratio", 1, "--format", "jsonl"]
     out = [json.loads(line) for line in lines_of(endless, joined(TEXTS), *arguments, *setting)]
     for record in out:
         assert len(record["token_log_probs"]) == limit(len(record["source_pieces"]) + 1)
@@ -324,7 +323,14 @@ def test_prefixes_must_be_as_many_as_lines(run, tmp_path, capsys, prefixes, word
 def start(run, *arguments, shell="", **streams):
     # Without what the programs have set in this process.
     environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
-    command = [sys.executable, "pipelines/translate.py", str(run), "--weights", "last", *map(str, arguments)]
+    command = [
+        sys.executable,
+        "pipelines/translate.py",
+        str(run),
+        "--checkpoint",
+        "last",
+        *map(str, arguments),
+    ]
     if shell:
         command = ["bash", "-c", shell, *command]
     pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}

@@ -198,9 +198,9 @@ def test_the_loss_of_very_many_tokens_does_not_overflow(policy):
 
 
 @each_policy
-@pytest.mark.parametrize("sharing", ["all", "none"])
-def test_every_way_to_the_logits_gives_the_same_in_the_compute_type(policy, sharing):
-    _, mixed = both(policy, sharing=sharing, output_bias=True)
+@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
+def test_every_way_to_the_logits_gives_the_same_in_the_compute_type(policy, tie_embeddings):
+    _, mixed = both(policy, tie_embeddings=tie_embeddings, output_bias=True)
     logits = mixed((SOURCE, TARGET))
     encoded = mixed.encode(SOURCE)
     step = mixed.step(TARGET[:, 0], 0, mixed.start(encoded, max_length=3))

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config.settings import ModelConfig
-from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
+from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy
 from keras_transformer.model.transformer import Transformer
 
 VOCAB, EOS = 23, 2
@@ -34,13 +34,13 @@ def make_model(optimizer, **changes):
     """A model that gives no number for sentences with `SPOILED`."""
     keras.utils.set_random_seed(3)
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 12, "d_ff": 17, "num_heads": 3}
-    sizes |= {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB, "sharing": "none"}
+    sizes |= {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB, "tie_embeddings": "none"}
     sizes |= {"residual_dropout": 0.0, "embedding_dropout": 0.0}
     model = Transformer(ModelConfig(**{**sizes, **changes}))
     embeddings = model.source_embedding.embeddings
     embeddings.assign(np.where(np.arange(VOCAB)[:, None] == SPOILED, np.nan, embeddings.numpy()))
     # Eagerly, as making a graph takes longer than all steps.
-    model.compile(optimizer, metrics=[TokenAccuracy(), Perplexity(), Tally()], run_eagerly=True)
+    model.compile(optimizer, metrics=[TokenAccuracy(), Perplexity(), StepCounters()], run_eagerly=True)
     return model
 
 

@@ -10,7 +10,7 @@ from keras_transformer.batches.dataset import TokenBatches
 from keras_transformer.batches.ids import IdPairs, Sequences
 from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
-from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
+from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.training.devices import mirrored
 
@@ -398,7 +398,7 @@ def test_metrics_ignore_weights_and_weighted_metrics_do_not(strategy, micro_batc
 
 
 def test_own_metrics_alone_take_the_way_without_logits():
-    assert not made(metrics=[TokenAccuracy(), Perplexity(), Tally()])._needs_logits()
+    assert not made(metrics=[TokenAccuracy(), Perplexity(), StepCounters()])._needs_logits()
     assert made(metrics=["accuracy"])._needs_logits()
 
 

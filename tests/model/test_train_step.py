@@ -215,9 +215,9 @@ def test_batches_of_all_shapes_share_one_trace():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"sharing": "none"},
-        {"sharing": "none", "output_bias": True, "norm_first": True},
-        {"sharing": "target_output", "output_bias": True},
+        {"tie_embeddings": "none"},
+        {"tie_embeddings": "none", "output_bias": True, "norm_first": True},
+        {"tie_embeddings": "decoder", "output_bias": True},
         {"positions": "learned", "norm_first": True},
     ],
 )

@@ -42,12 +42,12 @@ SMALL = {
 SOURCE = np.array([[4, 9, 13, 5, 2, 0, 0], [7, 22, 2, 0, 0, 0, 0], [8, 8, 19, 6, 21, 10, 2]])
 TARGET = np.array([[1, 5, 9, 14, 20, 4], [1, 6, 6, 11, 0, 0], [1, 17, 3, 9, 12, 18]])
 EVERY_KIND = [
-    {"norm_first": False, "positions": "interleaved", "sharing": "all"},
-    {"norm_first": False, "positions": "halves", "sharing": "target_output"},
-    {"norm_first": False, "positions": "learned", "sharing": "none"},
-    {"norm_first": True, "positions": "interleaved", "sharing": "none"},
-    {"norm_first": True, "positions": "halves", "sharing": "all"},
-    {"norm_first": True, "positions": "learned", "sharing": "target_output"},
+    {"norm_first": False, "positions": "interleaved", "tie_embeddings": "all"},
+    {"norm_first": False, "positions": "halves", "tie_embeddings": "decoder"},
+    {"norm_first": False, "positions": "learned", "tie_embeddings": "none"},
+    {"norm_first": True, "positions": "interleaved", "tie_embeddings": "none"},
+    {"norm_first": True, "positions": "halves", "tie_embeddings": "all"},
+    {"norm_first": True, "positions": "learned", "tie_embeddings": "decoder"},
 ]
 every_kind = pytest.mark.parametrize(
     "kind", EVERY_KIND, ids=lambda kind: "-".join(str(value) for value in kind.values())
@@ -117,7 +117,7 @@ def test_padding_appended_to_the_target_does_not_matter():
 
 
 def test_the_embedding_of_source_padding_does_not_matter_and_that_of_tokens_does():
-    model = model_with(sharing="none")
+    model = model_with(tie_embeddings="none")
     before = model((SOURCE, TARGET)).numpy()
     matrix = model.source_embedding.embeddings.numpy()
 
@@ -203,7 +203,7 @@ def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits(monkeyp
     monkeypatch.setattr(decoding, "TRANSPOSED_AT_MOST", VOCAB * model.config.d_model - 1)
     assert model.step_kernel(num_hypotheses=2) is None
     monkeypatch.undo()
-    assert model_with(sharing="none").step_kernel(num_hypotheses=2) is None
+    assert model_with(tie_embeddings="none").step_kernel(num_hypotheses=2) is None
     doubled = Doubled(model.config)
     assert doubled.step_kernel(num_hypotheses=2) is None
     doubled.set_weights(model.get_weights())
@@ -238,28 +238,28 @@ def test_eager_and_in_a_graph_of_unknown_shape_it_is_the_same():
 # Parts.
 
 
-@pytest.mark.parametrize(("sharing", "matrices"), [("all", 1), ("target_output", 2), ("none", 3)])
-def test_sharing_leaves_so_many_matrices_over_the_vocabulary(sharing, matrices):
-    model = model_with(sharing=sharing)
+@pytest.mark.parametrize(("tie_embeddings", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])
+def test_sharing_leaves_so_many_matrices_over_the_vocabulary(tie_embeddings, matrices):
+    model = model_with(tie_embeddings=tie_embeddings)
     shapes = [tuple(w.shape) for w in model.weights if VOCAB in w.shape]
     assert len(shapes) == matrices
-    assert (model.source_embedding is model.target_embedding) == (sharing == "all")
+    assert (model.source_embedding is model.target_embedding) == (tie_embeddings == "all")
 
 
 @pytest.mark.parametrize(
-    ("sharing", "part", "moves"),
+    ("tie_embeddings", "part", "moves"),
     [
         ("all", "source_embedding", "source target logits"),
-        ("target_output", "source_embedding", "source"),
-        ("target_output", "target_embedding", "target logits"),
+        ("decoder", "source_embedding", "source"),
+        ("decoder", "target_embedding", "target logits"),
         ("none", "source_embedding", "source"),
         ("none", "target_embedding", "target"),
         ("none", "output_projection", "logits"),
     ],
 )
-def test_a_matrix_acts_at_the_places_that_share_it(sharing, part, moves):
+def test_a_matrix_acts_at_the_places_that_share_it(tie_embeddings, part, moves):
     # Token 16 is in no input, so its row can only act through the logits of token 16.
-    model = model_with(sharing=sharing)
+    model = model_with(tie_embeddings=tie_embeddings)
     layer = getattr(model, part)
     weight = layer.kernel if part == "output_projection" else layer.embeddings
     old = weight.numpy()
@@ -281,7 +281,7 @@ def test_a_matrix_acts_at_the_places_that_share_it(sharing, part, moves):
 
 
 def test_source_and_target_may_have_their_own_vocabularies():
-    model = model_with(source_vocab_size=31, target_vocab_size=19, sharing="target_output")
+    model = model_with(source_vocab_size=31, target_vocab_size=19, tie_embeddings="decoder")
     logits = model((np.full((2, 3), 30), np.full((2, 5), 18)))
     assert logits.shape == (2, 5, 19)
     assert model.source_embedding.embeddings.shape == (31, D_MODEL)
@@ -372,7 +372,7 @@ def test_the_model_is_built_when_it_is_made():
 
 def test_config_survives_a_round_trip():
     special = SpecialIds(pad=3, bos=2, eos=1, unk=0)
-    config = ModelConfig(**SMALL, norm_first=True, sharing="none", positions="learned")
+    config = ModelConfig(**SMALL, norm_first=True, tie_embeddings="none", positions="learned")
     model = Transformer(config, special=special, name="other", dtype="mixed_bfloat16")
     held = model.get_config()
     assert held["config"] == dataclasses.asdict(config)
@@ -441,7 +441,7 @@ def test_a_model_loaded_in_another_process_is_tied_as_before(loaded_elsewhere, n
     models, found = loaded_elsewhere
     model = models[name]
     assert found[f"{name}_weights"] == len(model.weights)
-    assert found[f"{name}_tied"] == (KINDS[name]["sharing"] == "all")
+    assert found[f"{name}_tied"] == (KINDS[name]["tie_embeddings"] == "all")
     # Turning the source embedding upside down acts wherever that matrix is shared.
     embeddings = model.source_embedding.embeddings
     old = embeddings.numpy()
@@ -519,7 +519,7 @@ def test_learns_to_copy():
     shown = model.evaluate(unseen, answers, batch_size=211, verbose=0, return_dict=True)
     assert shown["token_accuracy"] > 0.97
     for beam_size in (1, 3):
-        found = search_ids(model, unseen[0], SearchConfig(beam_size=beam_size, extra_length=2)).ids[:, 0]
+        found = search_ids(model, unseen[0], SearchConfig(beam_size=beam_size, max_length_offset=2)).ids[:, 0]
         width = max(found.shape[1], answers.shape[1])
         exact = np.pad(found, ((0, 0), (0, width - found.shape[1]))) == np.pad(
             answers, ((0, 0), (0, width - answers.shape[1]))

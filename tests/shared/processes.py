@@ -39,7 +39,7 @@ SETTINGS = {
     "training.validation_sentences": 8,
     "training.validation_beam_size": 1,
     "search.beam_size": 1,
-    "search.extra_length": 3,
+    "search.max_length_offset": 3,
 }
 
 

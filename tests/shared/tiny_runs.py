@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
-from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
+from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy
 from keras_transformer.model.transformer import Transformer
 
 STEPS = (3, 6, 9, 12)
@@ -20,7 +20,7 @@ class Training:
         optimizer = keras.optimizers.Adam()
         if loss_scale:
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-        metrics = [TokenAccuracy(), Perplexity(), Tally()]
+        metrics = [TokenAccuracy(), Perplexity(), StepCounters()]
         self.model.compile(optimizer, LabelSmoothedCrossEntropy(), metrics, ema_decay=ema_decay)
         self.optimizer = optimizer
         self.checkpoints = run.checkpoints(self.model, optimizer)

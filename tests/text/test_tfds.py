@@ -159,7 +159,7 @@ SETTINGS = (
     "model.num_encoder_layers=1 model.num_decoder_layers=1 model.d_model=16 model.d_ff=24 model.num_heads=2 "
     "data.vocab_size=300 data.max_length=60 data.batch_tokens=640 training.max_steps=4 "
     "training.log_every_steps=2 training.validate_every_steps=4 training.validation_sentences=2 "
-    "search.extra_length=4"
+    "search.max_length_offset=4"
 )
 
 

@@ -106,8 +106,8 @@ def test_half_of_two_and_one_beside_two_are_refused(tokenizers, tmp_path, names)
         load_tokenizers(tmp_path)
 
 
-def model(source, target, sharing="target_output"):
-    return ModelConfig(source_vocab_size=source, target_vocab_size=target, sharing=sharing)
+def model(source, target, tie_embeddings="decoder"):
+    return ModelConfig(source_vocab_size=source, target_vocab_size=target, tie_embeddings=tie_embeddings)
 
 
 def test_vocabularies_of_the_model_are_accepted(tokenizers):
@@ -126,7 +126,7 @@ def test_other_sizes_than_the_models_are_refused(tokenizers, sizes):
 def test_two_vocabularies_of_one_size_do_not_share_a_matrix():
     two = Tokenizers(train("bpe"), train("bpe", normalization="identity"))
     check_vocabularies(two, model(300, 300))
-    with pytest.raises(ValueError, match="`sharing='all'` needs one vocabulary"):
+    with pytest.raises(ValueError, match="`tie_embeddings='all'` needs one vocabulary"):
         check_vocabularies(two, model(300, 300, "all"))
 
 

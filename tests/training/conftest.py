@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, TrainingConfig
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
-from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
+from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy
 from keras_transformer.model.transformer import Transformer
 
 VOCAB, PAD, BOS, EOS = 23, 0, 1, 2
@@ -64,7 +64,7 @@ def tiny_model(config, rate=0.01):
     model.compile(
         keras.optimizers.Adam(rate),
         LabelSmoothedCrossEntropy(),
-        [TokenAccuracy(), Perplexity(), Tally()],
+        [TokenAccuracy(), Perplexity(), StepCounters()],
     )
     return model
 

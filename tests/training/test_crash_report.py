@@ -122,7 +122,7 @@ def test_an_overflow_of_finite_weights_is_found_in_the_gradients(dump, model):
 
 def test_examining_in_parts_finds_the_same(tiny, dump, model):
     # Rows of 30 positions: one at a time within 40 tokens.
-    devices, batch = DeviceConfig(batch_tokens=40), tiny.batch(1, (30, 5, 2), (4, 2, 7))
+    devices, batch = DeviceConfig(micro_batch_tokens=40), tiny.batch(1, (30, 5, 2), (4, 2, 7))
     whole, parts = dump(batch), dump(batch, devices)
     assert parts.pop("loss") == pytest.approx(whole.pop("loss"), rel=1e-6)
     assert parts == whole

@@ -42,7 +42,7 @@ def history(name, values):
     ],
 )
 def test_a_run_stops_after_so_many_validations_that_were_no_better(by, patience, values, stops):
-    training = TrainingConfig(best_by=by, early_stopping=patience)
+    training = TrainingConfig(best_metric=by, patience=patience)
     reason = early_stopping_reason(history(by, values), training)
     assert (reason is not None) == stops
 
@@ -61,5 +61,5 @@ def test_a_run_stops_after_so_many_validations_that_were_no_better(by, patience,
     ],
 )
 def test_the_reason_names_the_best_step_and_its_value(by, patience, values, reason):
-    training = TrainingConfig(best_by=by, early_stopping=patience)
+    training = TrainingConfig(best_metric=by, patience=patience)
     assert early_stopping_reason(history(by, values), training) == reason

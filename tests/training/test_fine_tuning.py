@@ -32,7 +32,7 @@ SHAPE = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "d_ff":
 # Weights with a vocabulary axis, by the paper's ways of sharing.
 WITH_VOCABULARY = {
     "all": {"embedding/embeddings"},
-    "target_output": {"source_embedding/embeddings", "target_embedding/embeddings"},
+    "decoder": {"source_embedding/embeddings", "target_embedding/embeddings"},
     "none": {"source_embedding/embeddings", "target_embedding/embeddings", "output_projection/kernel"},
 }
 
@@ -116,11 +116,11 @@ def check_rows(before, fresh, now, old_ids, new_ids):
     return len(new_ids.keys() & old_ids.keys())
 
 
-@pytest.mark.parametrize("sharing", ["all", "target_output", "none"])
-def test_the_same_vocabulary_gives_the_same_weights(make_run, sharing):
+@pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
+def test_the_same_vocabulary_gives_the_same_weights(make_run, tie_embeddings):
     tokenizer = bpe(ENGLISH + GERMAN, 310)
-    run = make_run(tokenizer, sharing=sharing, output_bias=True)
-    before, _, now, report, _ = start(run, tokenizer, sharing=sharing, output_bias=True)
+    run = make_run(tokenizer, tie_embeddings=tie_embeddings, output_bias=True)
+    before, _, now, report, _ = start(run, tokenizer, tie_embeddings=tie_embeddings, output_bias=True)
     assert before.keys() == now.keys()
     for path, value in before.items():
         np.testing.assert_array_equal(now[path], value, err_msg=path)
@@ -131,7 +131,7 @@ def test_with_the_same_vocabulary_the_translations_are_those_of_the_run(make_run
     tokenizer = bpe(ENGLISH, 290)
     run = make_run(tokenizer)
     model = start(run, tokenizer)[-1]
-    search = SearchConfig(beam_size=2, extra_length=3)
+    search = SearchConfig(beam_size=2, max_length_offset=3)
     theirs = Translator(run.load_model(), run.load_tokenizers(), search).translate(ENGLISH[:3])
     assert len(set(theirs)) > 1
     assert Translator(model, tokenizer, search).translate(ENGLISH[:3]) == theirs
@@ -141,7 +141,7 @@ def test_the_newest_checkpoint_can_be_chosen(make_run):
     tokenizer = bpe(ENGLISH, 290)
     run = make_run(tokenizer)
     averaged = start(run, tokenizer)[2]
-    last, _, now, report, _ = start(run, tokenizer, weights="last")
+    last, _, now, report, _ = start(run, tokenizer, checkpoint="last")
     for path, value in last.items():
         np.testing.assert_array_equal(now[path], value)
         np.testing.assert_allclose(averaged[path], value / 2, rtol=1e-6)
@@ -178,15 +178,15 @@ def test_a_vocabulary_that_contains_the_earlier_one_drops_nothing(make_run):
     assert 0.1 < fresh_rows.std() / 8**-0.5 < 2
 
 
-@pytest.mark.parametrize("sharing", ["target_output", "none"])
-def test_two_vocabularies_are_matched_each_on_its_side(make_run, sharing):
+@pytest.mark.parametrize("tie_embeddings", ["decoder", "none"])
+def test_two_vocabularies_are_matched_each_on_its_side(make_run, tie_embeddings):
     old = Tokenizers(bpe(ENGLISH, 290), bpe(GERMAN, 295))
     new = Tokenizers(bpe(ENGLISH + OTHER, 298), bpe(GERMAN + OTHER, 303))
-    run = make_run(old, sharing=sharing, output_bias=True)
-    before, fresh, now, report, _ = start(run, new, sharing=sharing, output_bias=True)
+    run = make_run(old, tie_embeddings=tie_embeddings, output_bias=True)
+    before, fresh, now, report, _ = start(run, new, tie_embeddings=tie_embeddings, output_bias=True)
     ids = [[sentencepiece_ids(tokenizer) for tokenizer in side] for side in zip(old, new, strict=True)]
     kept = [0, 0]
-    for path in WITH_VOCABULARY[sharing] | {"output_bias"}:
+    for path in WITH_VOCABULARY[tie_embeddings] | {"output_bias"}:
         side = 0 if path.startswith("source") else 1
         arrays = [found[path].T if path.endswith("kernel") else found[path] for found in (before, fresh, now)]
         kept[side] = check_rows(*arrays, *ids[side])
@@ -268,7 +268,7 @@ def test_dropout_rates_and_unused_positions_may_differ(make_run):
             {"d_ff": 16, "num_heads": 4},
             r"Received: model.d_ff 12 -> 16, model.num_heads 2 -> 4\. .*d_ff=12 --set model.num_heads=2; or",
         ),
-        ({}, {"sharing": "target_output"}, "model.sharing all -> target_output"),
+        ({}, {"tie_embeddings": "decoder"}, "model.tie_embeddings all -> decoder"),
         ({"output_bias": True}, {}, "model.output_bias True -> False"),
         ({}, {"num_decoder_layers": 2}, "model.num_decoder_layers 1 -> 2"),
         ({}, {"norm_first": True}, "model.norm_first False -> True"),

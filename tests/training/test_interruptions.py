@@ -84,8 +84,8 @@ def batches_per_epoch(process):
 
 VARIANTS = {
     "two replicas": ({}, *TWO_REPLICAS),
-    "micro-batches": ({"devices.batch_tokens": 80},),
-    "micro-batches on two replicas": ({"devices.batch_tokens": 80}, *TWO_REPLICAS),
+    "micro-batches": ({"devices.micro_batch_tokens": 80},),
+    "micro-batches on two replicas": ({"devices.micro_batch_tokens": 80}, *TWO_REPLICAS),
     "moving average": ({"training.ema_decay": 0.9},),
     "moving average on two replicas": ({"training.ema_decay": 0.9}, *TWO_REPLICAS),
     "sampled segmentations": ({"data.subword_dropout": 0.1},),

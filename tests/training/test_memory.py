@@ -113,7 +113,7 @@ def test_of_batches_of_equal_tokens_long_sentences_need_the_most():
 
 
 def settings(device_tokens, max_length, batch_tokens=25_000):
-    values = {"devices.batch_tokens": device_tokens, "data.max_length": max_length}
+    values = {"devices.micro_batch_tokens": device_tokens, "data.max_length": max_length}
     values["data.batch_tokens"] = batch_tokens
     return override(Config(), [f"{name}={value}" for name, value in values.items()])
 
@@ -125,8 +125,8 @@ def test_the_message_names_shape_budget_and_what_to_lower_first():
     # Half of 128 * 52, which is below half the budget: 3,328, a multiple of 8.
     assert message == (
         "out of memory: a batch of 128 rows, 49 source and 52 target tokens each, within "
-        "devices.batch_tokens=6700 (OOM when allocating tensor with shape[6272,37000] and type float). "
-        "Try --set devices.batch_tokens=3328 (the same batches, computed in smaller parts), "
+        "devices.micro_batch_tokens=6700 (OOM when allocating tensor with shape[6272,37000] and type float). "
+        "Try --set devices.micro_batch_tokens=3328 (the same batches, computed in smaller parts), "
         "then --set devices.recompute=true (the same results in about a fifth more time), "
         "then a data.max_length below 256, then a smaller data.vocab_size"
     )
@@ -144,19 +144,19 @@ def test_the_message_names_shape_budget_and_what_to_lower_first():
 def test_the_suggested_budget_is_one_that_the_settings_allow(shape, device_tokens, max_length, suggested):
     config = settings(device_tokens, max_length)
     message = str(out_of_memory(shape, config, MemoryError()))
-    assert f"devices.batch_tokens={suggested} " in message
+    assert f"devices.micro_batch_tokens={suggested} " in message
     assert (
         f"within {'devices' if device_tokens else 'data'}.batch_tokens={device_tokens or 25000} (Memo"
         in message
     )
-    allowed = override(config, [f"devices.batch_tokens={suggested}"])
-    assert allowed.devices.batch_tokens == suggested
+    allowed = override(config, [f"devices.micro_batch_tokens={suggested}"])
+    assert allowed.devices.micro_batch_tokens == suggested
 
 
 def test_where_one_sentence_is_all_there_is_the_length_comes_first():
     message = str(out_of_memory((1, 256, 200), settings(256, 256), MemoryError("x" * 500)))
     assert "time), then a data.max_length below 256, then a smaller data.vocab_size" in message
-    assert "--set devices.batch_tokens" not in message
+    assert "--set devices.micro_batch_tokens" not in message
     assert len(message) < 470
 
 
@@ -171,7 +171,7 @@ def test_where_one_sentence_is_all_there_is_the_length_comes_first():
     ],
 )
 def test_the_shape_said_to_be_largest_is_the_largest_measured(sizes, shapes, precision):
-    small = {"source_vocab_size": 16_000, "target_vocab_size": 500, "sharing": "none"}
+    small = {"source_vocab_size": 16_000, "target_vocab_size": 500, "tie_embeddings": "none"}
     sizes = {**small, "d_model": 64, "d_ff": 256, "num_heads": 4, **sizes}
     sizes |= {"num_encoder_layers": 2, "num_decoder_layers": 2}
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -25,7 +25,7 @@ def assignments(note):
         (["data.batch_tokens=4096", "training.learning_rate_scale=2"], True),
         (["data.batch_tokens=4096", "model.d_model=510", "model.num_heads=6"], False),
         (["data.batch_tokens=4096", "model.d_model=1024"], True),
-        (["data.batch_tokens=25000", "devices.batch_tokens=4096"], False),
+        (["data.batch_tokens=25000", "devices.micro_batch_tokens=4096"], False),
     ],
 )
 def test_the_papers_rate_with_batches_below_a_quarter_of_the_papers_is_noted(changes, noted):
@@ -39,7 +39,7 @@ def test_each_remedy_for_the_rate_ends_the_note(batch_tokens):
     assert "\n" not in note
     assert f"with {batch_tokens:,} the loss" in note
     *larger, lower = assignments(note)
-    assert larger == ["data.batch_tokens=25000", f"devices.batch_tokens={batch_tokens}"]
+    assert larger == ["data.batch_tokens=25000", f"devices.micro_batch_tokens={batch_tokens}"]
     for remedy in (larger, [lower]):
         assert learning_rate_note(override(config, remedy)) is None
 

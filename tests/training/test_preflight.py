@@ -10,10 +10,10 @@ from keras_transformer.batches.ids import IdPairs, Sequences, flatten
 from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.config.programs import OutOfMemoryError
 from keras_transformer.config.settings import replace
-from keras_transformer.model.metrics import Tally
+from keras_transformer.model.metrics import StepCounters
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.training.before_training import try_largest
-from keras_transformer.training.devices import Placement, mirrored
+from keras_transformer.training.devices import Devices, mirrored
 
 
 def make_batches():
@@ -38,7 +38,7 @@ def make_batches():
 )
 def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
     config = tiny.config(model={"residual_dropout": 0.3})
-    config = replace(config, devices=replace(config.devices, batch_tokens=device_tokens))
+    config = replace(config, devices=replace(config.devices, micro_batch_tokens=device_tokens))
     strategy = tf.distribute.get_strategy()
     if replicas == 2:
         strategy = mirrored(["CPU:0", "CPU:1"])
@@ -54,7 +54,7 @@ def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
     model.train_step = spy
     model.set_interval_sums({name: 3.0 for name in model.interval_sums()})
     before, sums = tiny.state_of(model)
-    shape = try_largest(model, Placement(strategy), make_batches(), config)
+    shape = try_largest(model, Devices(strategy), make_batches(), config)
     after, sums_after = tiny.state_of(model)
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -71,14 +71,14 @@ def test_it_changes_nothing_in_the_midst_of_training(tiny, policy):
     config = tiny.config()
     keras.utils.set_random_seed(1)
     model = Transformer(config.model, dtype=policy)
-    model.compile(keras.optimizers.Adam(0.01), metrics=[Tally()], ema_decay=0.5)
+    model.compile(keras.optimizers.Adam(0.01), metrics=[StepCounters()], ema_decay=0.5)
     scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     assert scaled == (policy == "mixed_float16")
     stream = tiny.stream([tiny.batch(seed, (5, 3), (4, 6)) for seed in range(3)]).repeat()
     model.fit(stream, steps_per_epoch=3, shuffle=False, verbose=0)
     before, sums = tiny.state_of(model)
     averages = [average.numpy() for average in model.ema_weights]
-    try_largest(model, Placement(tf.distribute.get_strategy()), make_batches(), config)
+    try_largest(model, Devices(tf.distribute.get_strategy()), make_batches(), config)
     after, sums_after = tiny.state_of(model)
     assert sums_after == sums
     for one, other in zip(before, after, strict=True):
@@ -94,7 +94,7 @@ def test_memory_that_does_not_suffice_names_shape_and_setting(tiny, monkeypatch)
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
     monkeypatch.setattr(model, "fit", fit)
-    with pytest.raises(OutOfMemoryError, match="devices.batch_tokens") as found:
-        try_largest(model, Placement(tf.distribute.get_strategy()), make_batches(), config)
+    with pytest.raises(OutOfMemoryError, match="devices.micro_batch_tokens") as found:
+        try_largest(model, Devices(tf.distribute.get_strategy()), make_batches(), config)
     assert "40" in str(found.value)
     assert found.value.exit_code == 5

@@ -43,13 +43,13 @@ def test_length_places_devices_and_search_may_change(started, config):
         "training.keep_checkpoints": 9,
         "training.keep_best": 1,
         "training.average_last": 4,
-        "training.early_stopping": 3,
-        "training.init_weights": "best",
+        "training.patience": 3,
+        "training.init_checkpoint": "best",
         "training.validation_beam_size": 1,
         "data.data_dir": "here",
         "data.manual_dir": "there",
         "devices.strategy": "mirrored",
-        "devices.batch_tokens": 50,
+        "devices.micro_batch_tokens": 50,
         "search.beam_size": 7,
     }
     assert settings.keys() >= FREE

@@ -21,9 +21,9 @@ from keras_transformer.cli.train import report
 from keras_transformer.config import settings as configs
 from keras_transformer.config.programs import OutOfMemoryError, StoppedError
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, TrainingConfig
+from keras_transformer.training import callbacks as steering
 from keras_transformer.training import fit as fitting
 from keras_transformer.training import progress
-from keras_transformer.training import saving as steering
 from keras_transformer.training.run import train
 from keras_transformer.translation.translator import Translator
 
@@ -75,7 +75,7 @@ def make_config(corpus, **training):
                 **training,
             }
         ),
-        search=SearchConfig(beam_size=2, extra_length=3),
+        search=SearchConfig(beam_size=2, max_length_offset=3),
     )
 
 
@@ -270,7 +270,7 @@ def test_data_that_leaves_nothing_makes_no_folder(corpus, tmp_path, data, messag
 
 def test_the_average_is_the_mean_of_the_last_checkpoints(whole):
     newest, before = (checkpoint_values(whole.run, step) for step in (12, 8))
-    model = whole.run.load_model(weights="averaged")
+    model = whole.run.load_model(checkpoint="averaged")
     for weight in model.weights:
         key = "weights/" + weight.path.replace("/", ".S") + "/.ATTRIBUTES/VARIABLE_VALUE"
         mean = (newest[key].astype(np.float64) + before[key]) / 2
@@ -290,14 +290,14 @@ def test_what_validated_best_is_delivered_and_translates(whole):
     assert losses["last"] == of_kind(whole.run, "validation")[-1]["loss"]
     assert record["candidates"]["averaged"]["steps"] == [8, 12]
     model = whole.run.load_model()
-    assert_same_weights(model, whole.run.load_model(weights=record["weights"]))
+    assert_same_weights(model, whole.run.load_model(checkpoint=record["weights"]))
     translator = Translator(model, whole.run.load_tokenizers().source, whole.run.config.search)
     assert translator.translate(whole.pairs.source) == whole.translations
 
 
 def test_a_run_that_signals_stopped_delivers_the_same_weights(whole, corpus, tmp_path, monkeypatch):
     """Stopped between two checkpoints, twice, so that forced states could drive others out."""
-    on_train_batch_end = steering.Guard.on_train_batch_end
+    on_train_batch_end = steering.NonFiniteGuard.on_train_batch_end
     for stop in (10, 11):
 
         def signal_after(self, batch, logs=None, stop=stop):
@@ -305,7 +305,7 @@ def test_a_run_that_signals_stopped_delivers_the_same_weights(whole, corpus, tmp
             if self.step == stop:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        monkeypatch.setattr(steering.Guard, "on_train_batch_end", signal_after)
+        monkeypatch.setattr(steering.NonFiniteGuard, "on_train_batch_end", signal_after)
         with pytest.raises(StoppedError, match=f"after step {stop}, which is saved"):
             train(make_config(corpus), tmp_path / "run")
     monkeypatch.undo()
@@ -313,7 +313,7 @@ def test_a_run_that_signals_stopped_delivers_the_same_weights(whole, corpus, tmp
     stopped = train(make_config(corpus), tmp_path / "run")
     assert checkpoint_names(stopped) == checkpoint_names(whole)
     for name in ("averaged", "final"):
-        assert_same_weights(stopped.run.load_model(weights=name), whole.run.load_model(weights=name))
+        assert_same_weights(stopped.run.load_model(checkpoint=name), whole.run.load_model(checkpoint=name))
     assert of_kind(stopped.run, "final") == of_kind(whole.run, "final")
     assert stopped.translations == whole.translations
 
@@ -322,7 +322,7 @@ def test_a_run_that_ends_within_its_warm_up_delivers_no_average(timed):
     record = of_kind(timed.run, "final")[0]
     assert (record["weights"], list(record["candidates"])) == ("last", ["last"])
     assert "averaged" not in timed.run.weights_names()
-    assert_same_weights(timed.run.load_model(), timed.run.load_model(weights="last"))
+    assert_same_weights(timed.run.load_model(), timed.run.load_model(checkpoint="last"))
 
 
 def test_translations_of_the_test_set_are_written_one_a_line(whole, corpus):
@@ -363,7 +363,7 @@ def test_validations_are_at_their_steps_and_at_the_end(whole):
 
 
 def test_validation_loss_and_perplexity_are_those_of_the_last_weights(whole, corpus):
-    model = whole.run.load_model(weights="last")
+    model = whole.run.load_model(checkpoint="last")
     tokenizer = whole.run.load_tokenizers().source
     sums, count = np.zeros(3), 0
     sides = ((corpus / f"val.{ending}").read_text(encoding="utf-8").splitlines() for ending in ("en", "de"))
@@ -391,7 +391,7 @@ def test_validation_bleu_is_of_searched_translations(whole, corpus):
     sources, references = (
         (corpus / f"val.{ending}").read_text(encoding="utf-8").splitlines()[:6] for ending in ("en", "de")
     )
-    translator = Translator.load(whole.run.path, weights="last")
+    translator = Translator.load(whole.run.path, checkpoint="last")
     translations = translator.translate(sources, beam_size=2)
     bleu = sacrebleu.BLEU(trg_lang="de").corpus_score(translations, [references]).score
     assert of_kind(whole.run, "validation")[-1]["bleu"] == pytest.approx(bleu, abs=1e-9)
@@ -469,7 +469,7 @@ def test_the_report_shows_ten_translations_the_signature_and_what_to_do_next(who
 def test_a_second_model_of_a_process_loads_the_weights_of_the_first(whole):
     before = keras.layers.Dropout(0.5)  # takes a number from Keras' count of generators
     assert before.seed_generator is not None
-    first, second = (whole.run.load_model(weights="last") for _ in range(2))
+    first, second = (whole.run.load_model(checkpoint="last") for _ in range(2))
     for a, b in zip(first.weights, second.weights, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
@@ -536,7 +536,7 @@ def test_a_run_that_never_trained_is_begun_anew_with_other_settings(corpus, tmp_
 
 def test_weights_that_do_not_fit_are_refused_before_there_is_a_folder(whole, corpus, tmp_path):
     for changes, message in (
-        ({"init_weights": "bestt"}, "no 'bestt' weights"),
+        ({"init_checkpoint": "bestt"}, "no 'bestt' weights"),
         ({"init_from": "nowhere"}, "nowhere"),
     ):
         config = make_config(corpus, **{"init_from": str(whole.run.path), **changes})
@@ -554,4 +554,4 @@ def test_a_run_starts_from_the_weights_and_vocabulary_of_another(whole, corpus, 
     run = train(make_config(corpus, **settings), tmp_path / "run").run
     assert "310 of 310 pieces kept" in capsys.readouterr().out
     assert (run.path / "tokenizer.model").read_bytes() == (whole.run.path / "tokenizer.model").read_bytes()
-    assert_same_weights(run.load_model(weights="step-0"), whole.run.load_model())
+    assert_same_weights(run.load_model(checkpoint="step-0"), whole.run.load_model())

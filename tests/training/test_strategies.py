@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_transformer.config.settings import ModelConfig
 from keras_transformer.model.layers.basics import Dropout
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
-from keras_transformer.model.metrics import Perplexity, Tally, TokenAccuracy
+from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy
 from keras_transformer.model.optimizer import Adam
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.training.devices import mirrored
@@ -91,7 +91,7 @@ def make_model(strategy, optimizer, *, dtype="float32", dropout=0.0, **compile_a
         model.compile(
             optimizer(),
             LabelSmoothedCrossEntropy(0.1),
-            [TokenAccuracy(), Perplexity(), Tally()],
+            [TokenAccuracy(), Perplexity(), StepCounters()],
             **compile_arguments,
         )
     return model

@@ -61,7 +61,7 @@ def test_what_shortens_a_run_is_said():
         model=CONFIG.model,
         data=CONFIG.data,
         training=TrainingConfig(max_steps=120, max_minutes=9.0, warmup_steps=4000, ema_decay=0.9),
-        devices=DeviceConfig(batch_tokens=512),
+        devices=DeviceConfig(micro_batch_tokens=512),
     )
     found = table(config, [(8, 11, 13)])
     assert found["updates"] == ("120 (2.4 epochs) or 9 minutes, learning rate at most 1.20e-04 (update 120)")

@@ -32,7 +32,7 @@ def tokenizer():
 def config(tiny, tokenizer):
     sizes = {"source_vocab_size": tokenizer.vocab_size, "target_vocab_size": tokenizer.vocab_size}
     config = tiny.config(model=sizes, max_steps=STEPS, validate_every_steps=3, validation_sentences=11)
-    return replace(config, search=SearchConfig(beam_size=3, extra_length=2))
+    return replace(config, search=SearchConfig(beam_size=3, max_length_offset=2))
 
 
 @pytest.fixture(scope="module")
@@ -340,6 +340,6 @@ def test_early_stopping_asks_to_stop_and_says_why(tiny, fit, tmp_path, monkeypat
         return {**evaluate(*args, **kwargs), "loss": next(losses)}
 
     monkeypatch.setattr(Transformer, "evaluate", given)
-    stopper = fit(run, search=False, validate_every_steps=1, early_stopping=2)
+    stopper = fit(run, search=False, validate_every_steps=1, patience=2)
     assert stopper.reasons == ["the last 2 validations were no better than step 2 (loss 2.000)"]
     assert [record["step"] for record in run.of_kind("validation")] == [1, 2, 3, 4]

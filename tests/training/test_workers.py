@@ -113,7 +113,7 @@ def test_each_worker_killed_in_turn_loses_nothing(start, victims):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"devices.batch_tokens": 80, "training.ema_decay": 0.9}])
+@pytest.mark.parametrize("settings", [{}, {"devices.micro_batch_tokens": 80, "training.ema_decay": 0.9}])
 def test_both_killed_twice_go_on_as_if_nothing_had_been(start, settings):
     for step in (15, 25):
         workers = start("killed", settings)
@@ -191,7 +191,7 @@ def test_a_worker_with_bad_data_is_refused_and_ends_all(start, bad, corpus, tmp_
 @pytest.mark.slow
 def test_workers_that_find_no_progress_end_together(start):
     settings = {
-        "training.early_stopping": 1,
+        "training.patience": 1,
         "training.validate_every_steps": 3,
         "training.learning_rate_scale": 1e-30,
         "training.checkpoint_every_steps": 0,
@@ -224,13 +224,13 @@ import numpy as np
 from keras_transformer.cli import train as train_wmt
 from keras_transformer.cli.process import import_quietly
 import_quietly()
-from keras_transformer.training import saving as steering
-end = steering.Saving.on_train_end
+from keras_transformer.training import callbacks as steering
+end = steering.CheckpointCallback.on_train_end
 def on_train_end(self, logs=None):
     end(self, logs)
     values = {{weight.path: weight.numpy() for weight in self.model.weights}}
     np.savez(f"{folder}/{{len(os.listdir({folder!r}))}}-{{os.getpid()}}.npz", **values)
-steering.Saving.on_train_end = on_train_end
+steering.CheckpointCallback.on_train_end = on_train_end
 sys.exit(train_wmt.main())
 """
 
@@ -244,7 +244,7 @@ def test_two_workers_compute_what_one_process_does(start, corpus, tmp_path, devi
         "training.validate_every_steps": 4,
         "model.residual_dropout": 0.0,
         "model.embedding_dropout": 0.0,
-        "devices.batch_tokens": device_tokens,
+        "devices.micro_batch_tokens": device_tokens,
     }
     folder = tmp_path / "weights"
     folder.mkdir()
@@ -256,7 +256,7 @@ def test_two_workers_compute_what_one_process_does(start, corpus, tmp_path, devi
         np.testing.assert_array_equal(value, other[name], err_msg=name)
 
     arguments = ("--dataset", corpus, "--source", "en", "--target", "de")
-    alone = Process(tmp_path / "alone", {**settings, "devices.batch_tokens": 0}, arguments)
+    alone = Process(tmp_path / "alone", {**settings, "devices.micro_batch_tokens": 0}, arguments)
     assert alone.end() == 0, alone.err
     weights = {name: value for name, value in processes.state(alone.run).items() if "weights/" in name}
     assert len(weights) == len(one)

@@ -19,7 +19,12 @@ SPECIAL = {"pad": 0, "bos": 1, "eos": 2, "unk": 3}
 def make_model(seed=0, *, end=3.0, **changes):
     """Random weights; `end` is the bias of eos, so that sentences end at different positions."""
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "d_model": 12, "d_ff": 17, "num_heads": 3}
-    sizes |= {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB, "output_bias": True, "sharing": "none"}
+    sizes |= {
+        "source_vocab_size": VOCAB,
+        "target_vocab_size": VOCAB,
+        "output_bias": True,
+        "tie_embeddings": "none",
+    }
     model = Transformer(ModelConfig(**{**sizes, **changes}))
     rng = np.random.default_rng(seed)
     for weight in model.trainable_weights:
@@ -99,7 +104,7 @@ def check_same(found, wanted, *, rtol=1e-5):
 
 KINDS = [
     {},
-    {"norm_first": True, "sharing": "target_output"},
+    {"norm_first": True, "tie_embeddings": "decoder"},
     {"positions": "learned", "max_positions": 13, "key_dim": 5, "value_dim": 7},
 ]
 
@@ -108,7 +113,7 @@ KINDS = [
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_cached_search_is_the_search_without_a_cache(kind, beam_size):
     model = make_model(3, **kind)
-    config = SearchConfig(beam_size=beam_size, n_best=beam_size, extra_length=7)
+    config = SearchConfig(beam_size=beam_size, n_best=beam_size, max_length_offset=7)
     wanted = uncached(model, sources(), config)
     assert len(set(wanted.lengths[:, 0])) > 2
     check_same(to_numpy(search_ids(model, sources(), config)), wanted)  # caches of a fixed size
@@ -127,7 +132,7 @@ def test_cached_search_is_the_search_without_a_cache(kind, beam_size):
 )
 def test_neighbours_order_and_batch_change_nothing(settings):
     model = make_model(4)
-    config = SearchConfig(extra_length=7, **settings)
+    config = SearchConfig(max_length_offset=7, **settings)
     ids = sources()
     inputs = {"prefix_ids": np.array([[5, 0], [0, 0], [7, 9], [0, 0], [4, 0], [0, 0]], np.int32)}
     if config.sampling:
@@ -159,7 +164,7 @@ def test_sentences_that_are_done_leave_the_batch():
     model = make_model(3)
     watched = Watched(model.config)
     watched.set_weights(model.get_weights())
-    found = in_graph(watched, SearchConfig(beam_size=1, extra_length=7))(sources())
+    found = in_graph(watched, SearchConfig(beam_size=1, max_length_offset=7))(sources())
     lengths = sorted(found.lengths[:, 0])
     assert len(set(lengths)) > 2
     assert len(sizes) == lengths[-1]
@@ -172,13 +177,13 @@ def test_sentences_that_are_done_leave_the_batch():
 
 def test_an_ensemble_of_two_equal_models_is_the_model():
     first, second = make_model(3), make_model(3)
-    config = SearchConfig(beam_size=4, n_best=4, extra_length=7)
+    config = SearchConfig(beam_size=4, n_best=4, max_length_offset=7)
     check_same(in_graph([first, second], config)(sources()), in_graph(first, config)(sources()))
 
 
 def test_the_scores_of_an_ensemble_are_the_mean_log_probabilities():
     models = [make_model(3), make_model(4, norm_first=True)]
-    config = SearchConfig(beam_size=3, n_best=3, extra_length=7, alpha=0.0)
+    config = SearchConfig(beam_size=3, n_best=3, max_length_offset=7, alpha=0.0)
     found = in_graph(models, config)(sources())
     alone = [in_graph(model, config)(sources()) for model in models]
     assert all((found.ids[:, 0].shape != x.ids[:, 0].shape) or (found.ids != x.ids).any() for x in alone)
@@ -195,10 +200,10 @@ def test_the_scores_of_an_ensemble_are_the_mean_log_probabilities():
 @pytest.mark.parametrize(
     ("settings", "wanted"),
     [
-        ({"extra_length": 50}, [59, 53, 52]),
-        ({"extra_length": 4, "length_factor": 1.5}, [17, 8, 7]),  # floor(13.5), floor(4.5), 3
-        ({"extra_length": 5, "length_factor": 0.0}, [5, 5, 5]),
-        ({"extra_length": 50, "max_length": 53}, [53, 53, 52]),
+        ({"max_length_offset": 50}, [59, 53, 52]),
+        ({"max_length_offset": 4, "max_length_ratio": 1.5}, [17, 8, 7]),  # floor(13.5), floor(4.5), 3
+        ({"max_length_offset": 5, "max_length_ratio": 0.0}, [5, 5, 5]),
+        ({"max_length_offset": 50, "max_length": 53}, [53, 53, 52]),
     ],
 )
 def test_limits_of_length_by_hand(settings, wanted):
@@ -210,14 +215,14 @@ def test_limits_of_length_by_hand(settings, wanted):
 def test_limits_leave_room_after_a_prefix_and_end_with_the_positions():
     ids = sources((9, 3, 2))
     prefix_ids = np.array([[4] * 11, [5] * 3 + [0] * 8, [0] * 11])
-    config = SearchConfig(extra_length=1)
+    config = SearchConfig(max_length_offset=1)
     model = make_model(positions="learned", max_positions=11)
     assert np.asarray(max_target_lengths([make_model()], ids, config, prefix_ids)).tolist() == [12, 4, 3]
     assert np.asarray(max_target_lengths([model], ids, config, prefix_ids)).tolist() == [11, 4, 3]
 
 
 def test_a_model_that_never_ends_stops_at_its_limit_and_says_so():
-    config = SearchConfig(beam_size=3, n_best=2, extra_length=4)
+    config = SearchConfig(beam_size=3, n_best=2, max_length_offset=4)
     found = in_graph(make_model(end=-1e4), config)(sources())
     assert found.lengths.tolist() == [[length + 4] * 2 for length in LENGTHS]
     assert not found.finished.any()
@@ -226,7 +231,7 @@ def test_a_model_that_never_ends_stops_at_its_limit_and_says_so():
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_no_sentence_gives_no_hypothesis(beam_size):
-    config = SearchConfig(beam_size=beam_size, extra_length=4)
+    config = SearchConfig(beam_size=beam_size, max_length_offset=4)
     found = in_graph(make_model(), config)(np.zeros((0, 5), np.int32))
     assert found.ids.shape[:2] == (0, 1)
 
@@ -244,7 +249,7 @@ def test_special_tokens_other_than_the_end_are_never_found(search):
     bias = np.zeros(VOCAB)
     bias[[SPECIAL["pad"], SPECIAL["bos"], SPECIAL["unk"]]] = 40.0  # all but certain at every position
     model.output_bias.assign(bias)
-    config = SearchConfig(extra_length=3, **search)
+    config = SearchConfig(max_length_offset=3, **search)
     uniforms = np.random.default_rng(0).random((len(LENGTHS), 2, 20)) if "sampling" in search else None
     found = to_numpy(search_ids(model, sources(), config, uniforms=uniforms))
     within = np.arange(found.ids.shape[2]) < found.lengths[..., None]

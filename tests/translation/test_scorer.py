@@ -62,7 +62,7 @@ def make_model(tokenizers, dtype=None, **changes):
         "num_heads": 2,
         "source_vocab_size": tokenizers.sizes[0],
         "target_vocab_size": tokenizers.sizes[1],
-        "sharing": "none",
+        "tie_embeddings": "none",
         **changes,
     }
     model = Transformer(ModelConfig(**config), dtype=dtype)
@@ -237,7 +237,7 @@ def files(tmp_path):
 
 def run_program(run, *more, data=b""):
     stdout = io.BytesIO()
-    code = score.main([str(run), "--weights", "last", *more], stdin=io.BytesIO(data), stdout=stdout)
+    code = score.main([str(run), "--checkpoint", "last", *more], stdin=io.BytesIO(data), stdout=stdout)
     return code, stdout.getvalue().decode("utf-8").split("\n")[:-1]
 
 
@@ -353,7 +353,7 @@ def test_bytes_in_files_that_are_not_utf_8_are_replaced_and_counted(run, files, 
         (["--max-length", "12"], ["text.en: line 4: ", "are over the limit of 12", "--max-length"]),
         (["--max-length", "0"], ["`max_length` must be at least 1"]),
         (["--batch-tokens", "0"], ["`batch_tokens` must be at least 1"]),
-        (["--weights", "best"], ["no 'best' weights. There is `last`"]),
+        (["--checkpoint", "best"], ["no 'best' weights. There is `last`"]),
         (["--alignment", "hard", "--alignment-layer", "2"], ["`layers` must hold numbers from 0 to 1"]),
         (["--alignment", "hard", "--alignment-head", "2"], ["`heads` must hold numbers from 0 to 1"]),
         (["--output", "{folder}/none/scores"], ["its folder does not exist"]),

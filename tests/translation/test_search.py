@@ -105,7 +105,7 @@ def enumerate_all(toy, sentence, limit, alpha, forbidden=(), penalty="gnmt", **r
 
 
 def list_beam_search(
-    toy, sentence, limit, alpha, beam_size, forbidden=(), penalty="gnmt", stop="exact", **rules
+    toy, sentence, limit, alpha, beam_size, forbidden=(), penalty="gnmt", early_stop=False, **rules
 ):
     """Beam search with Python lists, which stops at the limit, or at `beam_size` ended hypotheses."""
     allowed = Allowed(forbidden, **rules)
@@ -121,10 +121,10 @@ def list_beam_search(
         candidates = candidates[: 2 * beam_size if beam_size > 1 else 1]
         finished += [
             Listed(True, toy.score(sentence, tokens, alpha, penalty), tokens)
-            for _, tokens in candidates[: beam_size if stop == "first" else None]
+            for _, tokens in candidates[: beam_size if early_stop else None]
             if tokens[-1] == EOS
         ]
-        if stop == "first" and len(finished) >= beam_size:
+        if early_stop and len(finished) >= beam_size:
             return ranked(finished)
         alive = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam_size]
     cut_off = [Listed(False, toy.score(sentence, t, alpha, penalty), t) for _, t in alive]
@@ -286,20 +286,20 @@ def test_the_first_rule_stops_once_a_beam_of_hypotheses_has_ended():
     settings = {"beam_size": 2, "max_lengths": [9], "max_length": 9}
     rules = Rules(EOS, PAD, penalty="none")
     exact = to_numpy(beam_search(step, (), [BOS], rules, **settings))
-    first = to_numpy(beam_search(step, (), [BOS], rules, stop="first", **settings))
+    first = to_numpy(beam_search(step, (), [BOS], rules, early_stop=True, **settings))
     assert exact.ids[0, 0].tolist() == [3, 3, EOS, *[PAD] * 6]
     assert first.ids[0, 0].tolist() == [EOS, *[PAD] * 8]
     np.testing.assert_allclose([exact.scores[0, 0], first.scores[0, 0]], np.log([0.324, 0.3]), rtol=1e-6)
 
 
-def test_under_the_first_rule_an_end_below_the_beam_does_not_count():
+def test_with_early_stop_an_end_below_the_beam_does_not_count():
     # A beam of 2: eos is third at first, and third and fourth at second.
     def step(ids, position, state):
         rows = [[0.3, 0.05, 0.25, 0.4], [0.4, 0.0, 0.25, 0.35], [0.0, 0.05, 0.9, 0.05]]
         logits = ops.log(ops.take(ops.array(rows, "float32"), ops.minimum(position, 2), axis=0))
         return Step(ops.tile(logits[None], (ops.shape(ids)[0], 1)), state)
 
-    settings = {"beam_size": 2, "n_best": 2, "max_lengths": [9], "max_length": 9, "stop": "first"}
+    settings = {"beam_size": 2, "n_best": 2, "max_lengths": [9], "max_length": 9, "early_stop": True}
     found = to_numpy(beam_search(step, (), [BOS], Rules(EOS, PAD, penalty="none"), **settings))
     assert found.ids[0, :, :3].tolist() == [[3, 0, EOS], [3, 3, EOS]]
     np.testing.assert_allclose(found.scores[0], np.log([0.144, 0.126]), rtol=1e-6)
@@ -307,14 +307,14 @@ def test_under_the_first_rule_an_end_below_the_beam_does_not_count():
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize(("beam_size", "n_best"), [(1, 1), (2, 1), (3, 3), (4, 1), (4, 2)])
-def test_the_first_rule_is_that_of_a_search_on_lists(beam_size, n_best, alpha):
+def test_early_stop_is_that_of_a_search_on_lists(beam_size, n_best, alpha):
     limits = [11, 3, 1, 7, 11, 2, 5, 11, 9, 4, 10, 11]
     for seed, vocab_size in [(0, 5), (1, 7), (2, 11)]:
         toy = Toy(seed, vocab_size)
-        settings = {"beam_size": beam_size, "n_best": n_best, "alpha": alpha, "stop": "first"}
+        settings = {"beam_size": beam_size, "n_best": n_best, "alpha": alpha, "early_stop": True}
         found = search(toy, list(range(12)), limits, **settings)
         for row, limit in enumerate(limits):
-            check_same(found, row, list_beam_search(toy, row, limit, alpha, beam_size, stop="first"))
+            check_same(found, row, list_beam_search(toy, row, limit, alpha, beam_size, early_stop=True))
 
 
 @pytest.mark.parametrize("beam_size", [None, 3])
@@ -622,7 +622,6 @@ def test_graph_gives_what_eager_gives(beam_size, known_batch, known_length):
         ({"min_length": -1}, "`min_length`.*min_length=-1"),
         ({"no_repeat_ngram": 0.5}, r"`no_repeat_ngram`.*no_repeat_ngram=0\.5"),
         ({"penalty": "gmnt"}, "`formula` must be one of .*'gmnt'"),
-        ({"stop": "never"}, "`stop` must be 'exact' or 'first'. Received: 'never'"),
         ({"forbidden_ids": (PAD, EOS)}, r"`forbidden_ids`.*\(0, 2\), eos_id=2"),
     ],
 )
@@ -634,6 +633,6 @@ def test_refuses_bad_settings(settings, message):
     arguments = {"max_lengths": [5], "max_length": 5, **arguments}
     with pytest.raises(ValueError, match=message):
         beam_search(toy.step, toy.state([3], 4), [BOS], rules, **arguments)
-    if not settings.keys() & {"beam_size", "n_best", "stop"}:
+    if not settings.keys() & {"beam_size", "n_best", "early_stop"}:
         with pytest.raises(ValueError, match=message):
             greedy_search(toy.step, toy.state([3]), [BOS], rules, **arguments)

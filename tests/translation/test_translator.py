@@ -44,7 +44,7 @@ def make_model(tokenizer, *, seed=0, **changes):
         "output_bias": True,
         "source_vocab_size": tokenizer.vocab_size,
         "target_vocab_size": tokenizer.vocab_size,
-        "sharing": "none",
+        "tie_embeddings": "none",
         **changes,
     }
     model = Transformer(ModelConfig(**config))
@@ -69,7 +69,7 @@ def bias_of_eos(model, bias):
 
 @pytest.fixture(scope="module")
 def translator(model, tokenizer):
-    return Translator(model, tokenizer, SearchConfig(beam_size=3, extra_length=EXTRA))
+    return Translator(model, tokenizer, SearchConfig(beam_size=3, max_length_offset=EXTRA))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def translator_that_ends(tokenizer):
     """Ends some translations below the limit, and not all at one position."""
     model = make_model(tokenizer, seed=2)
     bias_of_eos(model, 11.0)
-    return Translator(model, tokenizer, SearchConfig(beam_size=1, extra_length=EXTRA))
+    return Translator(model, tokenizer, SearchConfig(beam_size=1, max_length_offset=EXTRA))
 
 
 def log_probabilities(model, source_ids, prefix):
@@ -131,7 +131,7 @@ def test_greedy_search_ends_where_full_forward_passes_end(translator_that_ends, 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_the_score_is_the_penalised_log_probability_of_the_tokens(model, tokenizer, beam_size):
     source_ids = with_eos(tokenizer, TEXTS[3])
-    config = SearchConfig(beam_size=beam_size, alpha=0.9, extra_length=5)
+    config = SearchConfig(beam_size=beam_size, alpha=0.9, max_length_offset=5)
     found = search_ids(model, np.array([source_ids], np.int32), config)
     ids = found.ids[0, 0].numpy()[: int(found.lengths[0, 0])]
     all_log_probs = log_probabilities(model, source_ids, [model.special.bos, *ids[:-1].tolist()])
@@ -145,7 +145,7 @@ def test_beam_search_finds_nothing_worse_than_greedy_search(translator, model, t
     for text in TEXTS[1:5]:
         source_ids = np.array([with_eos(tokenizer, text)], np.int32)
         greedy, beam = (
-            search_ids(model, source_ids, SearchConfig(beam_size=size, alpha=0, extra_length=1))
+            search_ids(model, source_ids, SearchConfig(beam_size=size, alpha=0, max_length_offset=1))
             for size in (1, 6)
         )
         if bool(greedy.finished[0, 0]) == bool(beam.finished[0, 0]):
@@ -219,7 +219,7 @@ def test_a_model_that_never_ends_stops_at_the_limit(tokenizer, beam_size):
     source_ids = np.zeros((3, max(map(len, rows))), np.int32)
     for i, row in enumerate(rows):
         source_ids[i, : len(row)] = row
-    found = search_ids(model, source_ids, SearchConfig(beam_size=beam_size, extra_length=5))
+    found = search_ids(model, source_ids, SearchConfig(beam_size=beam_size, max_length_offset=5))
     # The limit counts tokens of the source, eos included, and not its padding.
     assert found.lengths[:, 0].numpy().tolist() == [len(row) + 5 for row in rows]
     assert not found.finished.numpy().any()
@@ -237,7 +237,9 @@ def test_a_model_that_ends_at_once_gives_blank_translations(tokenizer):
 def test_learned_positions_limit_source_and_translation(tokenizer, caplog):
     model = make_model(tokenizer, positions="learned", max_positions=9)
     bias_of_eos(model, -1e4)
-    translator = Translator(model, tokenizer, SearchConfig(beam_size=1, extra_length=40, long_lines="cut"))
+    translator = Translator(
+        model, tokenizer, SearchConfig(beam_size=1, max_length_offset=40, long_lines="cut")
+    )
     with caplog.at_level(logging.WARNING):
         translated = translator.translate([TEXTS[5]])[0]
     assert "cut 1 sentences at 8 tokens" in caplog.text
@@ -266,7 +268,7 @@ def test_a_text_as_long_as_the_limit_is_not_cut(translator, tokenizer, caplog):
 def test_translations_follow_the_weights(tokenizer):
     first, second = make_model(tokenizer), make_model(tokenizer, seed=1)
     translators = [Translator(model, tokenizer) for model in (first, second)]
-    search = {"beam_size": 1, "extra_length": 4}
+    search = {"beam_size": 1, "max_length_offset": 4}
     before, wanted = (t.translate(TEXTS[:2], **search) for t in translators)
     assert before != wanted
     first.set_weights(second.get_weights())
@@ -283,7 +285,7 @@ def test_another_vocabulary_than_the_models_is_refused(tokenizer, side):
 def test_separate_vocabularies_encode_the_source_and_decode_the_target(tokenizer):
     target = WordPieceTokenizer.train(TEXTS, vocab_size=45)
     model = make_model(tokenizer, seed=2, target_vocab_size=target.vocab_size)
-    search = SearchConfig(beam_size=1, extra_length=EXTRA)
+    search = SearchConfig(beam_size=1, max_length_offset=EXTRA)
     translator = Translator(model, Tokenizers(tokenizer, target), search)
     expected = all_greedy_by_hand(translator)
     assert len({tuple(ids) for ids in expected}) > 2
@@ -304,7 +306,7 @@ def test_a_run_with_separate_vocabularies_is_loaded(tokenizer, tmp_path):
     optimizer = keras.optimizers.Adam()
     model.compile(optimizer)
     run.checkpoints(model, optimizer).save(0.0)
-    loaded = Translator.load(run.path, weights="last")
+    loaded = Translator.load(run.path, checkpoint="last")
     tokenizers = Tokenizers(tokenizer, target)
     assert loaded.translate(TEXTS, beam_size=1) == Translator(model, tokenizers).translate(TEXTS, beam_size=1)
 
@@ -322,7 +324,7 @@ def mixed_texts():
 def test_translations_do_not_depend_on_the_batch(request, name, beam_size, distinct):
     translator = request.getfixturevalue(name)
     texts = mixed_texts()
-    search = {"beam_size": beam_size, "extra_length": 3}
+    search = {"beam_size": beam_size, "max_length_offset": 3}
     alone = [translator.n_best([text], **search)[0].best for text in texts]
     assert len({one.text for one in alone}) >= distinct
     by_length = sorted(range(64), key=lambda i: len(texts[i]))
@@ -447,7 +449,7 @@ def test_an_ensemble_of_one_model_twice_is_the_model(model, translator, tokenize
 
 def test_an_ensemble_takes_the_mean_of_log_probabilities(model, tokenizer):
     models = [model, make_model(tokenizer, seed=5)]
-    both = Translator(models, tokenizer, SearchConfig(beam_size=1, extra_length=EXTRA))
+    both = Translator(models, tokenizer, SearchConfig(beam_size=1, max_length_offset=EXTRA))
     for text in TEXTS[:3]:
         source_ids = with_eos(tokenizer, text)
         (found,) = both.n_best([text], details=True)
@@ -481,7 +483,7 @@ def test_samples_depend_on_seed_and_number_of_the_text_only(translator):
 
 @pytest.mark.parametrize("settings", [{}, {"sampling": True, "n_best": 3}], ids=str)
 def test_batches_that_are_searched_at_the_same_time_change_nothing(model, tokenizer, settings):
-    search = SearchConfig(beam_size=3, extra_length=EXTRA)
+    search = SearchConfig(beam_size=3, max_length_offset=EXTRA)
     one, three = (Translator(model, tokenizer, search, threads=threads) for threads in (1, 3))
     texts = [*TEXTS, "", *TEXTS[::-1]]
     wanted, found = (x.n_best(texts, batch_tokens=29, **settings) for x in (one, three))

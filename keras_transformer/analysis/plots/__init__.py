@@ -5,7 +5,13 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "attention": ("ablation_bars", "attention_lines", "attention_map", "head_grid", "job_shares"),
+        "attention": (
+            "ablation_bars",
+            "attention_lines",
+            "attention_map",
+            "head_grid",
+            "attention_mass_bars",
+        ),
         "equations": (
             "boolean_maps",
             "cost_curves",

@@ -108,7 +108,7 @@ def attention_lines(heads, *, names=("query", "key"), title=""):
     return figure
 
 
-def job_shares(shares, *, title=""):
+def attention_mass_bars(shares, *, title=""):
     """Draws how well each head does each of some jobs.
 
     Args:

@@ -366,7 +366,7 @@ ARGUMENTS = {
         "max_positions": 19,
         "mask_zero": True,
     },
-    "Tally": {"name": "counts"},
+    "StepCounters": {"name": "counts"},
     "LabelSmoothedCrossEntropy": {
         "label_smoothing": 0.3,
         "formula": "uniform",

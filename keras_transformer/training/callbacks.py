@@ -10,7 +10,7 @@ from keras_transformer.training.signals import EXIT_CODES
 SAVE, STOP, SIGNAL = range(3)
 
 
-class Agreement:
+class WorkerConsensus:
     """Makes all workers do the same after the same step.
 
     One worker alone does what it is asked at once. Of several, each adds what it wants to the
@@ -49,25 +49,25 @@ class Agreement:
         return found
 
 
-class Saving(keras.callbacks.Callback):
+class CheckpointCallback(keras.callbacks.Callback):
     """Writes checkpoints every so many steps, every so many minutes, and at the end.
 
     Args:
         checkpoints: `Checkpoints`.
-        agreement: `Agreement`.
+        consensus: `WorkerConsensus`.
         clock: `Clock`.
         training: `TrainingConfig`, which has the schedule.
         is_chief: whether this worker's clock decides.
     """
 
-    def __init__(self, checkpoints, agreement, clock, training, *, is_chief):
+    def __init__(self, checkpoints, consensus, clock, training, *, is_chief):
         super().__init__()
-        self.checkpoints, self.agreement, self.clock = checkpoints, agreement, clock
+        self.checkpoints, self.consensus, self.clock = checkpoints, consensus, clock
         self.is_chief, self.every_steps = is_chief, training.checkpoint_every_steps
         self.every_minutes = training.checkpoint_every_minutes
 
     def on_train_begin(self, logs=None):
-        self.agreement.model = self.model
+        self.consensus.model = self.model
         self.step = int(self.model.optimizer.iterations.numpy())
         self.saved_at = self.clock.seconds
         if self.step == 0:
@@ -78,9 +78,9 @@ class Saving(keras.callbacks.Callback):
         self.step += 1
         minutes = (self.clock.seconds - self.saved_at) / 60
         if self.is_chief and self.every_minutes and minutes >= self.every_minutes:
-            self.agreement.ask(SAVE)
+            self.consensus.ask(SAVE)
         due = self.every_steps > 0 and self.step % self.every_steps == 0
-        if self.agreement.agreed(SAVE, logs) or due:
+        if self.consensus.agreed(SAVE, logs) or due:
             # Where both are set, the minutes are for safety: what is averaged follows from the steps.
             self.checkpoints.save(self.clock.seconds, on_schedule=due or not self.every_steps)
             self.saved_at = self.clock.seconds
@@ -89,19 +89,19 @@ class Saving(keras.callbacks.Callback):
         self.checkpoints.save(self.clock.seconds, on_schedule=False)
 
 
-class Guard(keras.callbacks.Callback):
+class NonFiniteGuard(keras.callbacks.Callback):
     """Ends training after so many steps in a row without a finite gradient.
 
     Those steps changed no weight. It stands before what resets the metrics.
 
     Args:
-        max_skipped: so many.
+        max_nonfinite_steps: so many.
         is_chief: whether this worker prints.
     """
 
-    def __init__(self, max_skipped, *, is_chief):
+    def __init__(self, max_nonfinite_steps, *, is_chief):
         super().__init__()
-        self.max_skipped, self.is_chief = max_skipped, is_chief
+        self.max_nonfinite_steps, self.is_chief = max_nonfinite_steps, is_chief
 
     def on_train_begin(self, logs=None):
         self.step = int(self.model.optimizer.iterations.numpy())
@@ -123,30 +123,30 @@ class Guard(keras.callbacks.Callback):
         if self.is_chief:
             print(
                 f"step {self.step:,}: loss or gradient is not finite; nothing changed"
-                f" ({self.in_a_row} in a row, {self.max_skipped} end the run)",
+                f" ({self.in_a_row} in a row, {self.max_nonfinite_steps} end the run)",
                 file=sys.stderr,
                 flush=True,
             )
-        if self.in_a_row >= self.max_skipped:
+        if self.in_a_row >= self.max_nonfinite_steps:
             raise NotFiniteError(
                 f"step {self.step:,}: {self.in_a_row} steps in a row had no finite loss or gradient"
             )
 
 
-class Stopping(keras.callbacks.Callback):
+class StopCallback(keras.callbacks.Callback):
     """Ends training when the time is up, a signal came, or another callback asked for it.
 
     Args:
-        agreement: `Agreement`.
+        consensus: `WorkerConsensus`.
         clock: `Clock`.
         signals: `Signals`.
         is_chief: whether this worker's clock decides.
         max_minutes: of the whole run; 0 for no limit.
     """
 
-    def __init__(self, agreement, clock, signals, *, is_chief, max_minutes):
+    def __init__(self, consensus, clock, signals, *, is_chief, max_minutes):
         super().__init__()
-        self.agreement, self.clock, self.signals = agreement, clock, signals
+        self.consensus, self.clock, self.signals = consensus, clock, signals
         self.is_chief, self.max_minutes = is_chief, max_minutes
         self.by_signal = False
 
@@ -154,18 +154,18 @@ class Stopping(keras.callbacks.Callback):
         """Asks for the end of training; the chief's reason is printed."""
         if self.is_chief:
             print(f"stopping: {reason}", file=sys.stderr, flush=True)
-        self.agreement.ask(STOP)
+        self.consensus.ask(STOP)
 
     def on_train_batch_end(self, batch, logs=None):
         if self.is_chief and self.max_minutes and self.clock.seconds >= 60 * self.max_minutes:
             self.max_minutes, minutes = 0, self.max_minutes
             self.stop("1 minute is up" if minutes == 1 else f"{minutes:g} minutes are up")
         if self.signals.received is not None:
-            self.agreement.ask(SIGNAL)
-        if self.agreement.agreed(SIGNAL, logs):
+            self.consensus.ask(SIGNAL)
+        if self.consensus.agreed(SIGNAL, logs):
             self.by_signal = True
             self.model.stop_training = True
-        if self.agreement.agreed(STOP, logs):
+        if self.consensus.agreed(STOP, logs):
             self.model.stop_training = True
 
     def error(self, run_dir, step):
