@@ -263,7 +263,7 @@ LANGUAGES = ("--source", "en", "--target", "de")
         (lambda folder: None, ("--set", "training.max_steps=3"), "belongs to training"),
         (lambda folder: None, ("--set", "data.dataset_weights=1,2"), "belongs to training"),
         (lambda folder: None, ("--plot", "no/such/folder.png"), "--plot must be a .png file"),
-        (lambda folder: None, ("--examples", "-3"), "--show must be at least 0"),
+        (lambda folder: None, ("--examples", "-3"), "--examples must be at least 0"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(tmp_path, make, arguments, message):

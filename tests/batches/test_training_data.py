@@ -329,8 +329,10 @@ def test_an_epoch_sees_each_dataset_as_often_as_its_weight_says(corpora, prepare
 @pytest.mark.parametrize("weights", ["1", "1,2,3", "1,0", "1,x"])
 def test_weights_that_are_not_one_for_each_dataset_are_refused_at_once(corpora, prepared, capsys, weights):
     for folders in (corpora, [prepared]):
-        with pytest.raises(ValueError, match="`weights` must be 2 numbers above 0, one for each dataset"):
-            load(make_config(*folders, weights=weights))
+        with pytest.raises(
+            ValueError, match="`dataset_weights` must be 2 numbers above 0, one for each dataset"
+        ):
+            load(make_config(*folders, dataset_weights=weights))
     assert "learning" not in capsys.readouterr().out
 
 

@@ -457,12 +457,12 @@ def test_the_same_run_gives_the_same_bytes(run, folder, tmp_path):
     ("settings", "message"),
     [
         ({"quantization": "int4"}, r"`quantization` must be one of .*'int8'.*Received: 'int4'"),
-        ({"weights": "averaged"}, r"no 'averaged' weights"),
+        ({"checkpoint": "averaged"}, r"no 'averaged' weights"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(run, tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
-        export_ctranslate2(run, tmp_path / "out", **{"weights": "last", **settings})
+        export_ctranslate2(run, tmp_path / "out", **{"checkpoint": "last", **settings})
     assert list(tmp_path.iterdir()) == []
 
 

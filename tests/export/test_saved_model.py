@@ -189,7 +189,7 @@ def test_the_model_card_has_the_last_scores_of_the_weights_that_were_tested(run,
         )
     arguments = {"name": "n", "num_parameters": 5, "versions": {"tensorflow": "2"}, "licences": {}}
     for weights, rows in (("averaged", 1), ("last", 0)):
-        card = make_card(copy, ServingSettings(), weights=weights, **arguments)
+        card = make_card(copy, ServingSettings(), checkpoint=weights, **arguments)
         assert [one["bleu"] for one in card["scores"]] == [30.25][:rows]
         write_card(tmp_path, card)
         text = (tmp_path / "assets.extra/model_card.md").read_text()

@@ -337,12 +337,12 @@ def test_weights_are_those_asked_for():
 
 @pytest.mark.parametrize("weights", ["1", "1,2,3", "1,0", "1,-2", "1,inf", "1,nan", "1,x", ","])
 def test_bad_weights_are_refused(weights):
-    with pytest.raises(ValueError, match="`weights` must be 2 numbers above 0, .*Received"):
+    with pytest.raises(ValueError, match="`dataset_weights` must be 2 numbers above 0, .*Received"):
         epoch_weights((5, 3), weights)
 
 
 def test_bad_mixtures_are_refused():
-    with pytest.raises(ValueError, match="`weights` and `temperature` exclude each other"):
+    with pytest.raises(ValueError, match="`dataset_weights` and `temperature` exclude each other"):
         epoch_weights((5, 3), "1,2", 2.0)
     for temperature in (0.5, math.nan, math.inf):
         with pytest.raises(ValueError, match="`temperature` must be at least 1"):

@@ -81,7 +81,7 @@ def weights_of(model):
 
 def start(run, tokenizers, **changes):
     """(weights of the run, weights when fresh, weights now, what is reported, the model)."""
-    arguments = {name: changes.pop(name) for name in ("weights",) if name in changes}
+    arguments = {name: changes.pop(name) for name in ("checkpoint",) if name in changes}
     model = Transformer(model_config(tokenizers, **changes))
     fresh = weights_of(model)
     report = initialize_from(model, tokenizers, run, **arguments)

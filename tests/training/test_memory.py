@@ -146,7 +146,7 @@ def test_the_suggested_budget_is_one_that_the_settings_allow(shape, device_token
     message = str(out_of_memory(shape, config, MemoryError()))
     assert f"devices.micro_batch_tokens={suggested} " in message
     assert (
-        f"within {'devices' if device_tokens else 'data'}.batch_tokens={device_tokens or 25000} (Memo"
+        f"within {'devices.micro_' if device_tokens else 'data.'}batch_tokens={device_tokens or 25000} (Memo"
         in message
     )
     allowed = override(config, [f"devices.micro_batch_tokens={suggested}"])
