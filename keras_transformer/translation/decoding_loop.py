@@ -1,10 +1,10 @@
-"""The loop of decoding: one position after another until every sentence is done; knows no search.
+"""Decoding loop: calls one step of a search until every sentence is done; independent of the search.
 
-A sentence is frozen as soon as it is done, so its result depends neither on its neighbours in the batch
-nor on how long the loop runs for them. Where the size of the batch is not part of the graph, as in a
-TensorFlow function for any batch, sentences that are done leave it: the rest goes on in a smaller one.
+A sentence is frozen as soon as it is done, so its result depends neither on the rest of the batch nor on
+the number of further steps. In a TensorFlow function for any batch size, finished sentences are removed
+and the loop continues with a smaller batch.
 
-Axes: `batch` sentences, of which `left` are not done yet; `n` hypotheses of each; `rows = batch * n`.
+Axes: `batch` sentences, `left` sentences still in the batch, `n` hypotheses of each; `rows = batch * n`.
 """
 
 import numbers
@@ -15,19 +15,22 @@ from keras import ops
 
 from keras_transformer.model.kernels.tensor_ops import gather, reshape_static
 
-# A smaller batch is worth its copies from this share of sentences on that are done.
+# Fraction of finished sentences from which a smaller batch is worth the copies that it needs.
 DONE_BEFORE_SHRINKING = 0.25
 
 
 class Sentences(NamedTuple):
-    """What differs between the sentences of a batch."""
+    """Inputs of a search that differ between sentences."""
 
     limits: object  # int32, (batch,)
-    prefix_ids: object  # int32, (batch, prefix_length + 1): the last column is padding
-    uniforms: object  # float32, (batch, n_best, max_length); (batch, 0, 0) where not needed
+    prefix_ids: object  # int32, (batch, prefix_length + 1), the last column is padding
+    uniforms: object  # float32, (batch, n_best, max_length); (batch, 0, 0) unless sampling
 
     def forced_ids(self, position, n):
-        """The next token of each prefix, or padding: int32, `(batch * n,)`; `None` without prefixes."""
+        """Returns the prefix token at `position`, int32, `(batch * n,)`; padding after the end of a prefix.
+
+        `None` if there are no prefixes.
+        """
         if self.prefix_ids.shape[1] == 1:
             return None
         last = ops.shape(self.prefix_ids)[1] - 1
@@ -35,103 +38,116 @@ class Sentences(NamedTuple):
 
 
 class LoopState(NamedTuple):
-    """How far the sentences have come that are left in the batch."""
+    """Loop variables, for the sentences that are still in the batch."""
 
     position: object  # int32, scalar
     done: object  # bool, (left,)
-    found: object  # _Paths or _Beams
-    state: object  # nested tensors
+    hypotheses: object  # `_Independent` or `_Beams` of `search`
+    state: object  # nested structure of tensors, of the model
 
 
 class LiveBatch(NamedTuple):
-    """The sentences that are left in the batch, and what was found for all of them."""
+    """The sentences that are still in the batch, and the results of all sentences."""
 
-    numbers: object  # int32, (left,): which sentences are left
+    indices: object  # int32, (left,), of these sentences in the original batch
     sentences: Sentences
     loop: LoopState
-    results: object  # _Paths or _Beams, of all; written when sentences leave
+    results: object  # as `hypotheses`, of the original batch; written when sentences are removed
 
 
 def make_sentences(max_lengths, max_length, prefix_ids, rules, uniforms=None):
-    """Makes `Sentences` from the arguments of a search, which it checks."""
+    """Checks the arguments of a search and returns them as `Sentences`."""
     rules.check()
     if isinstance(max_length, numbers.Integral) and max_length < 1:
         raise ValueError(f"`max_length` must be at least 1. Received: max_length={max_length}")
     limits = ops.minimum(ops.convert_to_tensor(max_lengths, "int32"), max_length)
     batch = ops.shape(limits)[0]
-    # After its last column nothing is forced.
-    ends = ops.full((batch, 1), rules.pad_id, dtype="int32")
+    # Positions after the prefix read this column of padding: no token is forced there.
+    forced_ids = ops.full((batch, 1), rules.pad_id, dtype="int32")
     if prefix_ids is not None:
-        ends = ops.concatenate([ops.convert_to_tensor(prefix_ids, "int32"), ends], axis=1)
+        forced_ids = ops.concatenate([ops.convert_to_tensor(prefix_ids, "int32"), forced_ids], axis=1)
     if uniforms is None:
         uniforms = ops.zeros((batch, 0, 0), dtype="float32")
-    return Sentences(limits, ends, uniforms)
+    return Sentences(limits, forced_ids, uniforms)
 
 
-def decode(advance, found, sentences, state, n, select_sentences):
-    """Calls `advance` until every sentence is done; a done one no longer changes."""
+def decode(advance, hypotheses, sentences, state, n, select_sentences):
+    """Calls `advance` for position 0, 1, ... until every sentence is done.
+
+    Args:
+        advance: function, `(position, sentences, hypotheses, state)` -> `(hypotheses, done, state)`,
+            with `done` bool, shape `(batch,)`. What it returns for finished sentences is ignored.
+        hypotheses: nested structure of tensors whose first axis is `batch`, before the first step.
+        sentences: `Sentences`.
+        state: of the model, see `search`.
+        n: int, number of hypotheses of each sentence.
+        select_sentences: see `search`; or `None`.
+
+    Returns:
+        `hypotheses` of all sentences, each as of the step in which it was done.
+    """
     select_sentences = select_rows(n) if select_sentences is None else select_sentences
-    loop = LoopState(ops.zeros((), dtype="int32"), sentences.limits < 1, found, state)
+    loop = LoopState(ops.zeros((), dtype="int32"), sentences.limits < 1, hypotheses, state)
     if sentences.limits.shape[0] is not None:
-        # Where the graph is made for one size of batch it has to stay; so does JAX.
-        return run_until(advance, sentences, loop, 1.0).found
+        # A graph for a fixed batch size cannot shrink its batch; nor can JAX.
+        return run_until(advance, sentences, loop, 1.0).hypotheses
 
     def body(batch):
         loop = run_until(advance, batch.sentences, batch.loop, DONE_BEFORE_SHRINKING)
         smaller = drop_finished(batch._replace(loop=loop), select_sentences)
         return (keras.tree.map_structure(_with_shape_of, batch, smaller),)
 
-    # A loop within a loop: a condition in each step would cost more than a small step itself.
-    batch = LiveBatch(ops.arange(ops.shape(sentences.limits)[0], dtype="int32"), sentences, loop, found)
+    # Nested loops, because a branch in every step would cost more than a small step itself.
+    batch = LiveBatch(ops.arange(ops.shape(sentences.limits)[0], dtype="int32"), sentences, loop, hypotheses)
     batch = keras.tree.map_structure(ops.convert_to_tensor, batch)
-    (batch,) = ops.while_loop(lambda batch: ops.shape(batch.numbers)[0] > 0, body, (batch,))
+    (batch,) = ops.while_loop(lambda batch: ops.shape(batch.indices)[0] > 0, body, (batch,))
     return batch.results
 
 
 def run_until(advance, sentences, loop, share):
-    """Calls `advance` until this share of the sentences is done."""
+    """Calls `advance` until `share` (a fraction) of the sentences is done; returns the `LoopState`."""
 
-    def goes_on(loop):
+    def is_running(loop):
         num_done = ops.sum(ops.cast(loop.done, "float32"))
         return num_done < share * ops.cast(ops.size(loop.done), "float32")
 
     def body(loop):
-        found, done, state = advance(loop.position, sentences, loop.found, loop.state)
-        found = keep_where_done(loop.done, loop.found, found)
-        new = LoopState(loop.position + 1, loop.done | done, found, state)
+        new, done, state = advance(loop.position, sentences, loop.hypotheses, loop.state)
+        hypotheses = keep_where_done(loop.done, loop.hypotheses, new)
+        new = LoopState(loop.position + 1, loop.done | done, hypotheses, state)
         return (keras.tree.map_structure(_with_shape_of, loop, new),)
 
     loop = keras.tree.map_structure(ops.convert_to_tensor, loop)
-    (loop,) = ops.while_loop(goes_on, body, (loop,))
+    (loop,) = ops.while_loop(is_running, body, (loop,))
     return loop
 
 
 def drop_finished(batch, select_sentences):
-    """Leaves the sentences that are done out of the batch, and writes what was found."""
+    """Writes the results of a `LiveBatch` and returns it without the finished sentences."""
     loop = batch.loop
     left = ops.cast(ops.nonzero(ops.logical_not(loop.done))[0], "int32")
 
     def take(x):
         return gather(x, left, axis=0)
 
-    def write(results, found):
-        return ops.scatter_update(results, batch.numbers[:, None], found)
+    def write(results, hypotheses):
+        return ops.scatter_update(results, batch.indices[:, None], hypotheses)
 
     return LiveBatch(
-        take(batch.numbers),
+        take(batch.indices),
         keras.tree.map_structure(take, batch.sentences),
         LoopState(
             loop.position,
             take(loop.done),
-            keras.tree.map_structure(take, loop.found),
+            keras.tree.map_structure(take, loop.hypotheses),
             select_sentences(loop.state, left),
         ),
-        keras.tree.map_structure(write, batch.results, loop.found),
+        keras.tree.map_structure(write, batch.results, loop.hypotheses),
     )
 
 
 def _with_shape_of(old, new):
-    # TensorFlow's loop refuses a variable that loses a statically known size.
+    # A loop variable of TensorFlow must not lose a statically known size.
     if None not in new.shape or new.shape == old.shape:
         return new
     sizes = zip(old.shape, new.shape, ops.shape(new), strict=True)
@@ -141,25 +157,25 @@ def _with_shape_of(old, new):
 
 
 def keep_where_done(done, old, new):
-    """Takes `old` where done, else `new`, of nested tensors whose first axis is that of `done`."""
-    return keras.tree.map_structure(lambda a, b: ops.where(_columns(done, a), a, b), old, new)
+    """Returns `old` where `done`, else `new`: nested structures whose leading axes are those of `done`."""
+    return keras.tree.map_structure(lambda a, b: ops.where(_expand_to(done, a), a, b), old, new)
 
 
-def _columns(flags, values):
-    """Gives flags as many axes as `values` has, by adding some at the end."""
+def _expand_to(flags, values):
+    """Appends axes of size 1 to `flags` until it has the rank of `values`."""
     return reshape_static(flags, (*ops.shape(flags), *[1] * (len(values.shape) - len(flags.shape))))
 
 
 def gather_rows(state, parents):
-    """`reorder` for a state whose tensors all have `rows` rows."""
+    """Default `reorder`: gathers rows, of a state whose tensors all have `rows` rows."""
     batch, n = ops.shape(parents)
-    first = ops.arange(batch, dtype="int32") * n
-    rows = ops.reshape(first[:, None] + parents, (-1,))
+    first_rows = ops.arange(batch, dtype="int32") * n
+    rows = ops.reshape(first_rows[:, None] + parents, (-1,))
     return keras.tree.map_structure(lambda x: gather(x, rows, axis=0), state)
 
 
 def select_rows(n):
-    """`select_sentences` for a state whose tensors all have `rows` rows."""
+    """Returns the default `select_sentences`: gathers rows, of a state whose tensors all have `rows` rows."""
 
     def select_sentences(state, sentences):
         rows = ops.reshape(sentences[:, None] * n + ops.arange(n, dtype="int32")[None], (-1,))

@@ -1,4 +1,4 @@
-"""Which tokens may come next, and how the length of a hypothesis changes its score.
+"""Constraints on the next token, and length penalties.
 
 Axes: `rows, vocab_size, max_length, prefix_length`.
 """
@@ -12,24 +12,24 @@ from keras import ops
 from keras_transformer.config.sections import LENGTH_PENALTIES
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 
-NEVER = -math.inf  # the log-probability of what cannot happen: an empty place
+NEG_INF = -math.inf  # log-probability of a forbidden token, and of an empty slot
 
 
 class Rules(NamedTuple):
-    """Settings that are the same for all sentences and every kind of search.
+    """Decoding settings shared by greedy search, beam search and sampling, for all sentences.
 
     Attributes:
         eos_id: int, ends a hypothesis.
-        pad_id: int, fills the places after the end.
-        forbidden_ids: ints, tokens that are never produced, unless a prefix has them. Their
-            probability is not shared out among the others: scores stay those of the model.
-        min_length: int, fewest tokens before eos.
+        pad_id: int, fills `ids` after eos.
+        forbidden_ids: ints, tokens that are never produced, except by a prefix. The other
+            probabilities are not renormalized: scores stay those of the model.
+        min_length: int, minimum number of tokens before eos.
         no_repeat_ngram: int, forbids repeating any n-gram of this size; 0 disables.
-        alpha: float or scalar tensor, see `length_penalty`. A tensor's value is not checked.
+        alpha: float or scalar tensor, see `length_penalty`. Tensors are not checked.
         penalty: `"gnmt"`, `"average"` or `"none"`, see `length_penalty`.
 
     Raises:
-        ValueError: from a search, for values out of range.
+        ValueError: a value is out of range; raised by `check`, which every search calls.
     """
 
     eos_id: int
@@ -41,7 +41,7 @@ class Rules(NamedTuple):
     penalty: str = "gnmt"
 
     def check(self):
-        """Raises ValueError for values out of range."""
+        """Raises ValueError if a value is out of range."""
         if not ops.is_tensor(self.alpha) and not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={self.alpha}")
         for name in ("min_length", "no_repeat_ngram"):
@@ -53,79 +53,80 @@ class Rules(NamedTuple):
                 "`forbidden_ids` must not contain `eos_id`, or nothing would end. "
                 f"Received: forbidden_ids={self.forbidden_ids}, eos_id={self.eos_id}"
             )
-        length_penalty(1, self.alpha, self.penalty)  # refuses an unknown name
+        length_penalty(1, self.alpha, self.penalty)  # raises ValueError for an unknown name
 
     def score(self, log_probs, lengths):
-        """Returns log-probability over penalty, float32; `NEVER` stays."""
+        """Returns log-probability / length penalty, float32; -inf stays -inf."""
         # The penalty may overflow at an extreme alpha, and -inf / inf is NaN.
         score = log_probs / length_penalty(lengths, self.alpha, self.penalty)
-        return ops.where(log_probs > NEVER, score, NEVER)
+        return ops.where(log_probs > NEG_INF, score, NEG_INF)
 
     def continuations(self, step, ids, position, forced_ids, number):
-        """The most probable next tokens which the rules allow each row.
+        """Returns the most probable next tokens that the rules allow.
 
         Args:
-            step: `Step`; its logits may be NaN, where the model gave none.
+            step: `Step` of `search`. NaN logits count as forbidden tokens.
             ids: int32, shape `(rows, max_length)`, tokens so far.
-            position: int32 scalar, how many they are.
-            forced_ids: int32, shape `(rows,)`, the one allowed token, of a prefix, or `pad_id` for
-                any; or `None`, any for all.
-            number: int, how many are wanted.
+            position: int32 scalar, number of tokens so far.
+            forced_ids: int32, shape `(rows,)`, the only allowed token (of a prefix), or `pad_id`
+                where any token is allowed; `None` if no row has a forced token.
+            number: int, number of tokens to return for each row.
 
         Returns:
-            `(log_probs, ids)`, float32 and int32, shape `(rows, n)`, the best first where allowed;
-            `n` is at least `number`, or the vocabulary's size. The places of tokens that are not
-            allowed have `NEVER`.
+            `(log_probs, ids)`, float32 and int32, shape `(rows, width)`. `width` is at least
+            `number`, or the vocabulary size if that is smaller. Allowed tokens are sorted, best
+            first; forbidden tokens may stand between them and have log-probability -inf.
         """
         logits, normalized = ops.cast(step.logits, "float32"), step.normalized
         if self.no_repeat_ngram:
             logits = logits if normalized else ops.log_softmax(logits, axis=-1)
-            free = without_repeated_ngrams(logits, ids, position, self.no_repeat_ngram)
-            if forced_ids is not None:
-                free = ops.where((forced_ids == self.pad_id)[:, None], free, logits)
-            logits, normalized = free, True
-        # More than are wanted, so that enough are left: cheaper than masking all of them.
-        number = min(number + len(self.forbidden_ids) + 1, logits.shape[-1])
-        best, ids = _largest(logits, number)  # --> [rows, number]
-        top, of_top = 0.0, 0.0
+            blocked = without_repeated_ngrams(logits, ids, position, self.no_repeat_ngram)
+            if forced_ids is not None:  # forced tokens may repeat n-grams
+                blocked = ops.where((forced_ids == self.pad_id)[:, None], blocked, logits)
+            logits, normalized = blocked, True
+        # Take more tokens than needed, so that enough remain: cheaper than masking the whole vocabulary.
+        width = min(number + len(self.forbidden_ids) + 1, logits.shape[-1])
+        best, ids = _top_k(logits, width)  # --> [rows, width]
+        max_logit, max_log_prob = 0.0, 0.0
         if not normalized:
-            # The probability of the best is never too small for its logarithm, and softmax takes
-            # half the time of log_softmax.
-            top = best[:, :1]
-            of_top = ops.log(take_along(ops.softmax(logits, axis=-1), ids[:, :1]))
-            best = (best - top) + of_top
-        allowed = best > NEVER  # NaN is not greater
+            # softmax takes half the time of log_softmax; the largest probability cannot underflow.
+            max_logit = best[:, :1]
+            max_log_prob = ops.log(take_along(ops.softmax(logits, axis=-1), ids[:, :1]))
+            best = (best - max_logit) + max_log_prob
+        allowed = best > NEG_INF  # False for NaN
         for forbidden in self.forbidden_ids:
             allowed &= ids != forbidden
         if self.min_length:
             allowed &= ~((ids == self.eos_id) & (position < self.min_length))
         if forced_ids is None:
-            return ops.where(allowed, best, NEVER), ids
+            return ops.where(allowed, best, NEG_INF), ids
 
         forced = (forced_ids != self.pad_id)[:, None]
-        first = ops.arange(number)[None] == 0
-        forced_log_probs = (take_along(logits, forced_ids[:, None]) - top) + of_top
+        first = ops.arange(width)[None] == 0
+        forced_log_probs = (take_along(logits, forced_ids[:, None]) - max_logit) + max_log_prob
         best = ops.where(forced, forced_log_probs, best)
-        allowed = ops.where(forced, first & (forced_log_probs > NEVER), allowed)
-        return ops.where(allowed, best, NEVER), ops.where(forced, forced_ids[:, None], ids)
+        allowed = ops.where(forced, first & (forced_log_probs > NEG_INF), allowed)
+        return ops.where(allowed, best, NEG_INF), ops.where(forced, forced_ids[:, None], ids)
 
 
 def length_penalty(length, alpha, formula="gnmt"):
-    """Divides the log-probability of a hypothesis.
+    """Length penalty: the score of a hypothesis is its log-probability divided by it.
 
-    Systems give different formulas one name, so that one alpha means different things:
+    Systems use different formulas under the same name, so an alpha is not comparable between them:
 
     - `"gnmt"`: `((5 + length) / 6) ** alpha`, equation 14 of Wu et al. (2016), to which
       section 6.1 of the paper refers for its `alpha = 0.6` (Tensor2Tensor, OpenNMT-tf);
-    - `"average"`: `length ** alpha`; with 1, the mean over tokens (fairseq, Marian, CTranslate2);
+    - `"average"`: `length ** alpha`; alpha = 1 gives the mean log-probability per token
+      (fairseq, Marian, CTranslate2);
     - `"none"`: 1.
 
-    None of them falls with the length, on which the stop of beam search rests.
+    No formula decreases with the length; the stopping rule of beam search relies on that.
 
     Args:
-        length: int, any shape, with eos, as in Tensor2Tensor. 0 counts as 1 in `"average"`.
-        alpha: float or scalar tensor, at least 0; 0 turns the penalty off.
-        formula: one of the three names.
+        length: int, any shape, number of tokens with eos, as in Tensor2Tensor. `"average"` takes
+            0 as 1.
+        alpha: float or scalar tensor, at least 0; 0 disables the penalty.
+        formula: `"gnmt"`, `"average"` or `"none"`.
 
     Returns:
         float32, same shape as `length`.
@@ -141,46 +142,45 @@ def length_penalty(length, alpha, formula="gnmt"):
 
 
 def without_repeated_ngrams(log_probs, ids, position, size):
-    """Blocks each token which would end an n-gram that the row already has.
+    """Sets the log-probability of tokens that would repeat an n-gram of their row to -inf.
 
     Args:
         log_probs: float32, shape `(rows, vocab_size)`.
-        ids: int32, shape `(rows, max_length)`, whose first `position` tokens count.
-        position: int32 scalar.
-        size: n, at least 1.
+        ids: int32, shape `(rows, max_length)`; only the first `position` tokens are used.
+        position: int32 scalar, number of tokens so far.
+        size: int, n of the n-grams, at least 1.
 
     Returns:
-        float32, shape `(rows, vocab_size)`, `NEVER` for what is blocked.
+        float32, shape `(rows, vocab_size)`.
     """
     rows, length = ops.shape(ids)
     starts = ops.arange(length, dtype="int32")
-    # An n-gram that starts here ends in a token that is there already.
+    # repeated[r, s]: the n-gram at s is complete and begins with the last n - 1 tokens of row r.
     repeated = ops.broadcast_to((starts + size <= position)[None], (rows, length))
     for i in range(size - 1):
         last = gather(ids, ops.maximum(position - size + 1 + i, 0), axis=1)
         repeated &= ops.roll(ids, -i, axis=1) == last[:, None]
     ends = ops.roll(ids, 1 - size, axis=1)
     row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], (rows, length))
-    where = ops.reshape(ops.stack([row, ends], axis=-1), (-1, 2))
-    hits = ops.scatter(where, ops.reshape(ops.cast(repeated, "int32"), (-1,)), ops.shape(log_probs))
-    return ops.where(hits > 0, NEVER, log_probs)
+    indices = ops.reshape(ops.stack([row, ends], axis=-1), (-1, 2))
+    hits = ops.scatter(indices, ops.reshape(ops.cast(repeated, "int32"), (-1,)), ops.shape(log_probs))
+    return ops.where(hits > 0, NEG_INF, log_probs)
 
 
-def _largest(values, number):
-    """`ops.top_k` of long rows, in two steps: first the blocks that can hold any of them.
+def _top_k(values, k):
+    """`ops.top_k` for long rows in two steps: first the k best blocks, then the k best values in them.
 
-    Finding the largest of each block is one pass that vectorises; keeping a sorted list of
-    the best so far is not.
+    The maximum of each block is one vectorized pass; the sorted list that `ops.top_k` keeps is not.
     """
     width = values.shape[-1]
     block = next((size for size in range(64, 257) if width % size == 0), width)
-    if width // block <= number:
-        best, ids = ops.top_k(values, number)
+    if width // block <= k:
+        best, ids = ops.top_k(values, k)
         return best, ops.cast(ids, "int32")
     blocks = ops.reshape(values, (-1, width // block, block))
-    _, chosen = ops.top_k(ops.max(blocks, axis=-1), number)
-    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)  # among equals, the lower id first
-    held = ops.reshape(take_along(blocks, chosen), (-1, number * block))
-    best, places = ops.top_k(held, number)
-    places = ops.cast(places, "int32")
-    return best, take_along(chosen, places // block) * block + places % block
+    _, chosen = ops.top_k(ops.max(blocks, axis=-1), k)
+    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)  # ties: the lower id comes first
+    candidates = ops.reshape(take_along(blocks, chosen), (-1, k * block))
+    best, indices = ops.top_k(candidates, k)
+    indices = ops.cast(indices, "int32")
+    return best, take_along(chosen, indices // block) * block + indices % block

@@ -1,23 +1,45 @@
-"""Greedy search, beam search and sampling over any step function; knows no model.
+"""Greedy search, beam search and sampling, for any model that gives next-token logits.
 
-The caller supplies `step(ids, position, state) -> Step`, which turns the last
-token of every row into the logits of the next one:
+The caller passes `step(ids, position, state) -> Step`, which decodes one position:
 
-- `ids`: int32, shape `(rows,)`, the last token of every row;
-- `position`: int32 scalar, 0 at the first call, when `ids` are the `first_ids`;
-- `state`: any nested structure of tensors, of the same structure and dtypes as it came in
-  (`()` where there is none).
+- `ids`: int32, shape `(rows,)`, the last token of each row; `first_ids` (bos) at position 0;
+- `position`: int32 scalar, number of tokens decoded so far;
+- `state`: nested structure of tensors (caches), or `()`. The returned state has the same
+  structure and dtypes.
 
-`rows` is `batch * n` for n hypotheses of each sentence, and row `sentence * n + i` belongs
-to hypothesis i of that sentence. Two more functions say what happens to the state:
+Each sentence has n hypotheses, in slots 0 to n - 1; `rows = batch * n`, and row
+`sentence * n + slot` is one of them. Two optional functions rearrange the state:
 
-- `reorder(state, parents)`, where hypothesis i of each sentence goes on from `parents[:, i]`,
-  int32, shape `(batch, n)`;
-- `select_sentences(state, sentences)`, where only some sentences are left, int32, shape `(left,)`.
+- `reorder(state, parents)`: slot i of each sentence continues the hypothesis in slot
+  `parents[:, i]`; `parents` is int32, shape `(batch, n)`;
+- `select_sentences(state, sentences)`: keeps these sentences of the batch, int32, shape `(left,)`.
 
-Without them every tensor of `state` must have `rows` rows, which are gathered.
+The defaults gather rows, so every tensor of `state` must then have `rows` rows.
 
-Axes: `batch, beam_size, n_best, max_length, vocab_size, rows`.
+Beam slots by example: two beams, `n_best=2`, no length penalty, tokens `<s>`, `a`, `b` and eos, written
+`$`. The model gives these probabilities of the next token::
+
+    after      $     a     b
+    <s>     0.10  0.50  0.40
+    <s>a    0.30  0.20  0.50
+    <s>b    0.10  0.80  0.10
+    <s>ab   0.50  0.40  0.10
+    <s>ba   0.75  0.20  0.05
+
+Slot 1 starts empty (probability 0), because two equal hypotheses would stay equal. The candidates of each
+position are the 4 best continuations (2 * beams)::
+
+    position  candidates                       finished         live slots 0, 1  parents  beam_of_slot
+    0         a .5, b .4, $ .1, (empty)        $ .1             a, b             0, 0     [0], [0]
+    1         ba .32, ab .25, a$ .15, aa .1    a$ .15, $ .1     ba, ab           1, 0     [0 1], [0 0]
+    2         ba$ .24, ab$ .125, aba .1,       ba$ .24, a$ .15  aba, baa         1, 0     [0 0 1], [0 1 0]
+              baa .064
+
+The search ends after position 2: no live hypothesis can become more probable than 0.1, and both finished
+ones are. The last column is `DecoderState.beam_of_slot` of a `Transformer`: the slot in which each token of
+a hypothesis was computed. Reordering moves these small lists and copies no cache.
+
+Axes: `batch, beams (= beam_size), n_best, max_length, vocab_size, rows`.
 """
 
 import math
@@ -29,51 +51,51 @@ from keras import ops
 
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 from keras_transformer.translation.decoding_loop import decode, gather_rows, keep_where_done, make_sentences
-from keras_transformer.translation.rules import NEVER
+from keras_transformer.translation.rules import NEG_INF
 
 
 class Step(NamedTuple):
-    """What a step function returns."""
+    """Output of a step function."""
 
     logits: object  # float, (rows, vocab_size)
-    state: object  # nested tensors
-    normalized: bool = False  # the logits are log-probabilities
+    state: object  # nested structure of tensors
+    normalized: bool = False  # whether the logits are log-probabilities
 
 
 class Hypotheses(NamedTuple):
-    """The best hypotheses of every sentence, best first (sampled ones as they were drawn).
+    """N-best hypotheses of each sentence, best first (samples in the order drawn).
 
-    Hypotheses that ended come before those cut off at the length limit, whatever
-    their scores. A place left empty, where a sentence has fewer than `n_best`
-    hypotheses, has score -inf, length 0 and only padding.
+    Hypotheses that end in eos come before those cut off at the length limit, whatever
+    their scores. A sentence with fewer than `n_best` hypotheses has empty slots at the end:
+    score -inf, length 0, only padding.
     """
 
-    ids: object  # int32, (batch, n_best, max_length): eos included, pad_id after it
+    ids: object  # int32, (batch, n_best, max_length): with eos, then padding
     scores: object  # float32, (batch, n_best): log-probability / length_penalty
-    log_probs: object  # float32, (batch, n_best): of all tokens, eos included
-    lengths: object  # int32, (batch, n_best): tokens, eos included
-    finished: object  # bool, (batch, n_best): ended with eos, not at the limit
+    log_probs: object  # float32, (batch, n_best): sum over the tokens, with eos
+    lengths: object  # int32, (batch, n_best): number of tokens, with eos
+    finished: object  # bool, (batch, n_best): ends in eos; False if cut off at the limit
 
 
 def greedy_search(
     step, state, first_ids, rules, *,
     max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
 ):  # fmt: skip
-    """Takes the most probable token at every position.
+    """Greedy search: takes the most probable token at every position.
 
-    Returns what `beam_search` with `beam_size=1` returns, without its reordering of `state`.
+    Returns the same as `beam_search` with `beam_size=1`, and never reorders `state`.
 
     Args:
         step: `step(ids, position, state) -> Step`, see the top of this module.
-        state: nested tensors, for `batch` rows.
-        first_ids: int32, shape `(batch,)`, what the first step sees (bos).
-        rules: `Rules`. The penalty changes only the score.
-        max_lengths: int32, shape `(batch,)`, most tokens per sentence, eos
-            included. A sentence with limit 0 gets the empty hypothesis, score 0.
-        max_length: int or int32 scalar, length of the `ids` that are returned; at
-            least every one of `max_lengths`, which are cut to it.
-        prefix_ids: int32, shape `(batch, prefix_length)`, tokens with which the hypotheses
-            of each sentence begin, padded at the end; or `None`. They count in the score.
+        state: nested structure of tensors, for `batch` rows.
+        first_ids: int32, shape `(batch,)`, input of the first step (bos).
+        rules: `Rules`. The length penalty changes only the score.
+        max_lengths: int32, shape `(batch,)`, maximum number of tokens of each sentence, with
+            eos. A sentence with limit 0 gets the empty hypothesis, score 0.
+        max_length: int or int32 scalar, last axis of the returned `ids`. Larger `max_lengths`
+            are lowered to it.
+        prefix_ids: int32, shape `(batch, prefix_length)`, tokens that every hypothesis of a
+            sentence starts with, padded at the end; or `None`. The score includes them.
         reorder: not used.
         select_sentences: see the top of this module.
 
@@ -82,12 +104,12 @@ def greedy_search(
     """
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
 
-    def choose(log_probs, ids, position, sentences):
-        best = ops.argmax(log_probs, axis=-1)  # blocked tokens may stand before it
+    def select_token(log_probs, ids, position, sentences):
+        best = ops.argmax(log_probs, axis=-1)  # not always 0: entries that the rules block are not sorted
         return tuple(take_along(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
     return _decode_independently(
-        step, state, first_ids, rules, sentences, max_length, choose, 1, 1, select_sentences
+        step, state, first_ids, rules, sentences, max_length, select_token, 1, 1, select_sentences
     )
 
 
@@ -96,21 +118,22 @@ def sample(
     uniforms, temperature=1.0, top_k=0, top_p=1.0,
     max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
 ):  # fmt: skip
-    """Draws each token at random, for `n_best` independent hypotheses of each sentence.
+    """Samples `n_best` independent hypotheses of each sentence.
 
-    Token t of hypothesis i of a sentence is the first whose cumulative probability, most
-    probable token first, exceeds `uniforms[sentence, i, t]`: with numbers that belong to
-    the sentence, what is drawn does not depend on its batch.
+    Token t of hypothesis i is drawn by inverse transform sampling: the tokens are sorted by
+    probability, and the first one whose cumulative probability exceeds
+    `uniforms[sentence, i, t]` is taken. If the caller derives `uniforms` from the sentence,
+    the samples do not depend on the batch.
 
-    `log_probs` and `scores` are those of the model, whatever was drawn from.
+    `log_probs` and `scores` are those of the model, before temperature, top-k and top-p.
 
     Args:
-        state: nested tensors, for `batch * n_best` rows.
-        uniforms: float32, shape `(batch, n_best, max_length)`, at least 0 and below 1.
-        temperature: float above 0, which logits are divided by.
-        top_k: int, only so many most probable tokens are drawn from; 0 for all.
-        top_p: float above 0, only the fewest most probable tokens whose probability (after
-            `temperature` and `top_k`) is at least this together are drawn from; 1 for all.
+        state: nested structure of tensors, for `batch * n_best` rows.
+        uniforms: float32, shape `(batch, n_best, max_length)`, in [0, 1).
+        temperature: float above 0, divides the logits.
+        top_k: int, samples from the k most probable tokens only; 0 for all.
+        top_p: float in (0, 1], samples from the smallest set of most probable tokens whose
+            total probability (after `temperature` and `top_k`) is at least `top_p`; 1 for all.
         first_ids, rules, max_lengths, max_length, prefix_ids, select_sentences: as in `greedy_search`.
 
     Returns:
@@ -126,25 +149,25 @@ def sample(
     n_best = uniforms.shape[1]
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules, uniforms)
 
-    def choose(log_probs, ids, position, sentences):
-        # Best first, but for what is blocked.
+    def select_token(log_probs, ids, position, sentences):
+        # Best first; blocked tokens, with -inf, come last.
         order = ops.cast(ops.argsort(-log_probs, axis=-1), "int32")
         log_probs, ids = take_along(log_probs, order), take_along(ids, order)
-        drawn = log_probs if not top_k else log_probs[:, :top_k]
-        weights = ops.exp((drawn - drawn[:, :1]) / temperature)
-        weights = ops.where(drawn > NEVER, weights, 0.0)
+        top = log_probs if not top_k else log_probs[:, :top_k]
+        weights = ops.exp((top - top[:, :1]) / temperature)
+        weights = ops.where(top > NEG_INF, weights, 0.0)
         before = ops.cumsum(weights, axis=-1) - weights
         weights = ops.where(before < top_p * ops.sum(weights, axis=-1, keepdims=True), weights, 0.0)
         cumulative = ops.cumsum(weights, axis=-1)
         uniform = ops.reshape(gather(sentences.uniforms, position, axis=2), (-1, 1))
-        passed = cumulative <= uniform * cumulative[:, -1:]
-        last = ops.sum(ops.cast(weights > 0, "int32"), axis=-1) - 1  # rounding may pass them all
-        index = ops.minimum(ops.sum(ops.cast(passed, "int32"), axis=-1), ops.maximum(last, 0))
+        skipped = cumulative <= uniform * cumulative[:, -1:]
+        last = ops.sum(ops.cast(weights > 0, "int32"), axis=-1) - 1  # rounding errors may skip all tokens
+        index = ops.minimum(ops.sum(ops.cast(skipped, "int32"), axis=-1), ops.maximum(last, 0))
         return tuple(take_along(x, index[:, None])[:, 0] for x in (log_probs, ids))
 
-    number = top_k or 10**9
+    k = top_k or 10**9
     return _decode_independently(
-        step, state, first_ids, rules, sentences, max_length, choose, number, n_best, select_sentences
+        step, state, first_ids, rules, sentences, max_length, select_token, k, n_best, select_sentences
     )
 
 
@@ -153,29 +176,28 @@ def beam_search(
     beam_size=4, n_best=1, early_stop=False,
     max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
 ):  # fmt: skip
-    """Keeps the `beam_size` most probable hypotheses at every position.
+    """Beam search that stops when no live hypothesis can still win.
 
-    As in Tensor2Tensor, with which the paper was made: at each position the best
-    `2 * beam_size` continuations of all live hypotheses are its candidates. Those that end in
-    eos enter the list of the best `beam_size` finished ones, ranked by score; the best
-    `beam_size` of the others stay alive. (A beam of one has one candidate, and is greedy
-    search.) A sentence is done when nothing is alive, at its
-    limit, or when the `n_best`-th finished score is at least the best that any live
-    hypothesis can still reach: log-probabilities only fall and the penalty never does, so
-    that is the best live log-probability over the penalty of the sentence's limit. Stopping
-    there loses no better hypothesis.
+    At each position the candidates are the best `2 * beam_size` continuations of the live
+    hypotheses, as in Tensor2Tensor, the paper's code. Candidates that end in eos compete for
+    `beam_size` finished slots by score; the best `beam_size` others become the live
+    hypotheses. (With one beam there is one candidate: greedy search.)
 
-    Among equal scores the earlier one comes first, then the better beam, then the
-    lower token id.
+    A sentence is done at its length limit, when no hypothesis is live, or when the score of
+    its `n_best`-th finished hypothesis is at least what a live one can still reach. That
+    bound is the best live log-probability divided by the length penalty at the limit:
+    log-probabilities never rise and the penalty never falls, so no better hypothesis is lost.
+
+    Ties: the hypothesis that finished earlier wins, then the better beam, then the lower
+    token id.
 
     Args:
-        state: nested tensors, for `batch * beam_size` rows.
-        beam_size: int, hypotheses kept alive per sentence. It may exceed the
-            vocabulary.
-        n_best: int, hypotheses returned per sentence, at most `beam_size`.
-        early_stop: bool. A sentence is done as soon as `beam_size` hypotheses have finished, and only
-            ends among the best `beam_size` continuations of a position count, as in fairseq. Faster;
-            may miss better hypotheses.
+        state: nested structure of tensors, for `batch * beam_size` rows.
+        beam_size: int, number of live hypotheses per sentence. It may exceed the vocabulary.
+        n_best: int, number of hypotheses returned per sentence, at most `beam_size`.
+        early_stop: bool. A sentence is done as soon as `beam_size` hypotheses have finished,
+            and eos counts only among the best `beam_size` candidates, as in fairseq. Faster,
+            but may miss better hypotheses.
         reorder: see the top of this module.
         first_ids, rules, max_lengths, max_length, prefix_ids, select_sentences: as in `greedy_search`.
 
@@ -194,61 +216,61 @@ def beam_search(
     candidates = 2 * beam_size if beam_size > 1 else 1
 
     def advance(position, sentences, beams, state):
-        # Logits of the next token of every live hypothesis --> [rows, vocab_size]
-        taken = step(ops.reshape(beams.live_last_ids, (-1,)), position, state)
-        # Its best tokens that the rules allow --> [rows, width]
+        # Decode one position of all live hypotheses --> logits [batch * beams, vocab_size]
+        output = step(ops.reshape(beams.live_last_ids, (-1,)), position, state)
+        # The best allowed tokens of each hypothesis --> [batch * beams, width]
         forced_ids = sentences.forced_ids(position, beam_size)
-        ids = _flat(beams.live_ids)
-        added, next_ids = rules.continuations(taken, ids, position, forced_ids, candidates)
-        width = added.shape[-1]
-        # The best candidates of each sentence; those of an empty place have -inf --> [batch, candidates]
-        total = ops.reshape(beams.live_log_probs, (-1, 1)) + added
+        ids = _merge_slots(beams.live_ids)
+        log_probs, next_ids = rules.continuations(output, ids, position, forced_ids, candidates)
+        width = log_probs.shape[-1]
+        # The best candidates of each sentence; those of an empty slot have -inf --> [batch, 2 * beams]
+        total = ops.reshape(beams.live_log_probs, (-1, 1)) + log_probs
         total = ops.reshape(total, (-1, beam_size * width))
         total, best = ops.top_k(total, min(candidates, beam_size * width))
         best = ops.cast(best, "int32")
         parents = best // width
         next_ids = take_along(ops.reshape(next_ids, (-1, beam_size * width)), best)
-        # --> [batch, candidates, length]
-        ids = _write(take_along(beams.live_ids, parents), next_ids, position)
+        # --> [batch, 2 * beams, max_length]
+        ids = _write_at(take_along(beams.live_ids, parents), next_ids, position)
 
-        # Those that end now and those that ended before: the best by score are kept.
+        # Candidates with eos compete with the finished hypotheses --> [batch, beams]
         ends = next_ids == rules.eos_id
-        # With `early_stop`, improbable ends would otherwise fill the finished list and stop the search.
-        counted = ends & (ops.arange(ops.shape(total)[1]) < beam_size) if early_stop else ends
-        ended_log_probs = ops.where(counted, total, NEVER)
+        # With `early_stop`, an improbable eos must not fill a finished slot: full slots end the search.
+        accepted = ends & (ops.arange(ops.shape(total)[1]) < beam_size) if early_stop else ends
+        ended_log_probs = ops.where(accepted, total, NEG_INF)
         scores = rules.score(ended_log_probs, position + 1)
         lengths = ops.zeros_like(next_ids) + position + 1
-        finished = _best_finished(beams.finished, _Finished(ids, scores, ended_log_probs, lengths))
+        finished = _merge_finished(beams.finished, _Finished(ids, scores, ended_log_probs, lengths))
 
-        # The best of the others stay alive --> [batch, beam_size]
-        live_log_probs, live = ops.top_k(ops.where(ends, NEVER, total), beam_size)
+        # The best candidates without eos stay live --> [batch, beams]
+        live_log_probs, live = ops.top_k(ops.where(ends, NEG_INF, total), beam_size)
         live = ops.cast(live, "int32")
-        state = reorder(taken.state, take_along(parents, live))
+        state = reorder(output.state, take_along(parents, live))
 
-        enough = finished.scores[:, n_best - 1]
+        # Stop when the n-th best finished score reaches the bound of the live ones --> [batch]
         bound = rules.score(live_log_probs[:, 0], sentences.limits)
-        done = (enough >= bound) | (position + 1 >= sentences.limits)
+        done = (finished.scores[:, n_best - 1] >= bound) | (position + 1 >= sentences.limits)
         if early_stop:
-            done |= finished.scores[:, -1] > NEVER
+            done |= finished.scores[:, -1] > NEG_INF
         beams = _Beams(take_along(next_ids, live), take_along(ids, live), live_log_probs, finished)
         return beams, done, state
 
     batch = ops.shape(first_ids)[0]
-    pads = ops.full((batch, beam_size, max_length), rules.pad_id, dtype="int32")
-    nothing = ops.full((batch, beam_size), NEVER, dtype="float32")
+    padding = ops.full((batch, beam_size, max_length), rules.pad_id, dtype="int32")
+    empty = ops.full((batch, beam_size), NEG_INF, dtype="float32")
     beams = _Beams(
         live_last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, beam_size)),
-        live_ids=pads,
-        # One hypothesis to begin with: equal ones would fill the beam with copies.
-        live_log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, nothing),
-        finished=_Finished(pads, nothing, nothing, ops.zeros((batch, beam_size), dtype="int32")),
+        live_ids=padding,
+        # Only slot 0 starts filled: equal hypotheses would stay equal.
+        live_log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, empty),
+        finished=_Finished(padding, empty, empty, ops.zeros((batch, beam_size), dtype="int32")),
     )
     beams = decode(advance, beams, sentences, state, beam_size, select_sentences)
-    return _n_best(beams, sentences.limits, n_best, rules)
+    return _select_n_best(beams, sentences.limits, n_best, rules)
 
 
-class _Paths(NamedTuple):
-    """Greedy search and sampling: n independent hypotheses of every sentence."""
+class _Independent(NamedTuple):
+    """Greedy search and sampling: n independent hypotheses of each sentence."""
 
     last_ids: object  # int32, (batch, n)
     ids: object  # int32, (batch, n, max_length)
@@ -258,78 +280,81 @@ class _Paths(NamedTuple):
 
 
 class _Finished(NamedTuple):
+    """Beam search: the finished hypotheses of each sentence."""
+
     ids: object  # int32, (batch, beam_size, max_length)
-    scores: object  # float32, (batch, beam_size), best first; NEVER: empty place
+    scores: object  # float32, (batch, beam_size), best first; -inf in empty slots
     log_probs: object  # float32, (batch, beam_size)
     lengths: object  # int32, (batch, beam_size)
 
 
 class _Beams(NamedTuple):
-    """Beam search: the live hypotheses of every sentence and the finished ones."""
+    """Beam search: the live and the finished hypotheses of each sentence."""
 
     live_last_ids: object  # int32, (batch, beam_size)
     live_ids: object  # int32, (batch, beam_size, max_length)
-    live_log_probs: object  # float32, (batch, beam_size), best first; NEVER: empty place
+    live_log_probs: object  # float32, (batch, beam_size), best first; -inf in empty slots
     finished: _Finished
 
 
 def _decode_independently(
-    step, state, first_ids, rules, sentences, max_length, choose, number, n, select_sentences
+    step, state, first_ids, rules, sentences, max_length, select_token, k, n, select_sentences
 ):
-    """Decodes `n` hypotheses of each sentence one token at a time, each token taken by `choose`.
+    """Decodes `n` hypotheses of each sentence that do not compete; `select_token` chooses each token.
 
     Args:
-        choose: takes `(log_probs, ids)`, both `(rows, m)`, of the `number` best tokens that
-            are allowed, the position and the `Sentences`; returns both of one, `(rows,)`.
+        select_token: function. Takes `(log_probs, ids)` of the `k` best allowed tokens (or
+            some more), both `(rows, width)`, the position and the `Sentences`. Returns the log-probability
+            and the id of one token, both `(rows,)`.
     """
 
-    def advance(position, sentences, path, state):
-        taken = step(ops.reshape(path.last_ids, (-1,)), position, state)
+    def advance(position, sentences, old, state):
+        output = step(ops.reshape(old.last_ids, (-1,)), position, state)
         forced_ids = sentences.forced_ids(position, n)
-        allowed = rules.continuations(taken, _flat(path.ids), position, forced_ids, number)
-        log_probs, ids = (ops.reshape(x, (-1, n)) for x in choose(*allowed, position, sentences))
-        new = _Paths(
+        allowed = rules.continuations(output, _merge_slots(old.ids), position, forced_ids, k)
+        log_probs, ids = (ops.reshape(x, (-1, n)) for x in select_token(*allowed, position, sentences))
+        new = _Independent(
             last_ids=ids,
-            ids=_write(path.ids, ids, position),
-            log_probs=path.log_probs + log_probs,
-            lengths=path.lengths + 1,
-            done=(ids == rules.eos_id) | (log_probs == NEVER),
+            ids=_write_at(old.ids, ids, position),
+            log_probs=old.log_probs + log_probs,
+            lengths=old.lengths + 1,
+            done=(ids == rules.eos_id) | (log_probs == NEG_INF),
         )
-        path = keep_where_done(path.done, path, new)
-        return path, ops.all(path.done, axis=1) | (position + 1 >= sentences.limits), taken.state
+        new = keep_where_done(old.done, old, new)
+        return new, ops.all(new.done, axis=1) | (position + 1 >= sentences.limits), output.state
 
     batch = ops.shape(first_ids)[0]
-    path = _Paths(
+    result = _Independent(
         last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, n)),
         ids=ops.full((batch, n, max_length), rules.pad_id, dtype="int32"),
         log_probs=ops.zeros((batch, n), dtype="float32"),
         lengths=ops.zeros((batch, n), dtype="int32"),
         done=ops.zeros((batch, n), dtype="bool"),
     )
-    path = decode(advance, path, sentences, state, n, select_sentences)
-    return _blank_empty_places(
-        ids=path.ids,
-        scores=rules.score(path.log_probs, path.lengths),
-        log_probs=path.log_probs,
-        lengths=path.lengths,
-        finished=(path.last_ids == rules.eos_id) & (path.lengths > 0),
+    result = decode(advance, result, sentences, state, n, select_sentences)
+    return _pad_empty_slots(
+        ids=result.ids,
+        scores=rules.score(result.log_probs, result.lengths),
+        log_probs=result.log_probs,
+        lengths=result.lengths,
+        finished=(result.last_ids == rules.eos_id) & (result.lengths > 0),
         pad_id=rules.pad_id,
     )
 
 
-def _flat(ids):
+def _merge_slots(ids):
     """`(batch, n, max_length)` -> `(rows, max_length)`."""
     return ops.reshape(ids, (-1, ops.shape(ids)[2]))
 
 
-def _write(ids, new_ids, position):
-    """Writes `new_ids`, shape `(...)`, at `position` of `ids`, `(..., max_length)`."""
+def _write_at(ids, new_ids, position):
+    """Writes `new_ids`, shape `(...)`, to index `position` of `ids`, `(..., max_length)`."""
     here = ops.arange(ops.shape(ids)[-1], dtype="int32") == position
     return ops.where(here, new_ids[..., None], ids)
 
 
-def _best_finished(old, new):
-    """Merges two lists of finished hypotheses into one, as long as the first."""
+def _merge_finished(old, new):
+    """Returns the best of the old and the new finished hypotheses; `old` keeps its number of slots."""
     both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
     scores, best = ops.top_k(both.scores, old.scores.shape[1])
     best = ops.cast(best, "int32")
@@ -338,11 +363,11 @@ def _best_finished(old, new):
     )
 
 
-def _n_best(beams, limits, n_best, rules):
-    """Takes finished hypotheses first, then those that the limit cut off.
+def _select_n_best(beams, limits, n_best, rules):
+    """Returns `Hypotheses`: the finished ones, then the live ones that the length limit cut off.
 
-    A sentence that stopped below its limit has `n_best` finished ones or nothing
-    alive, so what is alive here and wanted was cut off at the limit.
+    A sentence that stopped below its limit has `n_best` finished hypotheses or no live one,
+    so every live hypothesis that is returned was cut off at the limit.
     """
     beam_size = beams.live_log_probs.shape[1]
     cut_off = _Finished(
@@ -351,19 +376,19 @@ def _n_best(beams, limits, n_best, rules):
         log_probs=beams.live_log_probs,
         lengths=ops.zeros_like(beams.live_last_ids) + limits[:, None],
     )
-    # Chosen by counting, for one rank of both would need offsets on the scores.
-    place = ops.arange(n_best, dtype="int32")[None]
-    num_finished = ops.sum(ops.cast(beams.finished.scores > NEVER, "int32"), axis=1, keepdims=True)
-    finished = place < num_finished
-    index = ops.where(finished, place, beam_size + place - num_finished)
+    # Slot i is the i-th finished hypothesis as far as there are any, then a live one --> [batch, n_best]
+    slot = ops.arange(n_best, dtype="int32")[None]
+    num_finished = ops.sum(ops.cast(beams.finished.scores > NEG_INF, "int32"), axis=1, keepdims=True)
+    finished = slot < num_finished
+    index = ops.where(finished, slot, beam_size + slot - num_finished)
     ids, scores, log_probs, lengths = (
         take_along(ops.concatenate(pair, axis=1), index) for pair in zip(beams.finished, cut_off, strict=True)
     )
-    return _blank_empty_places(ids, scores, log_probs, lengths, finished, rules.pad_id)
+    return _pad_empty_slots(ids, scores, log_probs, lengths, finished, rules.pad_id)
 
 
-def _blank_empty_places(ids, scores, log_probs, lengths, finished, pad_id):
-    exists = scores > NEVER
+def _pad_empty_slots(ids, scores, log_probs, lengths, finished, pad_id):
+    exists = scores > NEG_INF
     return Hypotheses(
         ids=ops.where(exists[..., None], ids, pad_id),
         scores=scores,

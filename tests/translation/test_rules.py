@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.translation.rules import NEVER, Rules, without_repeated_ngrams
+from keras_transformer.translation.rules import NEG_INF, Rules, without_repeated_ngrams
 from keras_transformer.translation.search import Step
 
 PAD, EOS = 0, 2
@@ -20,7 +20,7 @@ def continuations(log_probs, number, *, forced=(), blocked=(), eos_too_early=Fal
 
 def by_sorting(row, number, blocked):
     """The best of a row, the lower id first among equals."""
-    allowed = [i for i in range(len(row)) if i not in blocked and row[i] > NEVER]
+    allowed = [i for i in range(len(row)) if i not in blocked and row[i] > NEG_INF]
     best = sorted(allowed, key=lambda i: (-row[i], i))[:number]
     return [float(row[i]) for i in best], best
 
@@ -33,12 +33,12 @@ def test_the_best_are_those_of_sorting(vocab_size, number):
     rows = rng.normal(0, 1, (7, vocab_size))
     rows[3] = np.round(rows[3])  # many equals
     rows[4] = -3.0  # all equal
-    rows[5, rng.permutation(vocab_size)[: vocab_size - 5]] = NEVER  # few that are possible
+    rows[5, rng.permutation(vocab_size)[: vocab_size - 5]] = NEG_INF  # few that are possible
     rows = rows.astype("float32")
     blocked = (1, int(rows[0].argmax()), int(rows[1].argmax()))
     found, ids = continuations(rows, number, blocked=blocked)
     for row, log_probs, chosen in zip(rows, found, ids, strict=True):
-        allowed = log_probs > NEVER
+        allowed = log_probs > NEG_INF
         wanted = by_sorting(row, number, blocked)
         assert (log_probs[allowed][:number].tolist(), chosen[allowed][:number].tolist()) == wanted
 
@@ -65,7 +65,7 @@ def test_log_probabilities_are_those_of_all_tokens_also_of_blocked_ones(vocab_si
     blocked = (1, int(logits[0].argmax()), int(logits[1].argmax()))
     found, ids = continuations(logits, 3, forced=forced, blocked=blocked, normalized=False)
     for row in range(7):
-        allowed = found[row] > NEVER
+        allowed = found[row] > NEG_INF
         assert allowed.any()
         np.testing.assert_allclose(found[row][allowed], exact[row][ids[row][allowed]], rtol=2e-7, atol=2e-6)
     assert ids[5:, 0].tolist() == least[5:].tolist()
@@ -87,7 +87,7 @@ def test_a_row_that_is_not_a_number_has_no_continuation():
     rows[1] = np.linspace(-9, -1, 960)
     for normalized in (True, False):
         found, ids = continuations(rows, 2, normalized=normalized)
-        assert (found[0] == NEVER).all()
+        assert (found[0] == NEG_INF).all()
         assert ids[1, :2].tolist() == [959, 958]
 
 
@@ -95,13 +95,13 @@ def test_an_end_is_blocked_while_it_is_too_early():
     rows = [[-4.0, -3.0, -1.0, -2.0, -5.0]]
     for too_early, wanted in ((False, [2, 3]), (True, [3, 1])):
         found, ids = continuations(rows, 2, eos_too_early=too_early)
-        assert ids[0][found[0] > NEVER][:2].tolist() == wanted
+        assert ids[0][found[0] > NEG_INF][:2].tolist() == wanted
 
 
 def test_a_forced_token_is_the_only_one_even_if_it_is_blocked():
     rows = [[-4.0, -3.0, -1.0, -2.0, -5.0]] * 3
     found, ids = continuations(rows, 2, forced=[4, PAD, 1], blocked=(1,))
-    assert [ids[i][found[i] > NEVER].tolist()[:2] for i in range(3)] == [[4], [2, 3], [1]]
+    assert [ids[i][found[i] > NEG_INF].tolist()[:2] for i in range(3)] == [[4], [2, 3], [1]]
     assert found[0][0] == -5.0
 
 
@@ -125,4 +125,4 @@ def test_tokens_that_would_repeat_an_ngram_by_hand(size, tokens, blocked):
     ids = np.full((2, 7), 6, "int32")  # what stands behind the tokens is not one of them
     ids[1, : len(tokens)] = tokens
     found = without_repeated_ngrams(ops.zeros((2, 7)), ops.array(ids), len(tokens), size)
-    assert np.flatnonzero(ops.convert_to_numpy(found)[1] == NEVER).tolist() == blocked
+    assert np.flatnonzero(ops.convert_to_numpy(found)[1] == NEG_INF).tolist() == blocked

@@ -539,6 +539,44 @@ def test_hypothesis_without_continuation_leaves_the_others_alone(nothing):
     check_same(search(toy, [7], [3], beam_size=5**3, n_best=5**3), 0, expected)
 
 
+def test_the_worked_example_of_the_module():
+    eos, a, b = 1, 2, 3
+    table = {
+        "": [0.10, 0.50, 0.40],
+        "a": [0.30, 0.20, 0.50],
+        "b": [0.10, 0.80, 0.10],
+        "ab": [0.50, 0.40, 0.10],
+        "ba": [0.75, 0.20, 0.05],
+    }
+    prefixes, parents, slots = [[], []], [], [[], []]
+
+    def step(ids, position, state):
+        if position:
+            for prefix, token in zip(prefixes, ids.numpy().tolist(), strict=True):
+                prefix.append({a: "a", b: "b"}[token])
+        for slot in range(2):
+            slots[slot].append(slot)  # as `CachedDecoding.step` does
+        probabilities = [[0.0, *table["".join(prefix)]] for prefix in prefixes]
+        return Step(ops.log(ops.array(probabilities)), state, normalized=True)
+
+    def reorder(state, new):
+        (new,) = new.numpy().tolist()
+        parents.append(new)
+        prefixes[:] = [list(prefixes[slot]) for slot in new]
+        slots[:] = [list(slots[slot]) for slot in new]
+        return state
+
+    rules = Rules(eos, pad_id=0, penalty="none")
+    found = beam_search(
+        step, (), ops.array([0], "int32"), rules,
+        beam_size=2, n_best=2, max_lengths=ops.array([4], "int32"), max_length=4, reorder=reorder,
+    )  # fmt: skip
+    assert parents == [[0, 0], [1, 0], [1, 0]]
+    assert slots == [[0, 0, 1], [0, 1, 0]]
+    assert found.ids[0].numpy().tolist() == [[b, a, eos, 0], [a, eos, 0, 0]]
+    np.testing.assert_allclose(np.exp(found.scores[0]), [0.24, 0.15], rtol=1e-6)
+
+
 def test_lower_token_comes_first_among_equal_scores():
     def step(ids, position, state):
         logits = np.array([-9.0, -9.0, -9.0, 1.0, 1.0], "float32")
