@@ -13,6 +13,6 @@ __all__, __getattr__, __dir__ = lazy_names(
         "loss": ("LabelSmoothedCrossEntropy",),
         "metrics": ("Perplexity", "TokenAccuracy"),
         "optimizer": ("TransformerSchedule",),
-        "transformer": ("Attended", "Encoded", "Transformer"),
+        "transformer": ("Encoded", "Transformer", "TransformerOutput"),
     },
 )

@@ -87,7 +87,7 @@ class CachedDecoding:
             not pay, or the model makes its logits in another way.
         """
         size = self.config.target_vocab_size * self.config.d_model
-        if num_hypotheses == 1 or size > TRANSPOSED_AT_MOST or not self._logits_are_tied():
+        if num_hypotheses == 1 or size > TRANSPOSED_AT_MOST or not self._has_tied_logits():
             return None
         return self.target_embedding.kernel()
 
@@ -134,7 +134,7 @@ class CachedDecoding:
                 first_slot=None if grows else position * n,
             )
             caches.append(cache)
-        logits = self._logits(self._normalized(x), **({} if kernel is None else {"kernel": kernel}))
+        logits = self._logits(self._final_norm(x), **({} if kernel is None else {"kernel": kernel}))
         return ModelStep(logits, state._replace(self_attention=caches, beam_of_slot=beam_of_slot))
 
     def reorder(self, state, parents):

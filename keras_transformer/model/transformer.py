@@ -1,4 +1,4 @@
-"""The Transformer: encoder, decoder, embeddings and output projection (section 3)."""
+"""The Transformer model: embeddings, encoder, decoder and output projection (section 3)."""
 
 import contextlib
 import dataclasses
@@ -23,15 +23,15 @@ if keras.backend.backend() == "tensorflow":
 else:
 
     class TokenWeightedStep:
-        """Other backends train with Keras' own step."""
+        """Stand-in on other backends, which train with Keras' own step."""
 
         def run_layer(self, layer, *inputs, **arguments):
-            """Calls a layer."""
+            """Calls a layer; only the TensorFlow version can recompute activations."""
             return layer(*inputs, **arguments)
 
 
 class Encoded(NamedTuple):
-    """What the decoder needs of the source.
+    """Encoder output and padding mask of the source.
 
     Attributes:
         output: float, shape `(batch, source_len, d_model)`.
@@ -42,18 +42,20 @@ class Encoded(NamedTuple):
     mask: object
 
 
-class Attended(NamedTuple):
-    """Logits, and the attention of the layers that were asked for.
+class TransformerOutput(NamedTuple):
+    """Logits, and the attention weights of the selected layers.
 
-    Each of the three is a dict: number of a layer, from 0 -> float32 weights, which for
-    every query sum to 1 over the positions it sees and are 0 at the others.
+    `cross`, `decoder` and `encoder` are dicts: layer index, from 0 -> float32 weights. The weights of a query
+    sum to 1 over the keys that it sees and are 0 for hidden keys.
 
     Attributes:
         logits: float, shape `(batch, target_len, target_vocab_size)`.
-        cross: of the decoder to the source, shape
+        cross: weights of the decoder's attention to the source, shape
             `(batch, num_heads, target_len, source_len)`.
-        decoder: of the decoder to itself, `(batch, num_heads, target_len, target_len)`.
-        encoder: of the encoder to itself, `(batch, num_heads, source_len, source_len)`.
+        decoder: weights of the decoder's self-attention, shape
+            `(batch, num_heads, target_len, target_len)`.
+        encoder: weights of the encoder's self-attention, shape
+            `(batch, num_heads, source_len, source_len)`.
     """
 
     logits: object
@@ -64,31 +66,31 @@ class Attended(NamedTuple):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
-    """The model of figure 1.
+    """The encoder-decoder Transformer of figure 1.
 
-    It is built, with all its weights, when it is made.
+    The constructor creates all weights; no call is needed to build the model.
 
     Args:
-        config: a `ModelConfig`, or the dict that `get_config` gives.
-        special: `SpecialIds`; the padding id tells real tokens from padding.
+        config: a `ModelConfig`, or the same as a dict, as in `get_config`.
+        special: `SpecialIds`; positions with the padding id are masked.
 
     Call arguments:
-        inputs: pair `(source_ids, target_ids)`, or a dict with these names, int, shapes
+        inputs: pair `(source_ids, target_ids)`, or a dict with these keys; int, shapes
             `(batch, source_len)` and `(batch, target_len)`. Target ids start with the
-            begin-of-sentence id: output i predicts the token after target id i.
+            begin-of-sentence id (bos): output i predicts the token after target id i.
 
     Returns:
         float logits, shape `(batch, target_len, target_vocab_size)`.
 
     Raises:
-        TypeError: `config` is no `ModelConfig`; `inputs` are not a pair; or ids are not integers, or
-            a ragged or sparse tensor.
-        ValueError: ids of another shape, or, where they are called with arrays and not within a graph,
-            outside the vocabulary.
+        TypeError: `config` is not a `ModelConfig`, `inputs` is not a pair, or the ids are not a dense
+            integer tensor.
+        ValueError: the ids have the wrong shape, or are outside the vocabulary. (The range is checked only
+            outside a graph, where the values are known.)
     """
 
     def __init__(self, config, special=SpecialIds(), *, name="transformer", **kwargs):
-        # A constant name: checkpoints call the weights by their paths.
+        # Checkpoints identify weights by their paths, so the name must not vary between instances.
         super().__init__(name=name, **kwargs)
         if isinstance(config, dict):
             config = from_values(ModelConfig, config)
@@ -105,19 +107,19 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         self.special = special
 
         policy = self.dtype_policy
-        same_names = (
+        shared_settings = (
             "num_heads", "d_ff", "residual_dropout", "attention_dropout", "relu_dropout", "norm_first",
             "layer_norm_epsilon", "attention_bias",
         )  # fmt: skip
-        layer = {name: getattr(config, name) for name in same_names}
-        layer.update(key_dim=config.d_key, value_dim=config.d_value, dtype=policy)
+        settings = {name: getattr(config, name) for name in shared_settings}
+        settings.update(key_dim=config.d_key, value_dim=config.d_value, dtype=policy)
 
         def embedding(name, vocab_size):
             positions = {"positions": config.positions, "max_positions": config.max_positions}
             return PositionalEmbedding(vocab_size, config.d_model, **positions, name=name, dtype=policy)
 
         def norm(name):
-            # Nothing normalises the sums that leave a pre-norm stack.
+            # In a pre-norm stack the last residual sum is not normalised, so a final norm follows.
             epsilon = config.layer_norm_epsilon
             return LayerNormalization(epsilon=epsilon, name=name, dtype=policy) if config.norm_first else None
 
@@ -129,10 +131,10 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             self.target_embedding = embedding("target_embedding", config.target_vocab_size)
         self.embedding_dropout = Dropout(config.embedding_dropout, name="embedding_dropout", dtype=policy)
         self.encoder_layers = [
-            EncoderLayer(name=f"encoder_{i}", **layer) for i in range(config.num_encoder_layers)
+            EncoderLayer(name=f"encoder_{i}", **settings) for i in range(config.num_encoder_layers)
         ]
         self.decoder_layers = [
-            DecoderLayer(name=f"decoder_{i}", **layer) for i in range(config.num_decoder_layers)
+            DecoderLayer(name=f"decoder_{i}", **settings) for i in range(config.num_decoder_layers)
         ]
         self.encoder_norm, self.decoder_norm = norm("encoder_norm"), norm("decoder_norm")
         self.output_projection = None
@@ -143,7 +145,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         self.build()
 
     def build(self, input_shape=None):
-        """Makes all weights; their shapes follow from the configuration alone."""
+        """Creates all weights; their shapes depend on the configuration only."""
         if self.built:
             return
         hidden = (None, None, self.config.d_model)
@@ -165,7 +167,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         self.built = True
 
     def __call__(self, inputs, *args, **kwargs):
-        # Before Keras converts them, and adds a page to what is wrong with them.
+        # Checked before Keras converts the ids: Keras' own errors for wrong ids are a page long.
         sizes = self.config.source_vocab_size, self.config.target_vocab_size
         inputs = checked_pair(inputs, sizes, self.special.pad)
         return super().__call__(inputs, *args, **kwargs)
@@ -180,6 +182,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
 
         Args:
             source_ids: int, shape `(batch, source_len)`.
+            training: whether dropout is applied.
 
         Returns:
             `Encoded`.
@@ -187,11 +190,12 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         return self._encode(source_ids, training=training)[0]
 
     def decode(self, target_ids, encoded, training=None):
-        """Runs the decoder over whole target sentences.
+        """Runs the decoder on whole target sentences (teacher forcing).
 
         Args:
             target_ids: int, shape `(batch, target_len)`, starting with bos.
             encoded: `Encoded`.
+            training: whether dropout is applied.
 
         Returns:
             float logits, shape `(batch, target_len, target_vocab_size)`.
@@ -199,75 +203,78 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         return self._logits(self._decode(target_ids, encoded, training=training)[0])
 
     def attend(self, inputs, *, cross=(), decoder=(), encoder=()):
-        """Runs the model without dropout and keeps the attention of some layers.
+        """Runs the model without dropout and returns the attention weights of selected layers.
 
         Args:
-            inputs: pair `(source_ids, target_ids)`, as a call takes it.
-            cross: numbers of decoder layers, from 0, whose attention to the source is
-                kept.
-            decoder: the same, for the decoder's attention to itself.
-            encoder: numbers of encoder layers, for the encoder's attention to itself.
+            inputs: pair `(source_ids, target_ids)`, as for a call.
+            cross: indices of decoder layers, from 0, whose cross-attention weights are returned.
+            decoder: indices of decoder layers whose self-attention weights are returned.
+            encoder: indices of encoder layers whose self-attention weights are returned.
 
         Returns:
-            `Attended`.
+            `TransformerOutput`.
 
         Raises:
-            ValueError: there is no such layer.
+            ValueError: a layer index is out of range.
         """
-        for name, layers, number in (
+        for name, layers, num_layers in (
             ("cross", cross, len(self.decoder_layers)),
             ("decoder", decoder, len(self.decoder_layers)),
             ("encoder", encoder, len(self.encoder_layers)),
         ):
-            if not all(0 <= layer < number for layer in layers):
+            if not all(0 <= layer < num_layers for layer in layers):
                 raise ValueError(
-                    f"`{name}` must hold numbers of layers, from 0 to {number - 1}. Received: {layers}"
+                    f"`{name}` must hold numbers of layers, from 0 to {num_layers - 1}. Received: {layers}"
                 )
         source_ids, target_ids = id_pair(inputs)
-        encoded, weights = self._encode(source_ids, encoder, training=False)
-        hidden, attended = self._decode(target_ids, encoded, cross, decoder, training=False)
-        return attended._replace(logits=self._logits(hidden), encoder=weights)
+        encoded, encoder_weights = self._encode(source_ids, encoder, training=False)
+        hidden, cross, decoder = self._decode(target_ids, encoded, cross, decoder, training=False)
+        return TransformerOutput(self._logits(hidden), cross, decoder, encoder_weights)
 
     def statistics(self, inputs, labels, training=None):
-        """Returns the `TokenStatistics` of a batch, without its logits where nobody else sees them.
+        """Returns the `TokenStatistics` (loss and metrics) of a batch; TensorFlow only.
 
-        TensorFlow only.
+        Where possible, one fused kernel computes the output projection and the loss.
 
         Args:
-            inputs: as a call takes them.
+            inputs: pair `(source_ids, target_ids)`, as for a call.
             labels: int, shape `(batch, target_len)`.
+            training: whether dropout is applied.
         """
-        if not self._logits_are_projected():
+        if not self._can_fuse_projection_and_loss():
             return super().statistics(inputs, labels, training)
         source_ids, target_ids = id_pair(inputs)
         untied = self.output_projection is not None
+        # If all embeddings are tied, the encoder and the decoder both look up rows of the output matrix.
         lookups = 2 if self.source_embedding is self.target_embedding else 1
         with contextlib.ExitStack() as stack:
             if untied:
                 matrix = self.output_projection.kernel
             else:
-                matrix = stack.enter_context(self.target_embedding.gradient_added_once(lookups))
-            hidden, _ = self._decode(target_ids, self.encode(source_ids, training), training=training)
+                matrix = stack.enter_context(self.target_embedding.summed_gradients(lookups))
+            hidden, *_ = self._decode(target_ids, self.encode(source_ids, training), training=training)
         return self.loss.projected_statistics(labels, hidden, matrix, self.output_bias, transposed=untied)
 
     def export(self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs):
-        """Writes the forward pass for other programs, as every Keras model does: ids in, logits out.
+        """Exports the forward pass, from ids to logits, like `keras.Model.export`.
 
-        The model need not have been called. A SavedModel is used as
-        `tf.saved_model.load(filepath).serve((source_ids, target_ids))`, without this package.
+        The model need not have been called before. A SavedModel runs without this package:
+        `tf.saved_model.load(filepath).serve((source_ids, target_ids))`.
 
-        It does not translate: that takes a search and the vocabularies. For text in, text out, there are
-        `keras_transformer.export.saved_model.export_saved_model` and the program `export`.
+        The exported model does not translate text: it has no beam search and no tokenizers. To export those
+        too, use `keras_transformer.export.saved_model.export_saved_model` or the program `export`.
 
         Args:
-            filepath: where to write.
-            format: as `keras.Model.export` takes it.
-            verbose: as `keras.Model.export` takes it.
-            input_signature: list of one pair of specifications; int32, of any shape, unless given.
-            **kwargs: as `keras.Model.export` takes them.
+            filepath: output path.
+            format: see `keras.Model.export`.
+            verbose: see `keras.Model.export`.
+            input_signature: list with one pair of input specs; the default is int32 with the shape
+                `(None, None)` for both.
+            **kwargs: see `keras.Model.export`.
 
         Raises:
-            ValueError, ImportError: Keras', for another format or one whose package is missing.
+            ValueError, ImportError: raised by Keras for an unknown format, or if the format's package is
+                not installed.
         """
         if input_signature is None:
             names = ("source_ids", "target_ids")
@@ -283,22 +290,22 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         return (*target_shape, self.config.target_vocab_size)
 
     def get_config(self):
-        sizes = {"config": dataclasses.asdict(self.config), "special": dataclasses.asdict(self.special)}
-        return {**super().get_config(), **sizes}
+        own = {"config": dataclasses.asdict(self.config), "special": dataclasses.asdict(self.special)}
+        return {**super().get_config(), **own}
 
     def get_build_config(self):
         return {}  # the constructor builds
 
-    def _encode(self, source_ids, kept=(), training=None):
-        """Returns `Encoded`, and the attention of the layers `kept` as a dict."""
+    def _encode(self, source_ids, layers=(), training=None):
+        """Returns `Encoded`, and a dict: index -> self-attention weights, for the indices in `layers`."""
         check_ids("source_ids", source_ids, self.special.pad)
         mask = padding_mask(source_ids, self.special.pad)
         x = self.source_embedding(source_ids)
         x = self.embedding_dropout(x, training=training)
         weights = {}
-        for number, layer in enumerate(self.encoder_layers):
-            if number in kept:
-                x, weights[number] = layer.attend(x, mask, training=training)
+        for index, layer in enumerate(self.encoder_layers):
+            if index in layers:
+                x, weights[index] = layer.attend(x, mask, training=training)
             else:
                 x = self.run_layer(layer, x, attention_mask=mask, training=training)
         if self.encoder_norm is not None:
@@ -306,56 +313,63 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         return Encoded(x, mask), weights
 
     def _decode(self, target_ids, encoded, cross=(), decoder=(), training=None):
-        """Returns what is projected onto the vocabulary, and `Attended` with the attention of some layers."""
+        """Runs the decoder up to the output projection.
+
+        Returns:
+            float, shape `(batch, target_len, d_model)`; and two dicts, index -> attention weights: of
+            cross-attention in the layers `cross`, and of self-attention in the layers `decoder`.
+        """
         check_ids("target_ids", target_ids, self.special.pad)
-        # Padding comes after the real tokens, so the causal mask hides it from them.
-        visible = causal_mask(ops.shape(target_ids)[1])
+        # Padding follows the real tokens, so the causal mask also hides padding from real tokens.
+        causal = causal_mask(ops.shape(target_ids)[1])
         x = self.target_embedding(target_ids)
         x = self.embedding_dropout(x, training=training)
-        attended = Attended(None, {}, {}, {})
-        for number, layer in enumerate(self.decoder_layers):
-            masks = {"self_attention_mask": visible, "cross_attention_mask": encoded.mask}
-            if number not in cross and number not in decoder:
+        cross_attention, self_attention = {}, {}
+        for index, layer in enumerate(self.decoder_layers):
+            masks = {"self_attention_mask": causal, "cross_attention_mask": encoded.mask}
+            if index not in cross and index not in decoder:
                 x = self.run_layer(layer, x, encoded.output, **masks, training=training)
                 continue
-            x, to_target, to_source = layer.attend(x, encoded.output, **masks, training=training)
-            if number in cross:
-                attended.cross[number] = to_source
-            if number in decoder:
-                attended.decoder[number] = to_target
-        return self._normalized(x), attended
+            x, self_weights, cross_weights = layer.attend(x, encoded.output, **masks, training=training)
+            if index in cross:
+                cross_attention[index] = cross_weights
+            if index in decoder:
+                self_attention[index] = self_weights
+        return self._final_norm(x), cross_attention, self_attention
 
-    def _logits_are_projected(self):
-        """Whether the loss may be computed from the matrix that makes the logits."""
-        # float16 holds no small probabilities.
+    def _can_fuse_projection_and_loss(self):
+        """Whether `kernels.losses.projected_losses` may replace the output projection and the loss."""
+        # float16 underflows to 0 for small probabilities.
         policy = self.dtype_policy
-        right_types = policy.variable_dtype == "float32" and policy.compute_dtype != "float16"
-        # Who changes what makes the logits, or the loss, wants that used.
+        supported = policy.variable_dtype == "float32" and policy.compute_dtype != "float16"
+        # A subclass may override how logits or loss are computed. The fused form would ignore that.
         return (
-            right_types
+            supported
             and all(getattr(type(self), name) is getattr(Transformer, name) for name in ("call", "decode"))
             and type(self.loss).statistics is LabelSmoothedCrossEntropy.statistics
-            and (self._logits_are_tied() or type(self.output_projection) is Projection)
+            and (self._has_tied_logits() or type(self.output_projection) is Projection)
             and type(self)._logits is Transformer._logits
         )
 
-    def _logits_are_tied(self):
-        """Whether the logits are products with the target embedding, and nobody changed how."""
+    def _has_tied_logits(self):
+        """Whether the target embedding makes the logits, and no subclass overrides how."""
         return (
             self.output_projection is None
             and type(self)._logits is Transformer._logits
             and type(self.target_embedding).logits is PositionalEmbedding.logits
         )
 
-    def _normalized(self, x):
+    def _final_norm(self, x):
+        """Applies the layer normalisation after the last layer of a pre-norm decoder."""
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def _logits(self, x, **kernel):
+        """Projects `x` onto the vocabulary; `kernel=` passes a matrix from `step_kernel`."""
         if self.output_projection is not None:
             logits = self.output_projection(x)
         else:
             logits = self.target_embedding.logits(x, **kernel)
         if self.output_bias is None:
             return logits
-        # Keras casts weights to the compute type inside `call` only, not in `decode` or `step`.
+        # Keras casts weights to the compute dtype only inside `call`, not in `decode` or `step`.
         return logits + ops.cast(self.output_bias, logits.dtype)

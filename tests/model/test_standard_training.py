@@ -122,7 +122,7 @@ def test_names_and_objects_of_cross_entropy_are_the_unsmoothed_one_of_real_token
 
 def test_keras_cross_entropy_takes_the_way_without_logits():
     model = made(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    assert model._logits_are_projected()
+    assert model._can_fuse_projection_and_loss()
     assert not model._needs_logits()
 
 

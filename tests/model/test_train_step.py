@@ -227,7 +227,7 @@ def test_statistics_and_gradients_are_those_of_the_logits(changes, frozen):
     model.compile(keras.optimizers.SGD(1.0), LabelSmoothedCrossEntropy(0.1))
     model.source_embedding.trainable = not frozen
     inputs, labels = BATCHES[0]
-    assert model._logits_are_projected()
+    assert model._can_fuse_projection_and_loss()
 
     def value_and_gradients(compute):
         with tf.GradientTape() as tape:

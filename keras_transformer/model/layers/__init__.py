@@ -1,4 +1,4 @@
-"""The layers of the Transformer, sections 3.1 to 3.5, on `keras` and `keras.ops` only."""
+"""The layers of the Transformer (sections 3.1 to 3.5), written with `keras` and `keras.ops` only."""
 
 from keras_transformer import lazy_names
 

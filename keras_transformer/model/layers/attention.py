@@ -1,7 +1,7 @@
 """Multi-head scaled dot-product attention (section 3.2).
 
-Axes in einsum: b batch, h heads, t target (query) position, s source (key) position,
-d features of one head.
+Axes in einsum strings: b batch, h head, t target (query) position, s source (key) position, d feature of
+one head. With the paper's base model h = 8 and d = 64.
 """
 
 from typing import NamedTuple
@@ -12,15 +12,15 @@ from keras import ops
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
 from keras_transformer.model.kernels.tensor_ops import reshape_static
 from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, Projection
-from keras_transformer.model.layers.masks import merged
+from keras_transformer.model.layers.masks import combine_masks
 
 
 class Attention(NamedTuple):
-    """What attention computes.
+    """Output and weights of attention.
 
     Attributes:
         output: float, shape `(batch, target_len, d_model)`.
-        weights: float32, shape `(batch, num_heads, target_len, source_len)`.
+        weights: float32, shape `(batch, num_heads, target_len, source_len)`, before dropout.
     """
 
     output: object
@@ -28,7 +28,7 @@ class Attention(NamedTuple):
 
 
 class KeyValue(NamedTuple):
-    """Keys and values, projected and split into heads.
+    """Projected keys and values, split into heads.
 
     Attributes:
         key: float, shape `(batch, num_heads, source_len, key_dim)`.
@@ -40,11 +40,11 @@ class KeyValue(NamedTuple):
 
 
 class CachedStep(NamedTuple):
-    """What one step of decoding returns, of attention or of a whole layer.
+    """Result of one decoding step of an attention layer or a decoder layer.
 
     Attributes:
-        output: float, shape `(batch * n, d_model)`.
-        cache: `KeyValue` of self-attention with this position filled in.
+        output: float, shape `(batch * n, d_model)`, with n hypotheses per sentence.
+        cache: `KeyValue` of self-attention, including the new position.
     """
 
     output: object
@@ -54,61 +54,61 @@ class CachedStep(NamedTuple):
 def scaled_dot_product_attention(
     query, key, value, mask=None, dropout=None, *, training=None, no_empty_rows=False
 ):
-    """Equation 1, softmax(Q K^T / sqrt(d_k)) V, for every head at once.
+    """Computes softmax(Q K^T / sqrt(d_k)) V (equation 1) for all heads at once.
 
     Args:
         query: float, shape `(batch, num_heads, target_len, key_dim)`.
         key: float, shape `(batch, num_heads, source_len, key_dim)`.
         value: float, shape `(batch, num_heads, source_len, value_dim)`.
-        mask: bool, broadcastable to `(batch, target_len, source_len)`; True is visible.
-            `None` shows everything. A row with nothing visible gives zeros.
+        mask: bool, broadcastable to `(batch, target_len, source_len)`; True means visible. `None` makes
+            all keys visible. The output is 0 for a query that sees no key.
         dropout: function applied to the weights, or `None`.
-        training: whether there will be a gradient.
-        no_empty_rows: every query attends to at least one key, so the check is skipped.
+        training: whether gradients are needed; affects speed only.
+        no_empty_rows: the mask shows every query at least one key, so empty rows need no check.
 
     Returns:
-        `Attention`; its output has shape `(batch, num_heads, target_len, value_dim)`.
+        `Attention`, whose output has the shape `(batch, num_heads, target_len, value_dim)`.
     """
     scores = scaled_scores(query, key, training)  # Q K^T / sqrt(d_k)
     weights = masked_softmax(scores, mask, no_empty_rows)
-    mixing = weights if dropout is None else dropout(weights)
-    output = ops.einsum("bhts,bhsd->bhtd", ops.cast(mixing, value.dtype), value)
+    dropped = weights if dropout is None else dropout(weights)
+    output = ops.einsum("bhts,bhsd->bhtd", ops.cast(dropped, value.dtype), value)
     return Attention(output, weights)
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class MultiHeadAttention(Layer):
-    """Concat(head_1, ..., head_h) W^O of section 3.2.2.
+    """Multi-head attention: Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
     Args:
         num_heads: h.
         key_dim: d_k, width of each head's queries and keys.
-        value_dim: d_v, width of each head's values; `None` is `key_dim`.
-        dropout: rate on the attention weights (0 in the paper).
-        use_bias: adds biases to the four projections (none in the paper).
+        value_dim: d_v, width of each head's values; `None` means `key_dim`.
+        dropout: dropout rate of the attention weights (0 in the paper).
+        use_bias: whether the four projections have biases (not in the paper).
 
     Call arguments:
         query: float, shape `(batch, target_len, d_model)`.
         value: float, shape `(batch, source_len, features)`.
-        key: float, shape `(batch, source_len, features)`; `None` is `value`.
-        query_mask: bool, shape `(batch, target_len)`; a query where it is False sees nothing.
-        value_mask: bool, shape `(batch, source_len)`; nobody sees a value where it is False.
-        key_mask: as `value_mask`, where `key` is given.
-        attention_mask: bool, of three axes, broadcastable to `(batch, target_len, source_len)`; True
-            is visible. A query that sees nothing gets zeros (before W^O).
-        return_attention_scores: also returns the weights.
+        key: float, shape `(batch, source_len, features)`; `None` means `value`.
+        query_mask: bool, shape `(batch, target_len)`; a False query sees no key.
+        value_mask: bool, shape `(batch, source_len)`; a False position is hidden from all queries.
+        key_mask: like `value_mask`, for `key`.
+        attention_mask: bool with three axes, broadcastable to `(batch, target_len, source_len)`; True
+            means visible.
+        return_attention_scores: also return the weights.
 
     Returns:
-        float, shape as `query`; with `return_attention_scores` the pair of that and of the weights,
-        float32, shape `(batch, num_heads, target_len, source_len)`.
+        float, same shape as `query`. With `return_attention_scores`, a pair of this output and the weights;
+        the weights are float32, shape `(batch, num_heads, target_len, source_len)`.
 
     Raises:
-        ValueError: a mask has another number of axes.
+        ValueError: a mask has the wrong number of axes.
 
-    Names and meaning of the masks are those of Keras' own layer: where `query_mask`, `value_mask` or
-    `key_mask` is not given, it is the implicit mask of its tensor (as `Embedding(mask_zero=True)` makes
-    it), and what one of the masks hides is hidden. The output has the mask of `query`; the masks of the
-    inputs stay as they are.
+    The masks work as in `keras.layers.MultiHeadAttention`. They are combined with AND: a key is visible only
+    if all masks allow it. For a query that sees no key, the heads are 0, so the output is 0, or the bias of
+    W^O. A missing `query_mask`, `value_mask` or `key_mask` defaults to the implicit mask of its tensor, as
+    made by `Embedding(mask_zero=True)`. The output inherits the implicit mask of `query`.
     """
 
     arguments = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias")
@@ -132,7 +132,7 @@ class MultiHeadAttention(Layer):
         self.key_projection = projection(self.key_dim, "key")
         self.value_projection = projection(self.value_dim, "value")
         self.weights_dropout = Dropout(dropout, dtype="float32", name="dropout")
-        self.output_projection = None  # as wide as the queries, so made in `build`
+        self.output_projection = None  # made in `build`, which knows the width of the queries
 
     def build(self, query_shape, value_shape, key_shape=None):
         self.query_projection.build(query_shape)
@@ -155,25 +155,27 @@ class MultiHeadAttention(Layer):
         return_attention_scores=False,
         training=None,
     ):
-        mask = _visible(
+        mask = _combine_call_masks(
             query_mask=query_mask, value_mask=value_mask, key_mask=key_mask, attention_mask=attention_mask
         )
-        attended = self.attend(query, self.project(value, key), mask, training=training)
-        return tuple(attended) if return_attention_scores else attended.output
+        attention = self.attend(query, self.project(value, key), mask, training=training)
+        return tuple(attention) if return_attention_scores else attention.output
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return query_shape
 
     def compute_output_spec(self, *args, **kwargs):
-        # One output or two: found by tracing a call.
+        # Traces a call: the number of outputs depends on `return_attention_scores`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def project(self, value, key=None):
-        """Projects what is attended to: once for a whole translation in cross-attention.
+        """Projects keys and values and splits them into heads.
+
+        Cross-attention calls this once per translation and reuses the result at every decoding step.
 
         Args:
             value: float, shape `(batch, source_len, features)`.
-            key: float, shape `(batch, source_len, features)`; `None` is `value`.
+            key: float, shape `(batch, source_len, features)`; `None` means `value`.
 
         Returns:
             `KeyValue`.
@@ -186,12 +188,13 @@ class MultiHeadAttention(Layer):
         )
 
     def attend(self, query, key_value, attention_mask=None, *, training=None):
-        """Attends to keys and values that `project` made.
+        """Attends to projected keys and values.
 
         Args:
             query: float, shape `(batch, target_len, d_model)`.
-            key_value: `KeyValue`.
+            key_value: `KeyValue` from `project`.
             attention_mask: bool, broadcastable to `(batch, target_len, source_len)`.
+            training: whether dropout is applied.
 
         Returns:
             `Attention`.
@@ -208,17 +211,17 @@ class MultiHeadAttention(Layer):
         return Attention(self.output_projection(self._join_heads(heads.output, batch, length)), heads.weights)
 
     def empty_cache(self, batch_size, max_slots):
-        """Makes room for keys and values that are computed one position after another.
+        """Returns an empty self-attention cache for step-by-step decoding.
 
-        A slot is one position of one hypothesis of a sentence.
+        A slot of the cache holds the key and the value of one position of one hypothesis.
 
         Args:
             batch_size: int or scalar tensor, number of sentences.
-            max_slots: how many slots of each sentence there is room for; 0 for a cache that
-                grows, which needs a backend whose loops allow that (TensorFlow).
+            max_slots: number of slots per sentence; 0 for a cache that grows at each step, which only
+                TensorFlow's loops support.
 
         Returns:
-            `KeyValue` of zeros, `max_slots` long.
+            `KeyValue` of zeros, with `max_slots` as its `source_len`.
         """
         shape = (batch_size, self.num_heads, max_slots)
         return KeyValue(
@@ -227,65 +230,66 @@ class MultiHeadAttention(Layer):
         )
 
     def step(self, query, cache, mask=None, *, num_hypotheses=1, first_slot=None):
-        """Self-attention of one new position of every hypothesis.
+        """Computes self-attention for one new position of every hypothesis.
 
-        The hypotheses of a sentence share one cache, in which nothing ever moves: which of
-        its slots a hypothesis goes back to is in the mask.
+        All n hypotheses of a sentence share one cache, and its slots are never moved. The mask selects the
+        slots that belong to each hypothesis, so reordering beams changes the mask only.
 
         Args:
             query: float, shape `(batch * n, d_model)`.
-            cache: `KeyValue` from `empty_cache` or from the step before.
-            mask: bool, shape `(batch, n, slots)`, with the n new slots, of which every hypothesis
-                sees its own; `None` shows all.
-            num_hypotheses: int, n of each sentence.
-            first_slot: int, scalar, where the new slots are written; `None` appends them.
+            cache: `KeyValue` from `empty_cache` or from the previous step.
+            mask: bool, shape `(batch, n, slots)`; True means visible. It covers the n new slots too: each
+                hypothesis sees its own. `None` makes all slots visible.
+            num_hypotheses: int, n, hypotheses per sentence.
+            first_slot: scalar int, index at which the n new slots are written; `None` appends them.
 
         Returns:
-            `CachedStep`, its output of the shape of `query`.
+            `CachedStep`; its output has the shape of `query`.
         """
         projections = self.query_projection, self.key_projection, self.value_projection
-        query, *new = (self._split_heads(each(query), -1, num_hypotheses) for each in projections)
+        query, *new = (self._split_heads(layer(query), -1, num_hypotheses) for layer in projections)
+        pairs = zip(cache, new, strict=True)
         if first_slot is None:
-            cache = KeyValue(*(ops.concatenate(pair, axis=2) for pair in zip(cache, new, strict=True)))
+            cache = KeyValue(*(ops.concatenate(pair, axis=2) for pair in pairs))
         else:
             start = (0, 0, first_slot, 0)
-            cache = KeyValue(*(ops.slice_update(old, start, x) for old, x in zip(cache, new, strict=True)))
+            cache = KeyValue(*(ops.slice_update(slots, start, x) for slots, x in pairs))
         heads = scaled_dot_product_attention(query, *cache, mask, no_empty_rows=True)
         return CachedStep(self.output_projection(self._join_heads(heads.output, -1)), cache)
 
     def attend_step(self, query, key_value, mask=None, *, num_hypotheses=1):
-        """Attends to keys and values that `project` made from one position of every hypothesis.
+        """Computes cross-attention for one new position of every hypothesis.
 
         Args:
             query: float, shape `(batch * n, d_model)`.
-            key_value: `KeyValue`.
-            mask: bool, broadcastable to `(batch, n, source_len)`.
-            num_hypotheses: int, n of each sentence.
+            key_value: `KeyValue` from `project`, shared by the n hypotheses of a sentence.
+            mask: bool, broadcastable to `(batch, n, source_len)`; True means visible.
+            num_hypotheses: int, n, hypotheses per sentence.
 
         Returns:
-            float, of the shape of `query`.
+            float, same shape as `query`.
         """
         query = self._split_heads(self.query_projection(query), -1, num_hypotheses)
         heads = scaled_dot_product_attention(query, *key_value, mask)
         return self.output_projection(self._join_heads(heads.output, -1))
 
     def _split_heads(self, x, batch, length):
-        """Rows of `num_heads * d` features, `batch * length` of them -> (batch, num_heads, length, d)."""
+        """Splits `batch * length` rows of `num_heads * d` features -> (batch, num_heads, length, d)."""
         width = x.shape[-1] // self.num_heads
-        if isinstance(length, int) and length == 1:
+        if isinstance(length, int) and length == 1:  # no axes to swap
             return reshape_static(x, (batch, self.num_heads, 1, width))
-        return _swapped(reshape_static(x, (batch, length, self.num_heads, width)))
+        return _swap_middle_axes(reshape_static(x, (batch, length, self.num_heads, width)))
 
-    def _join_heads(self, x, *rows):
-        """(batch, num_heads, length, d) -> (*rows, num_heads * d)."""
+    def _join_heads(self, x, *leading):
+        """Concatenates the heads: (batch, num_heads, length, d) -> (*leading, num_heads * d)."""
         if x.shape[2] != 1:
-            x = _swapped(x)
-        return reshape_static(x, (*rows, self.num_heads * x.shape[-1]))
+            x = _swap_middle_axes(x)
+        return reshape_static(x, (*leading, self.num_heads * x.shape[-1]))
 
 
-def _visible(**masks):
-    """Merges the masks of a call into one of three axes; `None` where there is none."""
-    visible = []
+def _combine_call_masks(**masks):
+    """Combines the masks of a call into one mask with three axes; `None` if all of them are `None`."""
+    expanded = []
     for name, mask in masks.items():
         if mask is None:
             continue
@@ -294,14 +298,13 @@ def _visible(**masks):
             raise ValueError(f"`{name}` must have the axes {axes}. Received: shape {tuple(mask.shape)}")
         if name != "attention_mask":
             mask = ops.expand_dims(mask, 2 if name == "query_mask" else 1)
-        visible.append(mask)
-    return merged(*visible)
+        expanded.append(mask)
+    return combine_masks(*expanded)
 
 
-def _swapped(x):
-    """Swaps the two axes in the middle.
+def _swap_middle_axes(x):
+    """Transposes axes 1 and 2 of a tensor with four axes.
 
-    As an einsum: oneDNN's transposition takes several times as long for small tensors, of
-    which decoding has many.
+    Uses einsum: for the small tensors of a decoding step, oneDNN's transpose is several times slower.
     """
     return ops.einsum("bijd->bjid", x)

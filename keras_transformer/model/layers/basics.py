@@ -1,4 +1,4 @@
-"""What sublayers are made of: a linear map, layer normalization and dropout."""
+"""Building blocks of the sublayers: linear projection, layer normalization and dropout."""
 
 import contextlib
 
@@ -12,11 +12,11 @@ PACKAGE = "keras_transformer"
 
 
 class Layer(keras.layers.Layer):
-    """A layer whose output has the shape and the implicit mask of its first input.
+    """Base class: the output has the shape and the implicit mask of the first input.
 
     Attributes:
-        arguments: names of the constructor's arguments, kept as attributes under these names, of which
-            its configuration consists.
+        arguments: names of the constructor arguments that `get_config` saves. Each is stored as an attribute
+            with the same name.
     """
 
     arguments = ()
@@ -34,15 +34,15 @@ class Layer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class Projection(Layer):
-    """x W, or x W + b, for every position.
+    """Linear projection x W, or x W + b, at every position.
 
-    The kernel is two-dimensional, so Glorot's fans are those of the whole map, for all
-    heads together. All positions go through one matrix product: twice as fast on a CPU
-    as a product with a batch axis.
+    The kernel W has two axes, also if it projects for several heads, so Glorot's fan-in and fan-out are those
+    of the whole projection. All positions are multiplied in one matrix product, which on a CPU is twice as
+    fast as a batched product.
 
     Args:
         units: width of the output.
-        use_bias: adds b.
+        use_bias: whether to add b.
         activation: name of a Keras activation, or `None`.
 
     Input: float, shape `(..., features)`. Output: float, shape `(..., units)`.
@@ -81,12 +81,15 @@ class Projection(Layer):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Layer normalization (section 3.1): weights, configuration and values of Keras' own, by a kernel.
+    """Layer normalization (section 3.1).
+
+    Same weights, configuration and results as `keras.layers.LayerNormalization`, but computed by the kernel
+    `layer_norm`.
 
     Args:
         epsilon: added to the variance.
 
-    Input and output: float, shape `(..., features)`; computed in float32 at least.
+    Input and output: float, shape `(..., features)`; computed in at least float32.
     """
 
     def __init__(self, *, epsilon=1e-6, **kwargs):
@@ -99,7 +102,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def call(self, inputs):
         dtype = keras.backend.result_type(inputs.dtype, "float32")
-        x, gamma, beta = (ops.cast(each, dtype) for each in (inputs, self.gamma, self.beta))
+        x, gamma, beta = (ops.cast(tensor, dtype) for tensor in (inputs, self.gamma, self.beta))
         return ops.cast(layer_norm(x, gamma, beta, self.epsilon), self.compute_dtype)
 
     def get_config(self):
@@ -108,12 +111,14 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class Dropout(Layer):
-    """Sets a share of the inputs to 0 in training, others on every replica of a strategy (section 5.4).
+    """Dropout (section 5.4): in training, sets random elements to 0 and scales the others.
+
+    Under a distribution strategy, every replica drops different elements.
 
     Args:
-        rate: that share, at least 0 and below 1; what is left is scaled by 1 / (1 - rate). The
-            fast form takes the nearest multiple of 1 / 65,536.
-        seed: int; `None` draws one.
+        rate: probability of dropping an element, at least 0 and below 1; the others are scaled by
+            1 / (1 - rate). The fast form rounds the rate to a multiple of 1 / 65,536.
+        seed: int; `None` draws a random seed.
     """
 
     arguments = ("rate", "seed")
@@ -129,7 +134,7 @@ class Dropout(Layer):
             self.seed_generator = keras.random.SeedGenerator(seed)
 
     def build(self, inputs_shape=None):
-        """Has no weights."""
+        """Does nothing: dropout has no weights."""
 
     def call(self, inputs, training=None):
         if not training or self.rate == 0:
@@ -137,12 +142,12 @@ class Dropout(Layer):
         return dropout(inputs, self.rate, self.draw_seed() if self._seed is None else self._seed)
 
     def draw_seed(self):
-        """Returns the seed that the next call would draw, which draws the one after it."""
+        """Draws the next seed, as a call does, and returns it for use with `fixed`."""
         return _fold_in_replica(self.seed_generator.next())
 
     @contextlib.contextmanager
     def fixed(self, seed):
-        """While this lasts, calls use a seed of `draw_seed`."""
+        """Context manager: calls use this `seed`, from `draw_seed`, and so drop the same elements."""
         self._seed = seed
         try:
             yield
@@ -151,7 +156,10 @@ class Dropout(Layer):
 
 
 def _fold_in_replica(seed):
-    """Makes a seed that Keras draws, the same on all replicas, differ between them; on one it stays."""
+    """Makes a seed different on each replica: Keras draws the same seed on all of them.
+
+    With one replica the seed is unchanged.
+    """
     if keras.backend.backend() != "tensorflow":
         return seed
     import tensorflow as tf
@@ -159,6 +167,6 @@ def _fold_in_replica(seed):
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
         return seed
-    number = tf.cast(replica.replica_id_in_sync_group, tf.int32)
-    folded = tf.random.experimental.stateless_fold_in(ops.cast(seed, "int64"), number)
+    replica_id = tf.cast(replica.replica_id_in_sync_group, tf.int32)
+    folded = tf.random.experimental.stateless_fold_in(ops.cast(seed, "int64"), replica_id)
     return ops.cast(folded, seed.dtype)

@@ -1,4 +1,4 @@
-"""One layer of the decoder (section 3.1)."""
+"""Decoder layer (section 3.1)."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from keras_transformer.model.layers.masks import causal_mask
 
 
 class DecoderAttention(NamedTuple):
-    """What a layer returns together with its attention.
+    """Output and attention weights of a decoder layer.
 
     Attributes:
         output: float, shape `(batch, target_len, d_model)`.
@@ -27,23 +27,23 @@ class DecoderAttention(NamedTuple):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class DecoderLayer(TransformerLayer):
-    """Masked self-attention, attention to the encoder, feed-forward; three residuals.
+    """Decoder layer: self-attention, cross-attention, feed-forward, each with a residual connection.
 
     Args: those of `TransformerLayer`.
 
     Call arguments:
         inputs: float, shape `(batch, target_len, d_model)`.
         encoder_output: float, shape `(batch, source_len, d_model)`.
-        self_attention_mask: bool, of three axes, broadcastable to `(batch, target_len, target_len)`;
-            True is visible; `None` is the causal mask, never a look ahead.
-        cross_attention_mask: bool, of three axes, broadcastable to
-            `(batch, target_len, source_len)`; `None` shows everything.
-        inputs_mask: bool, shape `(batch, target_len)`; what it hides is hidden, too, whatever
-            `self_attention_mask` shows. `None` is the implicit mask of `inputs`, if there is one.
-        encoder_output_mask: the same for `encoder_output`, shape `(batch, source_len)`.
+        self_attention_mask: bool with three axes, broadcastable to `(batch, target_len, target_len)`; True
+            means visible. `None` means the causal mask, so no position sees later positions.
+        cross_attention_mask: bool with three axes, broadcastable to `(batch, target_len, source_len)`.
+            `None` makes all source positions visible.
+        inputs_mask: bool, shape `(batch, target_len)`; hides its False positions in addition to
+            `self_attention_mask`. `None` means the implicit mask of `inputs`, if there is one.
+        encoder_output_mask: the same for `encoder_output`; shape `(batch, source_len)`.
 
     Returns:
-        float, shape as `inputs`, with the mask of `inputs`.
+        float, same shape and implicit mask as `inputs`.
     """
 
     attentions = ("self_attention", "cross_attention")
@@ -82,7 +82,7 @@ class DecoderLayer(TransformerLayer):
         *,
         training=None,
     ):
-        """Does what a call does, and also returns the attention.
+        """Computes the layer and also returns its attention weights.
 
         Returns:
             `DecoderAttention`.
@@ -130,18 +130,18 @@ class DecoderLayer(TransformerLayer):
         num_hypotheses=1,
         first_slot=None,
     ):
-        """Computes one position of n hypotheses of each sentence from the caches; no dropout.
+        """Computes one new position of every hypothesis, using the caches; without dropout.
 
-        The encoder's keys and values are neither copied nor reordered for them.
+        The n hypotheses of a sentence share the encoder's keys and values, which are not copied.
 
         Args:
             inputs: float, shape `(batch * n, d_model)`.
             cache: `KeyValue` of this layer's self-attention.
-            encoder_key_value: `KeyValue`, from `cross_attention.project`.
-            mask: bool, shape `(batch, n, slots)`, as `MultiHeadAttention.step` takes it.
+            encoder_key_value: `KeyValue` from `cross_attention.project`.
+            mask: bool, shape `(batch, n, slots)`; see `MultiHeadAttention.step`.
             cross_attention_mask: bool, broadcastable to `(batch, 1, source_len)`.
-            num_hypotheses: int, n of each sentence.
-            first_slot: as `MultiHeadAttention.step` takes it.
+            num_hypotheses: int, n, hypotheses per sentence.
+            first_slot: see `MultiHeadAttention.step`.
 
         Returns:
             `CachedStep`.

@@ -1,4 +1,4 @@
-"""Token embeddings and positions (sections 3.4 and 3.5)."""
+"""Token embeddings and positional encodings (sections 3.4 and 3.5)."""
 
 import contextlib
 
@@ -12,15 +12,15 @@ from keras_transformer.model.layers.basics import PACKAGE, Layer
 
 
 def sinusoids(positions, d_model, layout="interleaved"):
-    """Positional encoding of section 3.5.
+    """Returns sinusoidal positional encodings (section 3.5).
 
-    `"interleaved"` is the paper's: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and
-    PE(pos, 2i + 1) the cosine of the same angle. `"halves"` is Tensor2Tensor's: all
+    `"interleaved"` is the layout of the paper: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), and
+    PE(pos, 2i + 1) is the cosine of the same angle. `"halves"` is the layout of Tensor2Tensor: first all
     sines, then all cosines, with exponents i / (d_model / 2 - 1).
 
     Args:
         positions: int or float, shape `(length,)`.
-        d_model: even width.
+        d_model: width; even.
         layout: `"interleaved"` or `"halves"`.
 
     Returns:
@@ -28,7 +28,7 @@ def sinusoids(positions, d_model, layout="interleaved"):
     """
     if d_model % 2:
         raise ValueError(f"`d_model` must be even. Received: d_model={d_model}")
-    # float32 whatever the policy: bfloat16 cannot tell position 257 from 256.
+    # Always float32: in bfloat16, position 257 rounds to 256.
     positions = ops.cast(positions, "float32")[:, None]
     pair = ops.arange(d_model // 2, dtype="float32")
     if layout == "interleaved":
@@ -45,31 +45,31 @@ def sinusoids(positions, d_model, layout="interleaved"):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class PositionalEmbedding(Layer):
-    """Token embedding times sqrt(d_model), plus positions.
+    """Token embeddings times sqrt(d_model), plus positional encodings.
 
-    The same matrix serves as output projection through `logits` (section 3.4).
+    With tied embeddings, `logits` uses the same matrix as the output projection (section 3.4).
 
     Args:
         vocab_size: number of tokens.
         d_model: width.
-        positions: `"interleaved"` (the paper), `"halves"` (Tensor2Tensor) or
-            `"learned"` (Table 3, row E). Sinusoids reach beyond the lengths seen in
-            training; learned positions end at `max_positions`.
+        positions: `"interleaved"` (the paper), `"halves"` (Tensor2Tensor) or `"learned"` (Table 3, row E).
+            Sinusoids are defined for any length; learned positions end at `max_positions`.
         max_positions: number of learned positions.
-        mask_zero: gives the output the implicit mask `ids != 0`, as Keras' `Embedding` does;
-            attention in this package honours it. (`Transformer` makes its masks itself.)
+        mask_zero: whether the output has the implicit mask `ids != 0`, as with `keras.layers.Embedding`.
+            The attention layers of this package use it. (`Transformer` makes explicit masks and leaves this
+            off.)
 
     Call arguments:
         ids: int, shape `(batch, length)`.
-        first_position: int or scalar tensor, position of the first id.
+        first_position: int or scalar tensor, position of the first id in the sentence.
 
     Returns:
         float, shape `(batch, length, d_model)`; computed in float32.
 
     Raises:
-        TypeError: `ids` are not integers, or not a dense tensor.
-        ValueError: `ids` have not two axes; or more positions than learned ones, where the length is
-            known. Inside a graph of unknown length the lookup itself fails on a CPU.
+        TypeError: `ids` is not a dense integer tensor.
+        ValueError: `ids` does not have two axes, or there are more positions than `max_positions` learned
+            ones. (In a graph with unknown length, the lookup itself fails, but only on a CPU.)
     """
 
     arguments = ("vocab_size", "d_model", "positions", "max_positions", "mask_zero")
@@ -92,12 +92,12 @@ class PositionalEmbedding(Layer):
 
     def build(self, ids_shape=None):
         def matrix(name, rows):
-            # N(0, 1 / d_model), so that scaled embeddings and logits both have variance 1.
+            # With variance 1 / d_model, the scaled embeddings and the logits both have variance 1.
             return self.add_weight(
                 name=name,
                 shape=(rows, self.d_model),
                 initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
-                autocast=False,  # looked up in float32 under mixed precision, too
+                autocast=False,  # lookups stay in float32 under mixed precision
             )
 
         self.embeddings = matrix("embeddings", self.vocab_size)
@@ -108,26 +108,26 @@ class PositionalEmbedding(Layer):
         check_ids("ids", ids)
         self._check_length(ids.shape[1], first_position)
         if keras.backend.standardize_dtype(ids.dtype) not in ("int16", "int32", "int64"):
-            ids = ops.cast(ids, "int32")  # TensorFlow looks up no others
+            ids = ops.cast(ids, "int32")  # TensorFlow supports no other index types
         matrix = self._copies.pop() if self._copies else self.embeddings
         tokens = gather(matrix, ids, axis=0)
         tokens = ops.cast(tokens, "float32") * self.d_model**0.5
-        where = ops.arange(ops.shape(ids)[1]) + first_position
+        positions = ops.arange(ops.shape(ids)[1]) + first_position
         if self.positions == "learned":
-            added = ops.cast(gather(self.position_embeddings, where, axis=0), "float32")
+            encoding = ops.cast(gather(self.position_embeddings, positions, axis=0), "float32")
         else:
-            added = sinusoids(where, self.d_model, self.positions)
-        return ops.cast(tokens + added, self.compute_dtype)
+            encoding = sinusoids(positions, self.d_model, self.positions)
+        return ops.cast(tokens + encoding, self.compute_dtype)
 
     @contextlib.contextmanager
-    def gradient_added_once(self, lookups):
-        """Within it, the gradients of some uses of the matrix are added up in one pass.
+    def summed_gradients(self, lookups):
+        """Context manager that sums the gradients of several uses of the embedding matrix in one pass.
 
         Args:
-            lookups: number of calls whose gradients count, the next ones.
+            lookups: number of calls of this layer inside the context.
 
         Yields:
-            The matrix as a tensor, for a use whose gradient is as large as itself.
+            The matrix as a tensor, for the output projection, whose gradient has the shape of the matrix.
         """
         dense, *self._copies = copies(self.embeddings, 1 + lookups)
         try:
@@ -136,18 +136,18 @@ class PositionalEmbedding(Layer):
             self._copies = []
 
     def kernel(self):
-        """Returns the matrix as `logits` multiplies by it, float, shape `(d_model, vocab_size)`."""
+        """Returns the transposed matrix for `logits`: float, shape `(d_model, vocab_size)`."""
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
     def logits(self, hidden, kernel=None):
-        """Projects onto the vocabulary with the embedding matrix, transposed.
+        """Projects onto the vocabulary: multiplies by the transposed embedding matrix.
 
         Args:
             hidden: float, shape `(..., d_model)`.
-            kernel: what `kernel` returned, where it is used more than once.
+            kernel: result of the method `kernel`, if it is reused for several calls; else `None`.
 
         Returns:
-            float, shape `(..., vocab_size)`, in the layer's compute type.
+            float, shape `(..., vocab_size)`, in the layer's compute dtype.
         """
         kernel = self.kernel() if kernel is None else kernel
         return restore_leading_axes(ops.matmul(flatten_leading_axes(hidden), kernel), hidden)
@@ -159,7 +159,7 @@ class PositionalEmbedding(Layer):
         return (*ids_shape, self.d_model)
 
     def compute_output_spec(self, ids, first_position=0):
-        check_ids("ids", ids)  # `keras.Input` is of floats unless told otherwise
+        check_ids("ids", ids)  # the default dtype of `keras.Input` is float
         return super().compute_output_spec(ids)
 
     def _check_length(self, length, first_position):

@@ -1,4 +1,4 @@
-"""One layer of the encoder, and what it has in common with one of the decoder (section 3.1)."""
+"""Encoder layer, and the base class that it shares with the decoder layer (section 3.1)."""
 
 import keras
 
@@ -9,22 +9,22 @@ from keras_transformer.model.layers.residual import Residual
 
 
 class TransformerLayer(Layer):
-    """Attention, of one kind or two, then feed-forward, each within a residual connection.
+    """Base class: attention sublayers, then feed-forward, each with a residual connection.
 
     Args:
         num_heads: h.
         key_dim: d_k of each head.
-        value_dim: d_v of each head; `None` is `key_dim`.
+        value_dim: d_v of each head; `None` means `key_dim`.
         d_ff: inner width of the feed-forward network.
-        residual_dropout: rate on each sublayer's output.
-        attention_dropout: rate on attention weights (0 in the paper).
-        relu_dropout: rate inside the feed-forward network (0 in the paper).
-        norm_first: normalises before each sublayer rather than after it.
+        residual_dropout: dropout rate of each sublayer's output.
+        attention_dropout: dropout rate of the attention weights (0 in the paper).
+        relu_dropout: dropout rate inside the feed-forward network (0 in the paper).
+        norm_first: pre-norm: normalises the input of each sublayer, not the residual sum.
         layer_norm_epsilon: added to the variance.
-        attention_bias: biases in the attention projections (none in the paper).
+        attention_bias: whether the attention projections have biases (not in the paper).
 
     Attributes:
-        attentions: names of its attention sublayers, in their order.
+        attentions: names of the attention sublayers, in the order of computation.
     """
 
     arguments = (
@@ -92,30 +92,29 @@ class TransformerLayer(Layer):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class EncoderLayer(TransformerLayer):
-    """Self-attention, then feed-forward, each within a residual connection.
+    """Encoder layer: self-attention, then feed-forward, each with a residual connection.
 
     Args: those of `TransformerLayer`.
 
     Call arguments:
         inputs: float, shape `(batch, length, d_model)`.
-        attention_mask: bool, of three axes, broadcastable to `(batch, length, length)`; True is
-            visible; `None` shows everything.
-        mask: bool, shape `(batch, length)`; what it hides is hidden, too, whatever
-            `attention_mask` shows. `None` is the implicit mask of `inputs`, if there is one.
+        attention_mask: bool with three axes, broadcastable to `(batch, length, length)`; True means visible.
+            `None` makes all positions visible.
+        mask: bool, shape `(batch, length)`; hides its False positions in addition to `attention_mask`.
+            `None` means the implicit mask of `inputs`, if there is one.
 
     Returns:
-        float, shape as `inputs`, with the mask of `inputs`.
+        float, same shape and implicit mask as `inputs`.
     """
 
     def call(self, inputs, attention_mask=None, mask=None, training=None):
         return self.attend(inputs, attention_mask, mask, training=training).output
 
     def attend(self, inputs, attention_mask=None, mask=None, *, training=None):
-        """Does what a call does, and also returns the attention.
+        """Computes the layer and also returns its attention weights.
 
         Returns:
-            `Attention(output, weights)`; `weights` has shape
-            `(batch, num_heads, length, length)`.
+            `Attention(output, weights)`; `weights` has the shape `(batch, num_heads, length, length)`.
         """
         x = inputs
         y = self.self_attention_residual.pre(x)

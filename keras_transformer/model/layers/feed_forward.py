@@ -7,11 +7,11 @@ from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, Proje
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class FeedForward(Layer):
-    """Equation 2: max(0, x W1 + b1) W2 + b2, the same for every position.
+    """Position-wise feed-forward network: max(0, x W1 + b1) W2 + b2 (equation 2).
 
     Args:
         d_ff: inner width.
-        dropout: rate after the ReLU (0 in the paper).
+        dropout: dropout rate after the ReLU (0 in the paper).
 
     Input and output: float, shape `(batch, length, d_model)`.
     """
@@ -26,7 +26,7 @@ class FeedForward(Layer):
         self.dropout = dropout
         self.inner = Projection(d_ff, use_bias=True, activation="relu", name="inner", dtype=self.dtype_policy)
         self.relu_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
-        self.outer = None  # as wide as the input, so made in `build`
+        self.outer = None  # made in `build`, which knows the width of the input
 
     def build(self, inputs_shape):
         self.inner.build(inputs_shape)

@@ -1,4 +1,4 @@
-"""Which positions may be looked at. Masks are boolean; True means visible."""
+"""Attention masks: boolean arrays in which True means visible."""
 
 import functools
 
@@ -6,7 +6,7 @@ from keras import ops
 
 
 def padding_mask(ids, pad_id):
-    """Lets every position see the real tokens of a sentence.
+    """Returns the mask that hides padding keys from all queries.
 
     Args:
         ids: int, shape `(batch, length)`.
@@ -19,7 +19,7 @@ def padding_mask(ids, pad_id):
 
 
 def causal_mask(length):
-    """Lets position i see positions 0..i (section 3.2.3).
+    """Returns the mask in which position i sees positions 0 to i (section 3.2.3).
 
     Args:
         length: int or scalar tensor, number of positions.
@@ -31,14 +31,14 @@ def causal_mask(length):
     return (position[:, None] >= position[None, :])[None]
 
 
-def merged(*masks):
-    """Shows what each of some masks shows.
+def combine_masks(*masks):
+    """Combines masks with AND.
 
     Args:
-        *masks: bool, of shapes that broadcast; `None` shows everything.
+        *masks: bool, with shapes that broadcast; `None` masks are ignored.
 
     Returns:
-        bool; the mask itself where there is one, `None` where there is none.
+        bool, or `None` if all masks are `None`.
     """
     masks = [mask for mask in masks if mask is not None]
     return functools.reduce(ops.logical_and, masks) if masks else None

@@ -1,4 +1,4 @@
-"""The residual connection and normalisation round every sublayer (section 3.1)."""
+"""Residual connection, dropout and normalisation around a sublayer (section 3.1)."""
 
 import keras
 
@@ -7,9 +7,12 @@ from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, Layer
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class Residual(Layer):
-    """LayerNorm(x + Dropout(Sublayer(x))), or x + Dropout(Sublayer(LayerNorm(x))).
+    """Residual connection with dropout and layer normalisation.
 
-    Used in two moves, so that a sublayer may return more than its output:
+    Post-norm, as in the paper, computes LayerNorm(x + Dropout(Sublayer(x))). Pre-norm computes
+    x + Dropout(Sublayer(LayerNorm(x))).
+
+    It is called before and after the sublayer, so a sublayer may return more than one output:
 
     ```python
     y = sublayer(residual.pre(x))
@@ -17,9 +20,9 @@ class Residual(Layer):
     ```
 
     Args:
-        dropout: rate on the sublayer's output (section 5.4).
-        norm_first: normalises the sublayer's input instead of the sum.
-        epsilon: added to the variance.
+        dropout: dropout rate of the sublayer's output (section 5.4).
+        norm_first: pre-norm: normalises the sublayer's input instead of the sum.
+        epsilon: added to the variance by the layer normalisation.
     """
 
     arguments = ("dropout", "norm_first", "epsilon")
@@ -36,11 +39,11 @@ class Residual(Layer):
         self.norm.build(inputs_shape)
 
     def pre(self, x):
-        """Returns the sublayer's input; float, shape `(batch, length, d_model)`."""
+        """Returns the sublayer's input: `x`, normalised if pre-norm; shape as `x`."""
         return self.norm(x) if self.norm_first else x
 
     def post(self, x, output, training=None):
-        """Returns `x` and the sublayer's `output` joined; shape as `x`."""
+        """Adds the sublayer's `output`, after dropout, to `x`; normalises the sum if post-norm."""
         total = x + self.residual_dropout(output, training=training)
         return total if self.norm_first else self.norm(total)
 

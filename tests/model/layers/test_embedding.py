@@ -156,7 +156,7 @@ def test_a_gradient_added_once_is_that_of_all_uses(lookups_made, in_graph):
 
     def gradient():
         with tf.GradientTape() as tape:
-            with layer.gradient_added_once(2) as matrix:
+            with layer.summed_gradients(2) as matrix:
                 loss = sum([ops.sum((1 + use) * layer(IDS + use)) for use in range(lookups_made)])
                 loss += ops.sum(ops.matmul(hidden, ops.transpose(matrix)))
             loss += 5 * ops.sum(layer(IDS))  # after it, as ever
