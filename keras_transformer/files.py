@@ -30,11 +30,11 @@ def write_atomically(path, data):
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
-    with written_atomically(path) as file:
+    with open_atomically(path) as file:
         file.write(data)
 
 
-def to_disk(path):
+def fsync_path(path):
     """Waits until a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -44,7 +44,7 @@ def to_disk(path):
 
 
 @contextlib.contextmanager
-def written_atomically(path):
+def open_atomically(path):
     """Opens a binary file that gets its name when all of it is written, piece by piece.
 
     What is no plain file, such as `/dev/null` or a named pipe, is written to as it is.
@@ -61,7 +61,7 @@ def written_atomically(path):
         with path.open("wb") as file:
             yield file
         return
-    temporary = temporary_beside(path)
+    temporary = temporary_path(path)
     with _named(path, temporary):
         # Not `tempfile`, whose files are private: these are as open as the user's umask says.
         file = temporary.open("xb")
@@ -77,7 +77,7 @@ def written_atomically(path):
             raise
 
 
-def temporary_beside(path):
+def temporary_path(path):
     """Returns a path beside another, of nothing yet; those who clean up know such names, `.*.tmp`."""
     path = pathlib.Path(path)
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -136,7 +136,7 @@ def _in_use(path):
 
 
 @contextlib.contextmanager
-def folder_written_atomically(path):
+def create_folder_atomically(path):
     """Makes a folder that gets its name when all of it is written.
 
     Args:
@@ -151,7 +151,7 @@ def folder_written_atomically(path):
     """
     path = check_new_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(path)
+    temporary = temporary_path(path)
     with _named(path, temporary):
         temporary.mkdir()
     try:
@@ -168,7 +168,7 @@ def folder_written_atomically(path):
 
 
 @contextlib.contextmanager
-def only_process(path):
+def process_lock(path):
     """Holds a lock file; the lock goes when the process ends, however it ends.
 
     Args:
@@ -194,7 +194,7 @@ def nearest_folder(path):
     return next(each for each in pathlib.Path(path).absolute().parents if each.exists())
 
 
-def why_not_written(error, path):
+def explain_write_error(error, path):
     """Says in a sentence why a file could not be written, and what to do about it.
 
     Args:
@@ -221,7 +221,7 @@ def why_not_written(error, path):
 
 
 @contextlib.contextmanager
-def without_wildcards(folder):
+def wildcard_free_path(folder):
     """Gives a folder a path that TensorFlow does not take for a pattern.
 
     TensorFlow finds no checkpoint in a folder with brackets or a backslash in its path.
@@ -242,7 +242,7 @@ def without_wildcards(folder):
         yield link
 
 
-def sealed(values):
+def to_checked_json(values):
     """Returns JSON text that has its own checksum.
 
     Args:
@@ -251,7 +251,7 @@ def sealed(values):
     return json.dumps({_SUM: _sum_of(values), **values}, indent=2) + "\n"
 
 
-def unsealed(content, *, remedy="Put it back from a copy"):
+def from_checked_json(content, *, remedy="Put it back from a copy"):
     """Returns the dict of a JSON file, if it is as `sealed` wrote it.
 
     Files of earlier versions have no checksum, and begin with another thing than one. So no bit
@@ -276,7 +276,7 @@ def unsealed(content, *, remedy="Put it back from a copy"):
     return values
 
 
-def sealed_line(record):
+def to_checked_line(record):
     """Returns one line of JSON that has its own checksum, as bytes.
 
     Args:
@@ -287,8 +287,8 @@ def sealed_line(record):
     return f'{{"{_LINE_SUM}": "{zlib.crc32(body.encode()):08x}"{comma}{body[1:]}\n'.encode()
 
 
-def unsealed_line(line):
-    """Returns the record of a line, if it is as `sealed_line` wrote it.
+def from_checked_line(line):
+    """Returns the record of a line, if it is as `to_checked_line` wrote it.
 
     Lines of earlier versions have no checksum.
 
@@ -302,7 +302,7 @@ def unsealed_line(line):
     name, value = next(iter(record.items()), (None, None))
     if name == _LINE_SUM:
         del record[name]
-        if sealed_line(record) != line + b"\n":
+        if to_checked_line(record) != line + b"\n":
             raise ValueError("not what its checksum says")
     elif _LINE_SUM in record or _is_hexadecimal(value, 8):
         # A line of earlier versions begins with another thing than a checksum under a damaged name.

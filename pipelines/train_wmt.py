@@ -5,7 +5,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from keras_transformer.cli.main import run_door  # noqa: E402
+from keras_transformer.cli.main import run_script  # noqa: E402
 
 if __name__ == "__main__":
-    run_door("train")
+    run_script("train")

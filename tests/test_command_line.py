@@ -13,10 +13,10 @@ import pytest
 import keras_transformer
 from keras_transformer.cli import command_line, main, score, train, translate
 from keras_transformer.cli.command_line import Parser
+from keras_transformer.cli.foreign_flags import TRAINING, TRANSLATING
 from keras_transformer.cli.main import program_module
-from keras_transformer.cli.other_words import TRAINING, TRANSLATING
 from keras_transformer.config.presets import PRESETS
-from keras_transformer.config.programs import DOORS, ExitCode, command
+from keras_transformer.config.programs import SCRIPTS, ExitCode, command
 from keras_transformer.config.settings import Config, override, to_json
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -70,13 +70,13 @@ def test_help_has_what_the_docstring_has(parser):
     assert "At length." not in text
 
 
-@pytest.mark.parametrize("program", DOORS)
+@pytest.mark.parametrize("program", SCRIPTS)
 @pytest.mark.parametrize("called", ["keras-transformer", "pipelines/x.py"])
 def test_every_program_refuses_in_one_line_and_shows_examples(called, program, capsys, monkeypatch):
     """Messages name the command by which the program was called."""
     monkeypatch.setattr(sys, "argv", [called])
     door = called.endswith(".py")
-    name = DOORS[program] if door else f"keras-transformer {program}"
+    name = SCRIPTS[program] if door else f"keras-transformer {program}"
     parse = program_module(program).parse_args
     error = refused(capsys, parse, "--no-such-flag")
     assert error.startswith(f"{name}: ")
@@ -86,7 +86,7 @@ def test_every_program_refuses_in_one_line_and_shows_examples(called, program, c
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: {name} ")
-    assert f"python pipelines/{DOORS[program]}" if door else name in text.partition("examples:")[2]
+    assert f"python pipelines/{SCRIPTS[program]}" if door else name in text.partition("examples:")[2]
     assert ("keras-transformer" in text) != door
 
 
@@ -112,7 +112,7 @@ def test_the_console_script_lists_its_programs(capsys):
         main.parse_args(["--help"])
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    for program in DOORS:
+    for program in SCRIPTS:
         assert f" {program} {command_line.program_text(program).splitlines()[0]}" in text
     with pytest.raises(SystemExit):
         main.parse_args(["--version"])
@@ -285,7 +285,7 @@ for line in json.load(sys.stdin):
 
 
 def test_every_program_has_refusals():
-    assert REFUSED.keys() == DOORS.keys()
+    assert REFUSED.keys() == SCRIPTS.keys()
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -316,11 +316,11 @@ def test_what_can_be_refused_without_tensorflow_does_not_wait_for_it(name, tmp_p
     assert left == ["empty", "run", "used"]
 
 
-@pytest.mark.parametrize("program", DOORS)
+@pytest.mark.parametrize("program", SCRIPTS)
 def test_help_is_the_same_without_docstrings(program):
     outputs = [
         subprocess.run(
-            [sys.executable, *flags, ROOT / "pipelines" / DOORS[program], "--help"],
+            [sys.executable, *flags, ROOT / "pipelines" / SCRIPTS[program], "--help"],
             capture_output=True,
             check=True,
         ).stdout

@@ -17,7 +17,7 @@ import readme_commands as found
 import keras_transformer
 from keras_transformer.cli.main import program_module
 from keras_transformer.config.presets import PRESETS
-from keras_transformer.config.programs import DOORS
+from keras_transformer.config.programs import SCRIPTS
 from keras_transformer.config.settings import Config, ModelConfig, override
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -57,9 +57,9 @@ def test_calls_are_found(line, calls):
 
 
 def test_readme_shows_every_program():
-    assert {program for page, program, _ in CALLS if page == "README.md"} == DOORS.keys()
+    assert {program for page, program, _ in CALLS if page == "README.md"} == SCRIPTS.keys()
     rows = re.findall(r"(?m)^\| `([\w-]+)` \| `(\w+\.py)` \|", TEXTS["docs/programs.md"])
-    assert rows == list(DOORS.items())
+    assert rows == list(SCRIPTS.items())
 
 
 @pytest.mark.parametrize(("page", "program", "arguments"), CALLS)
@@ -253,8 +253,8 @@ def test_the_overview_is_drawn_of_what_there_is(monkeypatch):
     (axes,) = figure.axes
     texts = [text for text in axes.texts if text.get_text()]
     named = {text.get_text() for text in texts if text.get_text().endswith(".py")}
-    assert set(DOORS.values()) - named == {"translate_ctranslate2.py"}
-    assert named <= set(DOORS.values())
+    assert set(SCRIPTS.values()) - named == {"translate_ctranslate2.py"}
+    assert named <= set(SCRIPTS.values())
     boxes = [text.get_window_extent() for text in texts]
     for number, box in enumerate(boxes):
         assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1, texts[number]

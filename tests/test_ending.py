@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from keras_transformer.cli.main import program_module
-from keras_transformer.config.programs import DOORS
+from keras_transformer.config.programs import SCRIPTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LARGE_OUTPUT = 100_000
@@ -114,9 +114,9 @@ def test_output_that_cannot_be_written_is_told(code, before):
     assert at_once.stderr.startswith("-c: standard output: no space left on device. Make room")
 
 
-@pytest.mark.parametrize(("program", "door"), DOORS.items())
+@pytest.mark.parametrize(("program", "door"), SCRIPTS.items())
 def test_a_file_in_pipelines_opens_its_program_and_no_more(program, door):
     text = (ROOT / "pipelines" / door).read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 12
-    assert text.endswith(f'\nif __name__ == "__main__":\n    run_door("{program}")\n')
+    assert text.endswith(f'\nif __name__ == "__main__":\n    run_script("{program}")\n')
     assert callable(program_module(program).main)

@@ -8,15 +8,15 @@ import stat
 import pytest
 
 from keras_transformer.files import (
-    folder_written_atomically,
-    sealed,
-    sealed_line,
-    unsealed,
-    unsealed_line,
-    why_not_written,
-    without_wildcards,
+    create_folder_atomically,
+    explain_write_error,
+    from_checked_json,
+    from_checked_line,
+    open_atomically,
+    to_checked_json,
+    to_checked_line,
+    wildcard_free_path,
     write_text,
-    written_atomically,
 )
 
 
@@ -31,7 +31,7 @@ def umask():
 
 def test_a_file_reaches_the_disk_before_it_gets_its_name(tmp_path, renames):
     write_text(tmp_path / "small", "text")
-    with written_atomically(tmp_path / "large") as file:
+    with open_atomically(tmp_path / "large") as file:
         for _ in range(3):
             file.write(b"x" * 1_000_003)
     assert renames == [("small", True), ("large", True)]
@@ -41,7 +41,7 @@ def test_a_file_reaches_the_disk_before_it_gets_its_name(tmp_path, renames):
 def test_files_and_folders_are_as_open_as_the_umask_says(tmp_path, umask, mask, file, folder):
     umask(mask)
     write_text(tmp_path / "file", "text")
-    with folder_written_atomically(tmp_path / "folder") as made:
+    with create_folder_atomically(tmp_path / "folder") as made:
         (made / "x").touch()
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == file
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == folder
@@ -50,7 +50,7 @@ def test_files_and_folders_are_as_open_as_the_umask_says(tmp_path, umask, mask, 
 def test_an_error_of_writing_has_the_path_and_leaves_nothing(tmp_path):
     with (
         pytest.raises(OSError, match=r"No space left on device: '.*/report'"),
-        written_atomically(tmp_path / "report"),
+        open_atomically(tmp_path / "report"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # which is all that a full disk says
     with pytest.raises(OSError, match=r"No such file or directory: '.*/gone/report'"):
@@ -70,7 +70,7 @@ def test_an_error_of_writing_has_the_path_and_leaves_nothing(tmp_path):
     ],
 )
 def test_only_what_is_full_needs_room(tmp_path, number, remedy):
-    reason, said = why_not_written(OSError(number, os.strerror(number)), tmp_path / "file")
+    reason, said = explain_write_error(OSError(number, os.strerror(number)), tmp_path / "file")
     assert reason == os.strerror(number)
     assert said.startswith(remedy)
     assert ("room" in said) == (number in (errno.ENOSPC, errno.EDQUOT))
@@ -78,7 +78,7 @@ def test_only_what_is_full_needs_room(tmp_path, number, remedy):
 
 def test_of_a_folder_that_is_gone_the_error_names_what_is_left(tmp_path):
     error = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    reason, remedy = why_not_written(error, tmp_path / "run" / "best" / "step-3")
+    reason, remedy = explain_write_error(error, tmp_path / "run" / "best" / "step-3")
     assert reason == f"its folder is gone, {tmp_path} is what is left of the path"
     assert "renamed" in remedy
 
@@ -87,11 +87,11 @@ def test_of_a_folder_that_is_gone_the_error_names_what_is_left(tmp_path):
 def test_a_folder_with_wildcards_has_another_path_within_the_block(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "file").write_text("text")
-    with without_wildcards(tmp_path / name) as plain:
+    with wildcard_free_path(tmp_path / name) as plain:
         assert not {"[", "]", "\\"} & set(str(plain))
         assert (plain / "file").read_text() == "text"
     assert not plain.exists()
-    with without_wildcards(tmp_path) as plain:
+    with wildcard_free_path(tmp_path) as plain:
         assert plain == tmp_path
 
 
@@ -101,8 +101,8 @@ VALUES = {"model": {"d_ff": 12, "dropout": 1e-09}, "data": ["größer", None, Tr
 @pytest.mark.parametrize(
     ("write", "read"),
     [
-        (lambda values: sealed(values).encode(), unsealed),
-        (sealed_line, lambda content: unsealed_line(content.removesuffix(b"\n"))),
+        (lambda values: to_checked_json(values).encode(), from_checked_json),
+        (to_checked_line, lambda content: from_checked_line(content.removesuffix(b"\n"))),
     ],
 )
 def test_no_bit_of_sealed_json_changes_what_is_read(write, read):
@@ -116,11 +116,11 @@ def test_no_bit_of_sealed_json_changes_what_is_read(write, read):
 
 
 def test_json_of_earlier_versions_has_no_checksum():
-    assert unsealed(b'{"model": {"d_ff": 7}}') == {"model": {"d_ff": 7}}
-    assert unsealed_line(b'{"kind": "test", "step": 3}') == {"kind": "test", "step": 3}
+    assert from_checked_json(b'{"model": {"d_ff": 7}}') == {"model": {"d_ff": 7}}
+    assert from_checked_line(b'{"kind": "test", "step": 3}') == {"kind": "test", "step": 3}
 
 
-@pytest.mark.parametrize("read", [unsealed, unsealed_line])
+@pytest.mark.parametrize("read", [from_checked_json, from_checked_line])
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"[]", "object"), (b"[" * 100_000, "nested too deeply"), (b"{", "not JSON"), (b"\xff", "not JSON")],

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from keras_transformer.config.programs import DOORS
+from keras_transformer.config.programs import SCRIPTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TRAIN = (
@@ -60,7 +60,7 @@ def test_the_console_script_trains_translates_scores_and_exports_outside_the_rep
     )
     assert where.is_relative_to(installed.parent)
     listed = shell("keras-transformer --help")
-    assert all(f"    {program} " in listed or f"    {program}\n" in listed for program in DOORS)
+    assert all(f"    {program} " in listed or f"    {program}\n" in listed for program in SCRIPTS)
     printed = shell(f"keras-transformer {TRAIN}")
     assert "step      50/50" in printed
     # Each of the next commands works when it is pasted.

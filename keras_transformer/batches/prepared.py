@@ -22,7 +22,7 @@ import numpy as np
 from keras_transformer.batches.ids import IdPairs, Sequences
 from keras_transformer.config import programs
 from keras_transformer.config.sections import VOCABULARY
-from keras_transformer.files import unsealed, write_atomically
+from keras_transformer.files import from_checked_json, write_atomically
 from keras_transformer.text.cleaning import CleaningReport
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.text.lines import DataError, Pairs, decode_lines
@@ -234,7 +234,7 @@ def _read_manifest(folder):
             "Prepare it, or run the interrupted preparation again"
         ) from error
     try:
-        manifest = unsealed(content, remedy=_AGAIN)
+        manifest = from_checked_json(content, remedy=_AGAIN)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
     if manifest.get("format") != FORMAT:

@@ -28,7 +28,13 @@ from keras_transformer.batches.prepared import (
 )
 from keras_transformer.batches.sharding import BLOCK_PAIRS, UnfinishedError, open_text, write_shards
 from keras_transformer.config.sections import VOCABULARY
-from keras_transformer.files import only_process, sealed, temporary_beside, why_not_written, write_atomically
+from keras_transformer.files import (
+    explain_write_error,
+    process_lock,
+    temporary_path,
+    to_checked_json,
+    write_atomically,
+)
 from keras_transformer.text.datasets import dataset_names, first_split
 from keras_transformer.text.folders import TRAIN
 from keras_transformer.text.lines import DataError
@@ -108,7 +114,7 @@ def prepare_for_run(config, folder, tokenizers=None):
     except ValueError:
         print(f"{folder}: prepared again, as the text or the folder has changed", flush=True)
         # Under another name first: a folder half removed would pass for one half prepared.
-        folder.rename(temporary_beside(folder))
+        folder.rename(temporary_path(folder))
     for old in folder.parent.glob(f".{folder.name}.*.tmp"):
         try:
             shutil.rmtree(old)
@@ -208,7 +214,7 @@ def _prepare(text, folder, settings, tokenizers, num_workers):
             "shards": shards,
         }
         write_atomically(folder / REPORT, f"{report.table()}\n".encode())
-        write_atomically(folder / MANIFEST, sealed(manifest).encode())
+        write_atomically(folder / MANIFEST, to_checked_json(manifest).encode())
         shutil.rmtree(folder / PROGRESS)
     return PreparedCorpus(folder)
 
@@ -219,7 +225,7 @@ def _working_in(folder):
     is_made_here = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with only_process(folder / _LOCK):
+        with process_lock(folder / _LOCK):
             is_new = not (folder / PROGRESS).exists()
             try:
                 yield
@@ -235,7 +241,7 @@ def _working_in(folder):
     except UnfinishedError:
         raise
     except OSError as error:
-        reason, remedy = why_not_written(error, error.filename or folder / MANIFEST)
+        reason, remedy = explain_write_error(error, error.filename or folder / MANIFEST)
         raise UnfinishedError(
             f"{folder}: cannot be written: {reason}. What is finished stays, the same command continues. "
             f"{remedy}"

@@ -8,7 +8,7 @@ import numpy as np
 from keras_transformer.checkpoints import tensor_files
 
 
-class Chosen(NamedTuple):
+class AverageChoice(NamedTuple):
     """Which states an average is made of, and what is to be said of them.
 
     Attributes:
@@ -25,7 +25,7 @@ class Chosen(NamedTuple):
     missing: list
 
 
-def choose_states(there, on_schedule, last, training, *, listed=(), warmed_up=False, forced=False):
+def choose_checkpoints(there, on_schedule, last, training, *, listed=(), warmed_up=False, forced=False):
     """Chooses the newest states for an average. The state of before the first step is none.
 
     Args:
@@ -38,7 +38,7 @@ def choose_states(there, on_schedule, last, training, *, listed=(), warmed_up=Fa
         forced: takes those that were not saved on schedule, too.
 
     Returns:
-        `Chosen`.
+        `AverageChoice`.
     """
     begin = training.warmup_steps if warmed_up else 1
     regular = set(on_schedule)
@@ -47,7 +47,7 @@ def choose_states(there, on_schedule, last, training, *, listed=(), warmed_up=Fa
     # The states of a schedule by steps are evenly spaced.
     expected = set(range(-(-steps[0] // every) * every, steps[-1], every)) if steps and every else set()
     expected.update(step for step in listed if steps and step > steps[0])
-    return Chosen(
+    return AverageChoice(
         steps,
         [step for step in steps if step < training.warmup_steps],
         [step for step in there if step and step not in regular and step >= (steps or [begin])[0]],
@@ -123,16 +123,16 @@ class Averages:
         self._run = run
 
     def choose(self, last, **options):
-        """Returns the `Chosen` states of an average of the newest ones.
+        """Returns the `AverageChoice` states of an average of the newest ones.
 
         Args:
             last: number of newest checkpoints.
-            **options: `warmed_up` and `forced`, as `averaging.choose_states` takes them.
+            **options: `warmed_up` and `forced`, as `averaging.choose_checkpoints` takes them.
         """
         from keras_transformer.checkpoints.training_state import listed_steps, scheduled_steps
 
         folder, training = self._run.path / "checkpoints", self._run.config.training
-        return choose_states(
+        return choose_checkpoints(
             tensor_files.steps_in(folder),
             scheduled_steps(folder, training.checkpoint_every_steps),
             last,
@@ -147,14 +147,14 @@ class Averages:
         ranked = ranked_steps(self._run.read_history(), self._run.config.training.best_metric)
         return [step for step in ranked if step in there]
 
-    def at_end(self):
+    def write_final(self):
         """Writes the mean that training makes at its end, as `last-N` of `training.average_last`.
 
         It is of states that were saved on schedule, at the end of the warm-up or later. Where
         there is none, an earlier mean of this name is removed. Damaged states are left out.
 
         Returns:
-            `Chosen`; its `missing` names damaged states, too.
+            `AverageChoice`; its `missing` names damaged states, too.
 
         Raises:
             ValueError: all of them are damaged.
@@ -163,7 +163,7 @@ class Averages:
         last = self._run.config.training.average_last
         chosen, target = self.choose(last, warmed_up=True), self._run.path / "averaged" / f"last-{last}"
         if not chosen.steps:
-            with tensor_files.storing(target):
+            with tensor_files.storage_errors(target):
                 tensor_files.delete(target)
             return chosen
         prefixes = {step: self._run.path / "checkpoints" / f"step-{step}" for step in chosen.steps}
@@ -262,6 +262,6 @@ def keep_best(run, model):
     step = int(model.optimizer.iterations.numpy())
     if step in best:
         tensor_files.write({"weights": tensor_files.by_path(model.weights)}, folder / f"step-{step}")
-    with tensor_files.storing(folder):
+    with tensor_files.storage_errors(folder):
         for old in set(tensor_files.steps_in(folder)) - set(best):
             tensor_files.delete(folder / f"step-{old}")

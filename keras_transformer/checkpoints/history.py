@@ -4,7 +4,7 @@ import contextlib
 import os
 
 from keras_transformer.checkpoints import tensor_files
-from keras_transformer.files import sealed_line, unsealed_line, write_atomically
+from keras_transformer.files import from_checked_line, to_checked_line, write_atomically
 
 HISTORY = "history.jsonl"
 
@@ -15,11 +15,11 @@ class History:
     Args:
         path: of the file; it need not exist.
         writes: `False` on the workers of a cluster that are not its chief.
-        tell: function of a text; it is called for each damaged line.
+        warn: function of a text; it is called for each damaged line.
     """
 
-    def __init__(self, path, *, writes, tell):
-        self._path, self._writes, self._tell = path, writes, tell
+    def __init__(self, path, *, writes, warn):
+        self._path, self._writes, self._warn = path, writes, warn
 
     def append(self, record):
         """Adds one line of JSON to `history.jsonl`.
@@ -30,8 +30,8 @@ class History:
         if not self._writes:
             return
         path = self._path
-        line = sealed_line(record)
-        with tensor_files.storing(path), path.open("ab", buffering=0) as file:
+        line = to_checked_line(record)
+        with tensor_files.storage_errors(path), path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)
             try:
                 while line:  # after a part, the next write says what is wrong
@@ -49,11 +49,11 @@ class History:
             return
         path = self._path
         records, damaged = self._read_lines()
-        content = b"".join(sealed_line(each) for each in records if each.get("step", 0) <= step)
+        content = b"".join(to_checked_line(each) for each in records if each.get("step", 0) <= step)
         # A record that a crash cut short goes, too.
         if not path.exists() or path.read_bytes() == content:
             return
-        with tensor_files.storing(path):
+        with tensor_files.storage_errors(path):
             if damaged:
                 aside = path.with_suffix(".damaged")
                 before = aside.read_bytes() if aside.exists() else b""
@@ -79,13 +79,13 @@ class History:
         records, damaged = [], {}
         for number, line in enumerate(lines, start=1):
             try:
-                records.append(unsealed_line(line))
+                records.append(from_checked_line(line))
             except ValueError as error:
                 damaged[number] = line
-                self._tell(f"{path}: line {number} is damaged ({error}) and left out")
+                self._warn(f"{path}: line {number} is damaged ({error}) and left out")
         # What follows the last newline is a record that a crash cut short, or has a damaged newline.
         for line in (rest, rest[:-1]):
             with contextlib.suppress(ValueError):
-                records.append(unsealed_line(line))
+                records.append(from_checked_line(line))
                 break
         return records, damaged

@@ -6,7 +6,7 @@ import os
 import pathlib
 import shutil
 
-from keras_transformer.files import nearest_folder, only_process
+from keras_transformer.files import nearest_folder, process_lock
 
 CONFIG = "config.json"
 LOCK = "lock"
@@ -27,7 +27,7 @@ def check_unused(path):
         ValueError: it holds something else, or cannot be made or written in; nothing is changed.
     """
     path = pathlib.Path(path)
-    known = unfinished(path) | _prepared(path)
+    known = leftover_files(path) | _leftover_corpus(path)
     if os.path.exists(path) and (not path.is_dir() or set(path.iterdir()) - known):
         raise ValueError(f"{path}: exists and is not a run folder. Choose another --run-dir")
     missing = [folder for folder in (path, *path.absolute().parents) if not os.path.exists(folder)]
@@ -48,7 +48,7 @@ def check_unused(path):
 
 
 @contextlib.contextmanager
-def hold(path):
+def lock_folder(path):
     """Holds the folder of a run for this process. It is made, and nothing of it left if the run is refused.
 
     Args:
@@ -62,13 +62,13 @@ def hold(path):
     if is_new := not (path / CONFIG).exists():
         check_unused(path)
         path.mkdir(parents=True, exist_ok=True)
-    with only_process(path / LOCK):
+    with process_lock(path / LOCK):
         try:
             yield
         except BaseException as error:
             if is_new and not (path / CONFIG).exists():
                 if isinstance(error, ValueError):
-                    for left in _prepared(path):
+                    for left in _leftover_corpus(path):
                         shutil.rmtree(left)
                 if set(path.iterdir()) == {path / LOCK}:
                     (path / LOCK).unlink()
@@ -77,7 +77,7 @@ def hold(path):
             raise
 
 
-def unfinished(path):
+def leftover_files(path):
     """The files of a run folder that is being made, before it has its configuration.
 
     The lock is the first of them: a vocabulary in a folder without it is somebody else's.
@@ -89,7 +89,7 @@ def unfinished(path):
     return {lock, *(file for pattern in patterns for file in path.glob(pattern) if file.is_file())}
 
 
-def _prepared(path):
+def _leftover_corpus(path):
     """The text that a run has prepared, and what a killed process was about to remove of it."""
     if not os.path.isfile(path / LOCK):
         return set()

@@ -30,13 +30,13 @@ import sys
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import Averages, keep_best
 from keras_transformer.checkpoints.history import HISTORY, History
-from keras_transformer.checkpoints.new_folder import CONFIG, LOCK, check_unused, unfinished
+from keras_transformer.checkpoints.new_folder import CONFIG, LOCK, check_unused, leftover_files
 from keras_transformer.checkpoints.weights import NamedWeights
 from keras_transformer.config import settings as configs
 from keras_transformer.files import (
-    only_process,
-    sealed,
-    unsealed,
+    from_checked_json,
+    process_lock,
+    to_checked_json,
     write_atomically,
     write_text,
 )
@@ -76,10 +76,10 @@ class RunFolder:
     def __init__(self, path, *, writes=True):
         self.path = pathlib.Path(path)
         self.writes = writes
-        self._told = set()
+        self._warned = set()
         self._named = NamedWeights(self)
         self.averages = Averages(self)
-        self._history = History(self.path / HISTORY, writes=writes, tell=self._tell_once)
+        self._history = History(self.path / HISTORY, writes=writes, warn=self._warn_once)
         file = self.path / CONFIG
         try:
             content = file.read_bytes()
@@ -89,7 +89,7 @@ class RunFolder:
                 "Name the --run-dir of a training run"
             ) from error
         try:
-            self.config = configs.from_dict(unsealed(content, remedy=_CONFIG_REMEDY))
+            self.config = configs.from_dict(from_checked_json(content, remedy=_CONFIG_REMEDY))
         except ValueError as error:
             raise ValueError(f"{file}: damaged, or of another version: {error}") from error
 
@@ -113,16 +113,16 @@ class RunFolder:
         check_vocabularies(tokenizers, config.model)
         path = pathlib.Path(path)
         check_unused(path)
-        with tensor_files.storing(path / CONFIG):
+        with tensor_files.storage_errors(path / CONFIG):
             path.mkdir(parents=True, exist_ok=True)
-            with contextlib.nullcontext() if locked else only_process(path / LOCK):
+            with contextlib.nullcontext() if locked else process_lock(path / LOCK):
                 check_unused(path)
-                for left in unfinished(path) - {path / LOCK}:
+                for left in leftover_files(path) - {path / LOCK}:
                     left.unlink()
                 save_tokenizers(path, tokenizers)
                 write_text(path / _SUMS, _sums(tokenizers))
                 # Last: a folder with a configuration has its vocabularies, too.
-                write_text(path / CONFIG, sealed(dataclasses.asdict(config)))
+                write_text(path / CONFIG, to_checked_json(dataclasses.asdict(config)))
         return cls(path)
 
     def write_config(self, config):
@@ -134,9 +134,9 @@ class RunFolder:
         Raises:
             StorageError: there is no room or no permission.
         """
-        file, text = self.path / CONFIG, sealed(dataclasses.asdict(config))
+        file, text = self.path / CONFIG, to_checked_json(dataclasses.asdict(config))
         if self.writes and file.read_text(encoding="utf-8") != text:
-            with tensor_files.storing(file):
+            with tensor_files.storage_errors(file):
                 write_text(file, text)
         self.config = config
 
@@ -147,7 +147,7 @@ class RunFolder:
         Raises:
             ValueError: another process holds it.
         """
-        with only_process(self.path / LOCK) if self.writes else contextlib.nullcontext():
+        with process_lock(self.path / LOCK) if self.writes else contextlib.nullcontext():
             yield
 
     @property
@@ -155,13 +155,13 @@ class RunFolder:
         """Whether there is anything of training in it."""
         return (self.path / "checkpoints").exists() or (self.path / HISTORY).exists()
 
-    def forget(self):
+    def discard_untrained(self):
         """Removes settings and vocabulary of a run that never trained. Called under `lock`."""
         if self.has_trained:
             raise ValueError(f"{self.path}: this run has trained")
         # First: a folder with a configuration has all else, too.
         (self.path / CONFIG).unlink()
-        for path in unfinished(self.path) - {self.path / LOCK}:
+        for path in leftover_files(self.path) - {self.path / LOCK}:
             path.unlink()
 
     def clean(self):
@@ -289,7 +289,7 @@ class RunFolder:
         """
         path = self.translations_path(split)
         content = "".join(f"{text}\n" for text in translations).encode()
-        with tensor_files.storing(path):
+        with tensor_files.storage_errors(path):
             write_atomically(path, content)
         digest = hashlib.sha256(content).hexdigest()
         self.append_history({"kind": "test", "split": split, "step": step, **scores, "sha256": digest})
@@ -314,16 +314,16 @@ class RunFolder:
         if records[-1].get("sha256") in (None, hashlib.sha256(content).hexdigest()):
             with contextlib.suppress(UnicodeDecodeError):
                 return content.decode("utf-8").split("\n")[:-1]
-        self._tell_once(f"{path}: damaged, or changed since it was written")
+        self._warn_once(f"{path}: damaged, or changed since it was written")
         return None
 
     def translations_path(self, split):
         """Returns the path of the translations of a split."""
         return self.path / f"translations.{split}.{self.config.data.target}"
 
-    def _tell_once(self, text):
-        if text not in self._told:
-            self._told.add(text)
+    def _warn_once(self, text):
+        if text not in self._warned:
+            self._warned.add(text)
             print(text, file=sys.stderr, flush=True)
 
 

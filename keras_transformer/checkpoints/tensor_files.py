@@ -20,7 +20,7 @@ import shutil
 import numpy as np
 
 from keras_transformer.config.programs import StorageError
-from keras_transformer.files import FULL, nearest_folder, to_disk, why_not_written, without_wildcards
+from keras_transformer.files import FULL, explain_write_error, fsync_path, nearest_folder, wildcard_free_path
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -93,7 +93,7 @@ def write(tree, prefix, *, kept=""):
     prefix = pathlib.Path(prefix)
     temporary = prefix.with_name(f"{prefix.name}_temp")
     size = sum(variable.shape.num_elements() * variable.dtype.size for variable in flat(tree).values())
-    with storing(prefix, size=size, kept=kept):
+    with storage_errors(prefix, size=size, kept=kept):
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             # Not the folders above: where the run was renamed they would begin another one.
@@ -102,17 +102,17 @@ def write(tree, prefix, *, kept=""):
             tf.train.Checkpoint(**tree).write(str(temporary / prefix.name))
             written = sorted(temporary.glob(f"{prefix.name}.*"))
             for path in written:
-                to_disk(path)
+                fsync_path(path)
             delete(prefix)
             for path in written:  # the index is the last one in alphabetical order
                 os.replace(path, prefix.with_name(path.name))
-            to_disk(prefix.parent)
+            fsync_path(prefix.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def storing(path, *, size=0, kept=""):
+def storage_errors(path, *, size=0, kept=""):
     """Turns failures to write `path` into a `StorageError` of one line.
 
     Args:
@@ -126,7 +126,7 @@ def storing(path, *, size=0, kept=""):
         yield
     except (OSError, tf.errors.OpError) as error:
         failed = _as_os_error(error)
-        reason, remedy = why_not_written(failed, path)
+        reason, remedy = explain_write_error(failed, path)
         room = f"It needs {size / 1e6:,.1f} MB." if size and failed.errno in FULL else ""
         if room and failed.errno == errno.ENOSPC:
             free = shutil.disk_usage(nearest_folder(path)).free
@@ -163,8 +163,8 @@ def load(tree, prefix, *, optional=()):
     """
     variables = flat(tree)
     wanted = {name: (variable.shape.as_list(), variable.dtype) for name, variable in variables.items()}
-    with _opened(prefix) as (stored, value_of):
-        _check_alike(prefix, wanted, stored, optional)
+    with _open_reader(prefix) as (stored, value_of):
+        _check_same(prefix, wanted, stored, optional)
         for name in stored:
             value_of(name)
         for name in wanted.keys() & stored.keys():
@@ -178,7 +178,7 @@ def verify(prefix):
     Raises:
         DamagedError: the files are not whole.
     """
-    with _opened(prefix) as (stored, value_of):
+    with _open_reader(prefix) as (stored, value_of):
         for name in stored:
             value_of(name)
 
@@ -189,7 +189,7 @@ def names_of(prefix):
     Raises:
         DamagedError: the index is not whole.
     """
-    with _opened(prefix) as (stored, _):
+    with _open_reader(prefix) as (stored, _):
         return set(stored)
 
 
@@ -199,7 +199,7 @@ def read(prefix, part):
     Raises:
         DamagedError: the files are not whole.
     """
-    with _opened(prefix) as (stored, value_of):
+    with _open_reader(prefix) as (stored, value_of):
         names = [name for name in stored if name.startswith(f"{part}/")]
         return {name.removeprefix(f"{part}/"): value_of(name) for name in names}
 
@@ -216,7 +216,7 @@ def assign(variables, values, prefix):
         ValueError: names or shapes differ.
     """
     wanted = {name: variable.shape.as_list() for name, variable in variables.items()}
-    _check_alike(prefix, wanted, {name: list(value.shape) for name, value in values.items()})
+    _check_same(prefix, wanted, {name: list(value.shape) for name, value in values.items()})
     for name, variable in variables.items():
         variable.assign(values[name].astype(variable.dtype.as_numpy_dtype))
 
@@ -253,12 +253,12 @@ def clean(folder, *, kept=()):
 
 
 @contextlib.contextmanager
-def _opened(prefix):
+def _open_reader(prefix):
     """Yields {name: (shape, dtype)} of the tensors of `prefix`, and a function that reads one by name."""
     import tensorflow as tf
 
     @contextlib.contextmanager
-    def looked_at():
+    def damage_errors():
         try:
             yield
         except (IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
@@ -268,12 +268,12 @@ def _opened(prefix):
             raise DamagedError(f"{prefix}: damaged: {reason}") from error
 
     def value_of(name):
-        with looked_at():
+        with damage_errors():
             return np.asarray(reader.get_tensor(keys[name]))
 
     prefix = pathlib.Path(prefix)
-    with without_wildcards(prefix.parent) as folder:
-        with looked_at():
+    with wildcard_free_path(prefix.parent) as folder:
+        with damage_errors():
             reader = tf.train.load_checkpoint(str(folder / prefix.name))
             shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
             reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
@@ -286,7 +286,7 @@ def _opened(prefix):
         yield {name: (shapes[key], dtypes[key]) for name, key in keys.items()}, value_of
 
 
-def _check_alike(prefix, wanted, stored, optional=()):
+def _check_same(prefix, wanted, stored, optional=()):
     """Compares {name: shape, or shape and dtype} of the run with that of the files."""
     for name in sorted({*wanted, *stored}):
         if name not in wanted or name not in stored:

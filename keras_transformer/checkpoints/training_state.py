@@ -122,7 +122,7 @@ class Checkpoints:
         if self.writes:
             for reason in damaged.values():
                 print(f"{reason}; continuing from step-{restored}", file=sys.stderr, flush=True)
-            with tensor_files.storing(self.folder):
+            with tensor_files.storage_errors(self.folder):
                 for one in damaged:
                     tensor_files.move(self._prefix(one), self.folder / "damaged")
                 self._keep([one for one in self.steps if one <= restored])
@@ -176,7 +176,7 @@ class Checkpoints:
         if self.writes:
             there = self.steps
             tensor_files.write(self._tree, self._prefix(step), kept=_newest_is(there))
-            with tensor_files.storing(self.folder / _LIST, kept=_newest_is([*there, step])):
+            with tensor_files.storage_errors(self.folder / _LIST, kept=_newest_is([*there, step])):
                 self._keep(self.steps)
         self._newest = step
 

@@ -32,7 +32,7 @@ class NamedWeights:
             *(name for name in averages if name.startswith(("last-", "best-"))),
             *(f"step-{step}" for step in sorted(steps)),
         ]
-        return [name for name in names if self._look_for(name)]
+        return [name for name in names if self._locate(name)]
 
     def _steps_in(self, folder):
         return tensor_files.steps_in(self._run.path / folder)
@@ -43,13 +43,13 @@ class NamedWeights:
         Raises:
             ValueError: there are none of this name; the message says which there are.
         """
-        place = self._look_for(name)
+        place = self._locate(name)
         if place is None:
             # Only TensorFlow can look for a moving average, and takes seconds to be imported.
             averages = ("ema",) if self._run.config.training.ema_decay else ()
             names = self.names(("final", "averaged", "best", "last", *averages))
             there = ", ".join(f"`{each}`" for each in names) or "no checkpoint"
-            hint = self._how_to_get(name)
+            hint = self._how_to_make(name)
             raise ValueError(f"{self._run.path}: no {name!r} weights. There is {there}{hint}")
         return place
 
@@ -73,13 +73,13 @@ class NamedWeights:
         if folder == "averaged" and kind in ("last", "best"):
             return f"{_average_command(self._run.path, kind, number)} makes it anew"
         names = self.names(("averaged", "best", "last"))
-        others = [name for name in names if self._look_for(name)[0] != prefix]
+        others = [name for name in names if self._locate(name)[0] != prefix]
         named = f"name others: --checkpoint {' or '.join(others)}" if others else "put it back from a copy"
         if folder == "final":
             return f"The {programs.name('train')} command of this run, given again, makes it anew; or {named}"
         return f"{named[0].upper()}{named[1:]}"
 
-    def _how_to_get(self, name):
+    def _how_to_make(self, name):
         kind, _, number = name.partition("-")
         if name in ("final", "averaged"):
             return f"; training writes `{name}` at its end. Until then: --checkpoint last"
@@ -89,7 +89,7 @@ class NamedWeights:
             return f". Make it: {_average_command(self._run.path, kind, number)}"
         return ""
 
-    def _look_for(self, name):
+    def _locate(self, name):
         """Returns (prefix, part of its tree), or `None`."""
         kind, _, number = name.partition("-")
         places = []
@@ -165,7 +165,7 @@ def ranked(candidates, by):
     return sorted(candidates, key=lambda candidate: (rank(candidate, by), rank(candidate, "loss")))
 
 
-def deliver(run, model, placement, measure):
+def write_final_weights(run, model, devices, measure):
     """Averages, validates the average, and keeps the best of average, last and best as `final`.
 
     All workers of a run call it, when training has ended. What is delivered already, at this
@@ -175,7 +175,7 @@ def deliver(run, model, placement, measure):
     Args:
         run: `RunFolder`.
         model: the trained `Transformer`; it may hold the average afterwards.
-        placement: `Devices`.
+        devices: `Devices`.
         measure: function of no argument that validates the weights which the model has: dict of
             figures, or `None` where a signal interrupted it. Nothing is delivered then.
 
@@ -184,10 +184,10 @@ def deliver(run, model, placement, measure):
         StorageError: there is no room.
     """
     step = int(model.optimizer.iterations.numpy())
-    if placement.gather(int(run.writes and _is_delivered(run, step)))[0]:
+    if devices.gather(int(run.writes and _has_final_weights(run, step)))[0]:
         return
-    chosen = run.averages.at_end() if run.writes else None
-    if placement.gather(len(chosen.steps) if chosen else 0)[0]:
+    chosen = run.averages.write_final() if run.writes else None
+    if devices.gather(len(chosen.steps) if chosen else 0)[0]:
         # The chief has written what the others read.
         run.load_weights(model, "averaged")
         figures = measure()
@@ -195,7 +195,7 @@ def deliver(run, model, placement, measure):
             return
     if not run.writes:
         return
-    candidates = _stored(run, step)
+    candidates = _last_and_best(run, step)
     if chosen.steps:
         prefix = run.path / "averaged" / f"last-{run.config.training.average_last}"
         candidates.insert(0, Candidate("averaged", chosen.steps, figures, prefix))
@@ -220,10 +220,10 @@ def deliver(run, model, placement, measure):
     run.append_history(record)
     if note := missing_note(run.path / "checkpoints", chosen):
         print(note, file=sys.stderr, flush=True)
-    print(_told(candidates, chosen, run.config.training), flush=True)
+    print(_summary_line(candidates, chosen, run.config.training), flush=True)
 
 
-def _is_delivered(run, step):
+def _has_final_weights(run, step):
     kinds = {record["kind"] for record in run.read_history() if record.get("step") == step}
     if "final" not in kinds:
         # Runs of earlier versions were tested, and delivered their average.
@@ -240,7 +240,7 @@ def _is_delivered(run, step):
     return False
 
 
-def _stored(run, step):
+def _last_and_best(run, step):
     """The last weights and, where others validated better, the best ones of which there is a state."""
     history = run.read_history()
     # What is validated twice counts as it did the last time.
@@ -268,7 +268,7 @@ def _write(prefix, target, record):
     tensor_files.write({"weights": weights, "record": {"json": text}}, target)
 
 
-def _told(candidates, chosen, training):
+def _summary_line(candidates, chosen, training):
     others = "".join(f"; {candidate}" for candidate in candidates[1:])
     line = f"delivered weights: {candidates[0]}{others}"
     if chosen.steps:

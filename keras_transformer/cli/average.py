@@ -12,7 +12,7 @@ import shlex
 import sys
 
 from keras_transformer.cli.command_line import program_parser
-from keras_transformer.cli.early import open_runs
+from keras_transformer.cli.early_checks import open_runs
 from keras_transformer.cli.process import exit_code, import_quietly, open_closed_streams
 from keras_transformer.config import programs
 

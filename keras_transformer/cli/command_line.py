@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-from keras_transformer.cli.other_words import row_of
+from keras_transformer.cli.foreign_flags import find_row
 from keras_transformer.cli.process import import_quietly
 from keras_transformer.config import programs
 from keras_transformer.config.fields import did_you_mean
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
     Args:
         text: docstring of the program. Its first line says what the program does, its indented
             lines are examples.
-        words: rows of `other_words`, what other systems call the flags; those count whose example
+        words: rows of `foreign_flags`, what other systems call the flags; those count whose example
             has flags of this program alone.
         stray: sentence for an argument that is no flag and has no place, with `{}` for it.
         **options: of `argparse.ArgumentParser`, such as `prog`.
@@ -122,7 +122,7 @@ class Parser(argparse.ArgumentParser):
             flags = re.findall(r"(?<!\S)--?[a-z][\w-]*", row.example)
             return all(flag in self._option_string_actions for flag in flags)
 
-        return row_of(flag, filter(is_of_this_program, self._words))
+        return find_row(flag, filter(is_of_this_program, self._words))
 
 
 def program_parser(program, **options):
@@ -238,18 +238,18 @@ def search_settings(args, run):
         ValueError: a value is refused; the message has the range.
     """
     from keras_transformer.config.settings import from_dict, replace
-    from keras_transformer.files import unsealed
+    from keras_transformer.files import from_checked_json
 
     settings = given_settings(args, SEARCH_SETTINGS)
     try:
-        search = from_dict(unsealed((pathlib.Path(run) / "config.json").read_bytes())).search
+        search = from_dict(from_checked_json((pathlib.Path(run) / "config.json").read_bytes())).search
     except (OSError, ValueError):
         return settings  # no run: whoever opens it says so
-    refuse_without_sampling(settings, replace(search, **settings))
+    check_sampling_settings(settings, replace(search, **settings))
     return settings
 
 
-def refuse_without_sampling(settings, changed):
+def check_sampling_settings(settings, changed):
     """Refuses settings of sampling where there is none.
 
     Args:

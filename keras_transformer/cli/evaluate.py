@@ -28,8 +28,8 @@ from keras_transformer.cli.command_line import (
     program_parser,
     search_settings,
 )
-from keras_transformer.cli.early import is_local, open_runs
-from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.early_checks import is_local, open_runs
+from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.process import exit_code
 from keras_transformer.config import programs
 from keras_transformer.config.sections import DataConfig

@@ -21,8 +21,8 @@ from keras_transformer.cli.command_line import (
     program_parser,
     search_settings,
 )
-from keras_transformer.cli.early import open_runs
-from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.early_checks import open_runs
+from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.process import (
     drop_output,
     end_on_sigterm,

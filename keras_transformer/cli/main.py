@@ -6,7 +6,7 @@ import sys
 import keras_transformer
 from keras_transformer.cli.command_line import Parser, program_text
 from keras_transformer.cli.process import run
-from keras_transformer.config.programs import CONSOLE_SCRIPT, DOORS
+from keras_transformer.config.programs import CONSOLE_SCRIPT, SCRIPTS
 
 
 def parse_args(argv=None):
@@ -16,7 +16,7 @@ def parse_args(argv=None):
         "--version", action="version", version=f"{CONSOLE_SCRIPT} {keras_transformer.__version__}"
     )
     programs = parser.add_subparsers(title="programs", dest="program", metavar="PROGRAM", required=True)
-    for name in DOORS:
+    for name in SCRIPTS:
         programs.add_parser(name, help=program_text(name).partition("\n")[0], add_help=False)
     return parser.parse_args((sys.argv[1:] if argv is None else argv)[:1])
 
@@ -27,7 +27,7 @@ def main(argv=None):
     run(lambda: program_module(parse_args(argv).program).main(argv[1:]))
 
 
-def run_door(name):
+def run_script(name):
     """Runs a program for its file in `pipelines/`; ends the process."""
     run(lambda: program_module(name).main())
 

@@ -14,7 +14,7 @@ import threading
 from keras_transformer.config.programs import ExitCode, TrainingError
 
 PATIENCE_SECONDS = 0.5
-_kept = None
+_kept_errors = None
 
 
 def import_quietly(module="keras_transformer.model.transformer", *, batches_at_once=False):
@@ -34,7 +34,7 @@ def import_quietly(module="keras_transformer.model.transformer", *, batches_at_o
     quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
     if quiet:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    with _ending_at_once(), _no_stderr() if quiet else contextlib.nullcontext():
+    with _default_sigint(), _no_stderr() if quiet else contextlib.nullcontext():
         import tensorflow as tf
 
         if batches_at_once:
@@ -70,7 +70,7 @@ def _is_open(number):
 
 
 @contextlib.contextmanager
-def _ending_at_once():
+def _default_sigint():
     """Ctrl-C ends the process without a traceback: seconds pass in which nothing has begun."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -170,9 +170,9 @@ def run(main):
     Args:
         main: function without arguments that returns the exit code.
     """
-    global _kept
-    _kept = []
-    forgive_stderr()
+    global _kept_errors
+    _kept_errors = []
+    ignore_stderr_errors()
     try:
         code = main()
     except BaseException as error:  # noqa: BLE001 - a fault is shown as Python shows it
@@ -190,7 +190,7 @@ def _code_of(error):
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE):
-        return _not_written(error)  # output that is not buffered fails where it is printed
+        return _report_lost_output(error)  # output that is not buffered fails where it is printed
     own = "keras_transformer."
     if isinstance(error, ModuleNotFoundError) and not (error.name or own).startswith(own):
         print(
@@ -206,20 +206,20 @@ def _code_of(error):
 
 def keep(error):
     """Keeps an error of a program that `run` runs, whose traceback has models that take long to be freed."""
-    if _kept is not None:
-        _kept.append(error)
+    if _kept_errors is not None:
+        _kept_errors.append(error)
 
 
-def forgive_stderr():
+def ignore_stderr_errors():
     """Lets lines that standard error does not take be lost: they change nothing of the result."""
     if sys.stderr is not None:
-        raw = _Forgiving(sys.stderr.fileno(), "wb", closefd=False)
+        raw = _LossyFile(sys.stderr.fileno(), "wb", closefd=False)
         sys.stderr = io.TextIOWrapper(
             io.BufferedWriter(raw), sys.stderr.encoding, errors="backslashreplace", line_buffering=True
         )
 
 
-class _Forgiving(io.FileIO):
+class _LossyFile(io.FileIO):
     """A file that is full, or that nobody reads any more, without anyone being told."""
 
     def write(self, data):
@@ -250,13 +250,13 @@ def _flush(code):
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        told = code or _not_written(error)
+        told = code or _report_lost_output(error)
         drop_output()
         return told
     return code
 
 
-def _not_written(error):
+def _report_lost_output(error):
     """Tells that the output took no more; returns the exit code."""
     if isinstance(error, BrokenPipeError):
         return ExitCode.READER_LEFT

@@ -15,8 +15,8 @@ import sys
 import time
 
 from keras_transformer.cli.command_line import add_checkpoint_flag, program_parser
-from keras_transformer.cli.early import open_runs, refuse_missing
-from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.early_checks import check_files_exist, open_runs
+from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.process import end_on_sigterm, exit_code, import_quietly
 from keras_transformer.config import programs
 
@@ -65,12 +65,12 @@ def main(argv=None, stdin=None, stdout=None):
     stdout = sys.stdout.buffer if stdout is None else stdout
 
     def work():
-        from keras_transformer.files import check_output, written_atomically
+        from keras_transformer.files import check_output, open_atomically
         from keras_transformer.text.parallel import stream_columns, stream_files
 
         open_runs([args.run], args.checkpoint)
         files = [name for name in (args.source, args.target) if name]
-        refuse_missing(*files)
+        check_files_exist(*files)
         if args.output:
             check_output(args.output, *files)
         import_quietly()
@@ -86,7 +86,7 @@ def main(argv=None, stdin=None, stdout=None):
         else:
             names = dict.fromkeys(("sources", "targets"), "standard input")
             chunks = stream_columns(stdin, "standard input", 1 if stdin.isatty() else args.chunk_lines)
-        with written_atomically(args.output) if args.output else contextlib.nullcontext(stdout) as file:
+        with open_atomically(args.output) if args.output else contextlib.nullcontext(stdout) as file:
             print(_score(scorer, chunks, names, args, file), file=sys.stderr)
 
     return exit_code(programs.name("score"), work, args.output or "standard output")

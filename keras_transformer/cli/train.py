@@ -27,8 +27,8 @@ from keras_transformer.cli.command_line import (
     given_settings,
     program_parser,
 )
-from keras_transformer.cli.early import refuse_run
-from keras_transformer.cli.other_words import TRAINING
+from keras_transformer.cli.early_checks import check_run
+from keras_transformer.cli.foreign_flags import TRAINING
 from keras_transformer.cli.process import exit_code, import_quietly, open_closed_streams
 from keras_transformer.config import programs
 from keras_transformer.config.sections import DataConfig, DeviceConfig
@@ -240,7 +240,7 @@ def main(argv=None):
             "allowed": [name.strip() for name in args.allow_config_change.split(",") if name.strip()],
             "resume_from": args.resume_from,
         }
-        refuse_run(config, run_dir, **options)
+        check_run(config, run_dir, **options)
         import_quietly("keras_transformer.training.run")
         from keras_transformer.training.run import train
 

@@ -27,8 +27,8 @@ from keras_transformer.cli.command_line import (
     program_parser,
     search_settings,
 )
-from keras_transformer.cli.early import open_runs
-from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.early_checks import open_runs
+from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.process import end_on_sigterm, exit_code, open_closed_streams
 from keras_transformer.config import programs
 
@@ -108,10 +108,10 @@ def open_inputs(args, stdin, stack):
 
 def open_output(args, stdout, stack):
     """Returns the binary file that translations are written to."""
-    from keras_transformer.files import written_atomically
+    from keras_transformer.files import open_atomically
 
     if args.output:
-        return stack.enter_context(written_atomically(args.output))
+        return stack.enter_context(open_atomically(args.output))
     return sys.stdout.buffer if stdout is None else stdout
 
 

@@ -16,11 +16,11 @@ from keras_transformer.cli.command_line import (
     add_line_flags,
     add_search_flags,
     check_line_flags,
+    check_sampling_settings,
     given_settings,
     program_parser,
-    refuse_without_sampling,
 )
-from keras_transformer.cli.other_words import TRANSLATING
+from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.process import exit_code, open_closed_streams
 from keras_transformer.cli.translate import TranslationProgress
 from keras_transformer.config import programs
@@ -73,7 +73,7 @@ def translate(args, stdin, output):
     )
     search = given_settings(args, SEARCH_SETTINGS)
     config = replace(translator.search, **search)
-    refuse_without_sampling(search, config)
+    check_sampling_settings(search, config)
     translator.n_best([], **search)  # refuse a bad value before the first line
     formats = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
     write = formats.get(args.format, moses_lines)

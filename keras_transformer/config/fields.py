@@ -13,7 +13,7 @@ import textwrap
 import types
 import typing
 
-_HOLDS = {"at_least": operator.ge, "above": operator.gt, "below": operator.lt, "at_most": operator.le}
+_COMPARE = {"at_least": operator.ge, "above": operator.gt, "below": operator.lt, "at_most": operator.le}
 
 
 def setting(default, meaning, *, choices=(), renamed_from="", old_values=None, **limits):
@@ -122,7 +122,7 @@ def check(config):
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} must be finite. Received: {value!r}")
         if (limits := field.metadata.get("limits")) and value is not None:
-            holds = all(_HOLDS[limit](value, number) for limit, number in limits.items())
+            holds = all(_COMPARE[limit](value, number) for limit, number in limits.items())
             require(holds, f"{name} must be {_range_text(limits)}", **{field.name: value})
         if (choices := field.metadata.get("choices")) and value not in choices:
             hint = did_you_mean(value, choices)
@@ -173,4 +173,4 @@ def _range_text(limits):
     if limits.keys() == {"at_least", "at_most"}:
         return f"from {limits['at_least']} to {limits['at_most']}"
     texts = {name: "2 ** 63" if limit == 2**63 else str(limit) for name, limit in limits.items()}
-    return " and ".join(f"{name.replace('_', ' ')} {texts[name]}" for name in _HOLDS if name in limits)
+    return " and ".join(f"{name.replace('_', ' ')} {texts[name]}" for name in _COMPARE if name in limits)

@@ -7,7 +7,7 @@ import sys
 
 CONSOLE_SCRIPT = "keras-transformer"
 # Sub-command of the console script -> file in `pipelines/` of a clone that runs the same program.
-DOORS = {
+SCRIPTS = {
     "train": "train_wmt.py",
     "prepare": "prepare_wmt.py",
     "translate": "translate.py",
@@ -102,17 +102,17 @@ def command(program):
         `"python pipelines/train_wmt.py"` where the running program was called by a file in `pipelines/`,
         else `"keras-transformer train"`.
     """
-    door = _door(program)
+    door = _script(program)
     return f"python {shlex.quote(str(door))}" if door else f"{CONSOLE_SCRIPT} {program}"
 
 
 def name(program):
     """Returns the name with which a program begins its messages: `command` without Python and folder."""
-    door = _door(program)
+    door = _script(program)
     return door.name if door else f"{CONSOLE_SCRIPT} {program}"
 
 
-def _door(program):
+def _script(program):
     called = pathlib.Path(sys.argv[0])
     is_door = called.suffix == ".py" and called.absolute().parent.name == "pipelines"
-    return called.with_name(DOORS[program]) if is_door else None
+    return called.with_name(SCRIPTS[program]) if is_door else None

@@ -28,10 +28,10 @@ from keras_transformer.config.sections import (
 )
 
 # Nobody sets these: they are those of the tokenizers.
-_FOLLOW = ("model.source_vocab_size", "model.target_vocab_size")
+_FROM_TOKENIZERS = ("model.source_vocab_size", "model.target_vocab_size")
 # Settings of earlier versions, and what to do instead.
 GONE = {"data.service": "Hand the dataset to tf.data.experimental.service yourself: see docs/data.md"}
-_TOLD = set()  # said once a process
+_PRINTED = set()  # said once a process
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,8 +191,8 @@ def from_dict(values):
 
 def _say_once(line):
     """Prints a line to standard error, once in a process."""
-    if line not in _TOLD:
-        _TOLD.add(line)
+    if line not in _PRINTED:
+        _PRINTED.add(line)
         print(line, file=sys.stderr)
 
 
@@ -220,7 +220,7 @@ def describe_settings(config, *, width=110):
     """
     lines, section = [], ""
     for path, field, value in _settings(config):
-        if path in _FOLLOW:
+        if path in _FROM_TOKENIZERS:
             continue
         if path.split(".")[0] != section:
             section = path.split(".")[0]

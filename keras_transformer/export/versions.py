@@ -20,10 +20,10 @@ from keras_transformer import __version__
 from keras_transformer.config import programs
 from keras_transformer.config.settings import replace
 from keras_transformer.files import (
-    folder_written_atomically,
-    only_process,
-    to_disk,
-    without_wildcards,
+    create_folder_atomically,
+    fsync_path,
+    process_lock,
+    wildcard_free_path,
     write_text,
 )
 from keras_transformer.tokenizers.base import import_tensorflow_text
@@ -75,7 +75,7 @@ def new_version(folders, version=None):
     free_version(folders, version)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    with only_process(folders[0] / _LOCK):
+    with process_lock(folders[0] / _LOCK):
         version = free_version(folders, version)
         for folder in folders:
             for left in folder.glob(f".*{_PARTIAL}"):
@@ -87,7 +87,7 @@ def new_version(folders, version=None):
             yield NewVersion(version, partial)
             for folder, path in reversed(list(zip(folders, partial, strict=True))):
                 os.rename(path, folder / str(version))
-                to_disk(folder)
+                fsync_path(folder)
         except BaseException:
             for path in partial:
                 shutil.rmtree(path, ignore_errors=True)
@@ -135,7 +135,7 @@ def write_manifest(folder):
     folder = pathlib.Path(folder)
     for path in folder.rglob("*"):
         if path.is_file():
-            to_disk(path)
+            fsync_path(path)
     lines = [f"{digest}  {name}\n" for name, digest in sorted(_sums(folder).items())]
     write_text(folder / MANIFEST, "".join(lines))
 
@@ -234,7 +234,7 @@ def exported_folder(run, out, kind, config, *, checkpoint, versions, **more):
         "made_with": {"keras_transformer": __version__, **versions},
         **more,
     }
-    with folder_written_atomically(out) as folder:
+    with create_folder_atomically(out) as folder:
         yield folder, model, tokenizers
         save_tokenizers(folder, tokenizers)
         (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -294,5 +294,5 @@ def load_exported(path):
     card = json.loads((path / CARD).read_text(encoding="utf-8"))
     if card["signatures"] != ["translate_ids"]:
         import_tensorflow_text()  # it registers the operations of the tokenizers
-    with without_wildcards(path) as plain:
+    with wildcard_free_path(path) as plain:
         return tf.saved_model.load(str(plain))

@@ -28,7 +28,7 @@ import weakref
 import zipfile
 import zlib
 
-from keras_transformer.files import temporary_beside
+from keras_transformer.files import temporary_path
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import BLOCK_LINES, FilePair, TabSeparatedFile, check_split, make_blocks
 
@@ -245,7 +245,7 @@ def unpack(path, parent):
     folder = parent / f"{path.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     if not folder.exists():
         parent.mkdir(parents=True, exist_ok=True)
-        temporary = temporary_beside(folder)
+        temporary = temporary_path(folder)
         temporary.mkdir()
         try:
             _unpack_into(path, temporary, min(MAX_BYTES, max(SMALL_BYTES, MAX_RATIO * status.st_size)))

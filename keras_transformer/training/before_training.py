@@ -12,8 +12,8 @@ PAPER_BATCH_TOKENS = 25_000
 PAPER_LAYERS = 6
 
 # Bytes of float32: weight, gradient and Adam's two moments.
-_BYTES_A_PARAMETER = 16
-_SHARING = {
+_BYTES_PER_PARAMETER = 16
+_TIE_TEXTS = {
     "all": "one matrix for both embeddings and the output",
     "decoder": "one matrix for target embedding and output",
     "none": "no matrix shared",
@@ -49,7 +49,7 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
     best = min(training.warmup_steps, training.max_steps)
     how = {"precision": training.precision, "recompute": config.devices.recompute}
     shape = largest_shape(shapes, model, **how)
-    still = num_parameters * (_BYTES_A_PARAMETER + (4 if training.ema_decay else 0))
+    still = num_parameters * (_BYTES_PER_PARAMETER + (4 if training.ema_decay else 0))
     batch = estimate_bytes(shape, model, **how)
     rows = {
         "corpus": f"{data.dataset}, {data.source} to {data.target}",
@@ -59,7 +59,7 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
         "model": f"{model.num_encoder_layers} + {model.num_decoder_layers} layers, d_model {model.d_model}, "
         f"d_ff {model.d_ff}, {model.num_heads} heads, {'pre' if model.norm_first else 'post'}-norm, "
         f"dropout {model.residual_dropout:g}",
-        "parameters": f"{num_parameters:,}, {_SHARING[model.tie_embeddings]}",
+        "parameters": f"{num_parameters:,}, {_TIE_TEXTS[model.tie_embeddings]}",
         "batches": f"{batches.per_epoch:,} an epoch, {budget}, {100 * batches.planner.real_share():.1f} % of "
         "them real",
         "updates": f"{training.max_steps:,} ({training.max_steps / batches.per_epoch:,.1f} epochs){minutes}, "
@@ -235,7 +235,7 @@ def largest_shape(shapes, config, precision="float32", *, recompute=False):
     return max(shapes, key=lambda shape: estimate_bytes(shape, config, precision, recompute=recompute))
 
 
-def out_of_memory(shape, config, error):
+def out_of_memory_error(shape, config, error):
     """Says which batch did not fit and what to lower, in the order of least harm.
 
     A smaller `devices.micro_batch_tokens` leaves the batch as it is and only cuts it into more
@@ -275,14 +275,14 @@ def out_of_memory(shape, config, error):
     )
 
 
-def try_largest(model, placement, batches, config):
+def try_largest_batch(model, devices, batches, config):
     """Runs one training step on the largest shape of the batches; it changes nothing.
 
     It is a step of the training function itself, of rows without a real target token.
 
     Args:
         model: a compiled `Transformer`.
-        placement: `Devices`.
+        devices: `Devices`.
         batches: `TokenBatches`.
         config: `Config`.
 
@@ -320,11 +320,11 @@ def try_largest(model, placement, batches, config):
     ]
     before = [variable.numpy() for variable in small]
     sums = model.interval_sums()
-    dataset = placement.distribute(device_tokens, forever)
+    dataset = devices.distribute(device_tokens, forever)
     try:
         model.fit(dataset, steps_per_epoch=1, shuffle=False, verbose=0)
     except tf.errors.ResourceExhaustedError as error:
-        raise out_of_memory(largest(), config, error) from error
+        raise out_of_memory_error(largest(), config, error) from error
     for variable, value in zip(small, before, strict=True):
         variable.assign(value)
     model.set_interval_sums(sums)

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.files import folder_written_atomically, write_text, written_atomically
+from keras_transformer.files import create_folder_atomically, open_atomically, write_text
 from keras_transformer.training.progress import learning_rate_schedule
 
 RECORDS = 20
@@ -63,8 +63,8 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
     folder.parent.mkdir(exist_ok=True)  # not the folders above: the run may have been renamed
     if folder.exists():
         shutil.rmtree(folder)
-    with folder_written_atomically(folder) as temporary:
-        with written_atomically(temporary / "batch.npz") as file:
+    with create_folder_atomically(folder) as temporary:
+        with open_atomically(temporary / "batch.npz") as file:
             np.savez(file, **arrays)
         write_text(temporary / "report.json", json.dumps(_plain(report), indent=2, allow_nan=False) + "\n")
     return folder

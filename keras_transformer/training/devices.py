@@ -15,13 +15,13 @@ import tensorflow as tf
 from keras_transformer.batches.dataset import DeviceShare
 from keras_transformer.config.programs import WorkerLostError
 
-_WITHIN_A_MACHINE = {
+_CROSS_DEVICE_OPS = {
     "auto": None,
     "nccl": tf.distribute.NcclAllReduce,
     "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
     "reduction": tf.distribute.ReductionToOneDevice,
 }
-_BETWEEN_MACHINES = {"auto": "AUTO", "nccl": "NCCL", "ring": "RING"}
+_COLLECTIVES = {"auto": "AUTO", "nccl": "NCCL", "ring": "RING"}
 _GO = b"go\n"
 _RETRY_SECONDS = 0.5
 
@@ -76,9 +76,9 @@ class Devices(NamedTuple):
             return [value]
 
         try:
-            found = _gathering(self.strategy)(tf.constant(value, tf.int64)).numpy().tolist()
+            found = _all_gather_function(self.strategy)(tf.constant(value, tf.int64)).numpy().tolist()
         except tf.errors.OpError as error:
-            raise lost_worker(error) from error
+            raise worker_lost_error(error) from error
         replicas = len(found) // self.num_workers
         return found[::replicas]
 
@@ -91,7 +91,7 @@ class Devices(NamedTuple):
         return f"{text} of {self.num_workers} workers" if self.num_workers > 1 else text
 
 
-def place(devices, *, precision="float32"):
+def choose_devices(devices, *, precision="float32"):
     """Chooses the devices of a run; for several workers, waits for all of them.
 
     Args:
@@ -105,7 +105,7 @@ def place(devices, *, precision="float32"):
         ValueError: GPUs are asked for that are not there, TF_CONFIG is malformed, or a
             combination that would train wrongly.
     """
-    workers, worker = _cluster()
+    workers, worker = _read_tf_config()
     gpus = tf.config.list_physical_devices("GPU")
     strategy = devices.strategy
     if strategy == "auto":
@@ -116,7 +116,7 @@ def place(devices, *, precision="float32"):
             "strategy=multiworker needs the environment variable TF_CONFIG with the addresses of all workers "
             "and the number of this one. See docs/distributed.md, or use strategy=mirrored"
         )
-    names = _devices(
+    names = _device_names(
         devices, gpus, asked=devices.replicas > 0 or devices.strategy in ("mirrored", "multiworker")
     )
     if strategy == "none":
@@ -128,13 +128,13 @@ def place(devices, *, precision="float32"):
             f"several replicas. Received: {num_replicas} replicas. Use mixed_bfloat16 or devices.replicas=1"
         )
     if strategy == "mirrored":
-        _choice(devices.cross_device_ops, _WITHIN_A_MACHINE, "on one machine")
+        _check_choice(devices.cross_device_ops, _CROSS_DEVICE_OPS, "on one machine")
         return Devices(mirrored(names, devices.cross_device_ops))
-    how = _choice(devices.cross_device_ops, _BETWEEN_MACHINES, "between machines")
+    how = _check_choice(devices.cross_device_ops, _COLLECTIVES, "between machines")
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation[how]
     )
-    meet(workers, worker)
+    wait_for_workers(workers, worker)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     return Devices(made, len(workers), worker)
 
@@ -154,11 +154,11 @@ def mirrored(names, cross_device_ops="auto"):
 
 @functools.cache
 def _mirrored(names, cross_device_ops):
-    how = _WITHIN_A_MACHINE[cross_device_ops]
+    how = _CROSS_DEVICE_OPS[cross_device_ops]
     return tf.distribute.MirroredStrategy(names, cross_device_ops=how and how())
 
 
-def is_lost_worker(error):
+def is_worker_lost(error):
     """Whether an error of TensorFlow's says that another worker cannot be reached or gave up."""
     kinds = (
         tf.errors.UnavailableError,
@@ -169,7 +169,7 @@ def is_lost_worker(error):
     return isinstance(error, kinds) or "Collective ops is aborted" in str(error)
 
 
-def lost_worker(error):
+def worker_lost_error(error):
     """Returns the `WorkerLostError` that stands for an error of TensorFlow's communication."""
     text = str(error)
     number = re.search(r"remote target /job:worker/replica:\d+/task:(\d+)", text)
@@ -181,7 +181,7 @@ def lost_worker(error):
 
 
 @functools.cache
-def _gathering(strategy):
+def _all_gather_function(strategy):
     """Returns a function that gathers a number of each replica; traced once."""
 
     @tf.function(autograph=False)
@@ -194,7 +194,7 @@ def _gathering(strategy):
     return gathered
 
 
-def _cluster():
+def _read_tf_config():
     """Returns the addresses in TF_CONFIG and the number of this worker; no addresses where it is not set."""
     text = os.environ.get("TF_CONFIG", "").strip()
     if not text:
@@ -224,7 +224,7 @@ def _cluster():
     return workers, number
 
 
-def _devices(devices, gpus, asked):
+def _device_names(devices, gpus, asked):
     """Returns the names of this machine's devices, one for each replica."""
     wanted = devices.replicas or len(gpus) or 1
     if gpus:
@@ -259,7 +259,7 @@ def _logical_cpus(number):
     return [f"CPU:{i}" for i in range(number)]
 
 
-def _choice(name, choices, where):
+def _check_choice(name, choices, where):
     if name not in choices:
         raise ValueError(
             f"devices.cross_device_ops must be one of {list(choices)} {where}. Received: {name!r}"
@@ -267,7 +267,7 @@ def _choice(name, choices, where):
     return choices[name]
 
 
-def meet(workers, number):
+def wait_for_workers(workers, number):
     """Waits until all workers are there; Ctrl-C and SIGTERM end it as they end any program.
 
     TensorFlow waits for missing workers inside C++, without a word, and SIGTERM does not end it there.
@@ -286,12 +286,12 @@ def meet(workers, number):
     awaited = workers[:1] if number else workers[1:]
     print(f"worker {number}: waiting for {', '.join(awaited)}", file=sys.stderr, flush=True)
     if number == 0:
-        _let_go(workers, addresses[0][1])
+        _wait_as_chief(workers, addresses[0][1])
     else:
-        _call(addresses[0], json.dumps([number, list(workers)]).encode() + b"\n")
+        _wait_for_chief(addresses[0], json.dumps([number, list(workers)]).encode() + b"\n")
 
 
-def _let_go(workers, port):
+def _wait_as_chief(workers, port):
     """The chief's part: lets the others go when all have called."""
     callers = {}
     with contextlib.ExitStack() as stack:
@@ -325,7 +325,7 @@ def _let_go(workers, port):
                 pass
 
 
-def _call(address, hello):
+def _wait_for_chief(address, hello):
     """The part of any other worker: calls until the chief says go."""
     while True:
         with contextlib.suppress(OSError), socket.create_connection(address, timeout=10) as connection:

@@ -7,13 +7,18 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
-from keras_transformer.checkpoints.weights import deliver
+from keras_transformer.checkpoints.weights import write_final_weights
 from keras_transformer.config.programs import NotFiniteError
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy
 from keras_transformer.model.optimizer import Adam
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.training.before_training import out_of_memory, summarize, time_note, try_largest
+from keras_transformer.training.before_training import (
+    out_of_memory_error,
+    summarize,
+    time_note,
+    try_largest_batch,
+)
 from keras_transformer.training.callbacks import (
     CheckpointCallback,
     NonFiniteGuard,
@@ -23,7 +28,7 @@ from keras_transformer.training.callbacks import (
 from keras_transformer.training.crash_report import advice, write_crash_dump
 from keras_transformer.training.fine_tuning import initialize_from
 from keras_transformer.training.progress import Clock, Events, Progress, learning_rate_schedule
-from keras_transformer.training.resuming import restored_position
+from keras_transformer.training.resume import batch_offset
 from keras_transformer.training.validation import Validation, ValidationSearch, early_stopping_reason
 from keras_transformer.translation.translator import Translator
 
@@ -54,12 +59,12 @@ def compile_model(model, training, *, xla=False, recompute=False):
     )
 
 
-def fit_session(session, placement, signals, resume_from):
+def fit_session(session, devices, signals, resume_from):
     """Trains as far as the settings say, from the newest checkpoint or from that of a step.
 
     Args:
         session: `Session`.
-        placement: `Devices`.
+        devices: `Devices`.
         signals: `Signals`.
         resume_from: int, or `None`.
 
@@ -73,11 +78,11 @@ def fit_session(session, placement, signals, resume_from):
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     keras.utils.set_random_seed(training.seed)
-    with placement.strategy.scope():
+    with devices.strategy.scope():
         model = Transformer(config.model, dtype=training.precision)
         compile_model(model, training, xla=config.devices.xla, recompute=config.devices.recompute)
-    if placement.is_chief:
-        share = placement.share(config.devices.micro_batch_tokens)
+    if devices.is_chief:
+        share = devices.share(config.devices.micro_batch_tokens)
         table = summarize(
             config,
             session.corpus,
@@ -85,30 +90,30 @@ def fit_session(session, placement, signals, resume_from):
             {share.shape(plan)[1:] for plan in batches.planner.plan(0)},
             num_parameters=model.count_params(),
             learning_rate=learning_rate_schedule(model.config, training),
-            devices=placement.describe(),
+            devices=devices.describe(),
         )
         print(table, flush=True)
     checkpoints = run.checkpoints(model, model.optimizer)
-    is_fresh = bool(placement.gather(int(not checkpoints.steps))[0])
+    is_fresh = bool(devices.gather(int(not checkpoints.steps))[0])
     if is_fresh and training.init_from:
         source = RunFolder(training.init_from)
         found = initialize_from(model, session.corpus.tokenizers, source, checkpoint=training.init_checkpoint)
         model.reset_ema()
-        if placement.is_chief:
+        if devices.is_chief:
             print(found, flush=True)
     # All restore the state that the chief chooses.
-    step = checkpoints.restore(resume_from) if placement.is_chief else 0
-    step = placement.gather(step)[0]
-    if not placement.is_chief and not is_fresh:
+    step = checkpoints.restore(resume_from) if devices.is_chief else 0
+    step = devices.gather(step)[0]
+    if not devices.is_chief and not is_fresh:
         checkpoints.restore(step)
     run.rewind_history(step)
-    offset = restored_position(checkpoints, config, session.corpus, batches)
+    offset = batch_offset(checkpoints, config, session.corpus, batches)
     clock = Clock(float(checkpoints.seconds.numpy()))
     # The chief has written what the others read.
-    done = bool(placement.gather(int(_is_done(run, step, clock)))[0])
-    if placement.is_chief and not is_fresh:
+    done = bool(devices.gather(int(_is_done(run, step, clock)))[0])
+    if devices.is_chief and not is_fresh:
         print(f"{run.path}: {'trained' if done else 'continuing'} at step {step:,}", flush=True)
-    _train_on(session, placement, signals, model, checkpoints, offset, clock, done)
+    _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, done)
     return int(model.optimizer.iterations.numpy())
 
 
@@ -119,16 +124,16 @@ def _is_done(run, step, clock):
     return step >= training.max_steps or bool(time_is_up or stopped_early)
 
 
-def _train_on(session, placement, signals, model, checkpoints, offset, clock, done):
+def _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, done):
     """Trains, unless the run is done; makes the validation that its last state lacks, and delivers."""
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     step = int(model.optimizer.iterations.numpy())
     tokens = config.devices.micro_batch_tokens
-    consensus, events = WorkerConsensus(placement.num_workers), Events(run)
-    one_worker = placement.num_workers == 1
+    consensus, events = WorkerConsensus(devices.num_workers), Events(run)
+    one_worker = devices.num_workers == 1
     stopping = StopCallback(
-        consensus, clock, signals, is_chief=placement.is_chief, max_minutes=training.max_minutes
+        consensus, clock, signals, is_chief=devices.is_chief, max_minutes=training.max_minutes
     )
 
     def interrupted():
@@ -141,7 +146,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
 
     def finish():
         with signals.deferred():
-            deliver(run, model, placement, validation.measure)
+            write_final_weights(run, model, devices, validation.measure)
         stop_if_interrupted()
 
     search = None
@@ -152,7 +157,7 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
         run,
         clock,
         events,
-        placement.distribute(tokens, lambda share: session.validation.dataset(share=share)),
+        devices.distribute(tokens, lambda share: session.validation.dataset(share=share)),
         session.validation.per_epoch,
         search,
         training=training,
@@ -166,11 +171,11 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
     stop_if_interrupted()
     # It may have been one too many without progress; the chief knows, as it wrote the record.
     stopped_early = early_stopping_reason(run.read_history(), training) is not None
-    if done or placement.gather(int(stopped_early))[0]:
+    if done or devices.gather(int(stopped_early))[0]:
         finish()
         return
     callbacks = [
-        NonFiniteGuard(training.max_nonfinite_steps, is_chief=placement.is_chief),
+        NonFiniteGuard(training.max_nonfinite_steps, is_chief=devices.is_chief),
         Progress(
             run,
             clock,
@@ -182,19 +187,19 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
             time_note=functools.partial(time_note, training),
         ),
         # After the line of the same step, which ends an interval; before what takes long.
-        CheckpointCallback(checkpoints, consensus, clock, training, is_chief=placement.is_chief),
+        CheckpointCallback(checkpoints, consensus, clock, training, is_chief=devices.is_chief),
         validation,
         stopping,
     ]
-    if placement.is_chief:
+    if devices.is_chief:
         print("compiling, and trying the largest batch", flush=True)
     with signals.deferred():
-        largest = try_largest(model, placement, batches, config)
+        largest = try_largest_batch(model, devices, batches, config)
     try:
         with signals.deferred():
-            _fit(model, batches, placement, tokens, offset + step, offset + training.max_steps, callbacks)
+            _fit(model, batches, devices, tokens, offset + step, offset + training.max_steps, callbacks)
     except tf.errors.ResourceExhaustedError as error:
-        raise out_of_memory(largest, config, error) from error
+        raise out_of_memory_error(largest, config, error) from error
     except NotFiniteError as error:
         failed = int(model.optimizer.iterations.numpy())
         number = offset + failed - 1
@@ -209,16 +214,16 @@ def _train_on(session, placement, signals, model, checkpoints, offset, clock, do
     finish()
 
 
-def _fit(model, batches, placement, tokens, begin, end, callbacks):
+def _fit(model, batches, devices, tokens, begin, end, callbacks):
     """Trains on the batches from number `begin` to before `end`.
 
     Each `fit` has the epochs of about 1,000 batches: a dataset whose plan is known is all graph.
     """
-    callbacks = _OneTraining(callbacks, add_history=True, model=model)
+    callbacks = _CallbacksAcrossFits(callbacks, add_history=True, model=model)
     while begin < end and not callbacks.has_stopped:
         epochs, steps = batches.stretch(begin, min(1000, end - begin))
         # Without end, or each step of several replicas would ask all of them whether they have a batch.
-        dataset = placement.distribute(
+        dataset = devices.distribute(
             tokens, lambda share, begin=begin, epochs=epochs: batches.dataset(begin, epochs, share).repeat()
         )
         steps = min(steps, end - begin)
@@ -227,7 +232,7 @@ def _fit(model, batches, placement, tokens, begin, end, callbacks):
     callbacks.finish()
 
 
-class _OneTraining(keras.callbacks.CallbackList):
+class _CallbacksAcrossFits(keras.callbacks.CallbackList):
     """Callbacks for which several calls of `fit` are one training."""
 
     has_begun = False

@@ -33,7 +33,7 @@ class Clock:
         return self._earlier + time.monotonic() - self._begin
 
     @contextlib.contextmanager
-    def beside_training(self):
+    def outside_steps(self):
         """Counts what is done inside as `other_seconds`: it is no part of the speed."""
         begin = self.seconds
         try:
@@ -88,7 +88,7 @@ class Progress(keras.callbacks.Callback):
         self.interval = self.model.interval_sums()
         self.recent = collections.deque(maxlen=RECENT_INTERVALS)
         self.first_other_seconds = self.clock.other_seconds
-        self._measure_from(self.model.get_metrics_result())
+        self._start_speed(self.model.get_metrics_result())
 
     def on_epoch_begin(self, epoch, logs=None):
         self.model.set_interval_sums(self.interval)
@@ -105,7 +105,7 @@ class Progress(keras.callbacks.Callback):
             self.model.reset_metrics()
         # The first step compiles: unless it is all there is, the speed is without it.
         if ends or self.step == self.first_step + 1:
-            self._measure_from({} if ends else logs)
+            self._start_speed({} if ends else logs)
 
     def on_train_end(self, logs=None):
         self.events.flush()
@@ -119,7 +119,7 @@ class Progress(keras.callbacks.Callback):
                 self._log(logs, None)
         self.model.reset_metrics()
 
-    def _measure_from(self, logs):
+    def _start_speed(self, logs):
         self.measured_step = self.step
         self.measured_at = self.clock.seconds - self.clock.other_seconds
         self.measured = {name: float(logs.get(name, 0)) for name in ("source_tokens", "target_tokens")}
@@ -166,12 +166,12 @@ class Progress(keras.callbacks.Callback):
         print(" | ".join(parts), flush=True)
         if speed and self.max_minutes and self.time_note and self.step > self.first_step + 1:
             left = 60 * self.max_minutes - self.clock.seconds
-            note = self.time_note(self.step + max(0, int(left / self._seconds_a_step())))
+            note = self.time_note(self.step + max(0, int(left / self._seconds_per_step())))
             self.time_note = None
             if note:
                 print(note, file=sys.stderr, flush=True)
 
-    def _seconds_a_step(self):
+    def _seconds_per_step(self):
         seconds, steps = (sum(numbers) for numbers in zip(*self.recent, strict=True))
         # Validations and the like will take their share of the steps that are left.
         beside = (self.clock.other_seconds - self.first_other_seconds) / (self.step - self.first_step)
@@ -179,7 +179,7 @@ class Progress(keras.callbacks.Callback):
 
     def _time_left(self):
         """Returns text such as `"12 min"`."""
-        seconds = (self.max_steps - self.step) * self._seconds_a_step()
+        seconds = (self.max_steps - self.step) * self._seconds_per_step()
         if self.max_minutes:
             seconds = min(seconds, 60 * self.max_minutes - self.clock.seconds)
         minutes = max(seconds, 0) / 60

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
 from keras_transformer.text.lines import Pairs
-from keras_transformer.training.devices import is_lost_worker, lost_worker, place
+from keras_transformer.training.devices import choose_devices, is_worker_lost, worker_lost_error
 from keras_transformer.training.fit import fit_session
 from keras_transformer.training.session import open_session
 from keras_transformer.training.signals import Signals
@@ -54,19 +54,19 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
             than the run's.
         TrainingError: of `training.errors`: the run ended early. What is saved is whole.
     """
-    placement = place(config.devices, precision=config.training.precision)
+    devices = choose_devices(config.devices, precision=config.training.precision)
     with contextlib.ExitStack() as stack:
-        # After `place`: among several workers TensorFlow puts its own handler of SIGTERM in place.
+        # After `choose_devices`: among several workers TensorFlow puts its own handler of SIGTERM in place.
         signals = stack.enter_context(Signals().caught())
-        session = open_session(config, pathlib.Path(run_dir), placement, allowed, stack)
+        session = open_session(config, pathlib.Path(run_dir), devices, allowed, stack)
         try:
-            step = fit_session(session, placement, signals, resume_from)
-            result = _translate_unseen(session, step) if placement.is_chief else None
+            step = fit_session(session, devices, signals, resume_from)
+            result = _translate_unseen(session, step) if devices.is_chief else None
             # TensorFlow takes a worker that ends before the others for one that crashed.
-            placement.gather(0)
+            devices.gather(0)
         except tf.errors.OpError as error:
-            if placement.num_workers > 1 and is_lost_worker(error):
-                raise lost_worker(error) from error
+            if devices.num_workers > 1 and is_worker_lost(error):
+                raise worker_lost_error(error) from error
             raise
         return result
 

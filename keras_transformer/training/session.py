@@ -10,16 +10,21 @@ import tensorflow as tf
 from keras_transformer.batches.dataset import TokenBatches, training_batches, validation_batches
 from keras_transformer.batches.prepared import is_prepared
 from keras_transformer.batches.training_data import TrainingData, load_training_data
-from keras_transformer.checkpoints.new_folder import CONFIG, CORPUS, hold
+from keras_transformer.checkpoints.new_folder import CONFIG, CORPUS, lock_folder
 from keras_transformer.checkpoints.run_folder import RunFolder
-from keras_transformer.checkpoints.tensor_files import storing
+from keras_transformer.checkpoints.tensor_files import storage_errors
 from keras_transformer.config import settings as configs
 from keras_transformer.config.presets import with_vocab_size
 from keras_transformer.config.sections import BYTES_IN_TRAINING
 from keras_transformer.files import write_text
 from keras_transformer.training.before_training import depth_note, learning_rate_note, warmup_note
 from keras_transformer.training.fine_tuning import check_initial_weights
-from keras_transformer.training.resuming import CORPUS_SUM, check_changes, continue_with, recorded_sha256
+from keras_transformer.training.resume import (
+    CORPUS_SUM,
+    apply_config_changes,
+    check_config_changes,
+    recorded_sha256,
+)
 
 
 class Session(NamedTuple):
@@ -38,13 +43,13 @@ class Session(NamedTuple):
     validation: TokenBatches
 
 
-def open_session(config, run_dir, placement, allowed, stack):
+def open_session(config, run_dir, devices, allowed, stack):
     """Loads the data and makes or opens the run folder: the chief first, then the others.
 
     Args:
         config: `Config`.
         run_dir: `pathlib.Path`.
-        placement: `Devices`.
+        devices: `Devices`.
         allowed: names of settings that may differ from those of the run.
         stack: `contextlib.ExitStack`, which holds the lock of the folder.
 
@@ -56,31 +61,31 @@ def open_session(config, run_dir, placement, allowed, stack):
     """
     _check_memory(config)
     earlier = None
-    if not placement.is_chief:
-        placement.gather(0)  # the chief has made the folder
+    if not devices.is_chief:
+        devices.gather(0)  # the chief has made the folder
         earlier = RunFolder(run_dir, writes=False)
     else:
         if (run_dir / CONFIG).exists():
             earlier = RunFolder(run_dir)
-        stack.enter_context(hold(run_dir))
+        stack.enter_context(lock_folder(run_dir))
         if earlier:
             earlier.clean()
             if not earlier.has_trained:
                 # It ended before its first step, perhaps for a setting that is mended now.
-                earlier.forget()
+                earlier.discard_untrained()
                 earlier = None
     tokenizers = earlier.load_tokenizers() if earlier else _initial_tokenizers(config)
     if earlier and not is_prepared(config.data.dataset):  # before the text is read
-        check_changes(earlier, with_vocab_size(config, *tokenizers.sizes), allowed)
+        check_config_changes(earlier, with_vocab_size(config, *tokenizers.sizes), allowed)
     recorded = earlier and recorded_sha256(earlier)
     corpus = load_training_data(
-        config, run_dir / CORPUS, tokenizers, recorded=recorded, writes=placement.is_chief
+        config, run_dir / CORPUS, tokenizers, recorded=recorded, writes=devices.is_chief
     )
     config = with_vocab_size(configs.replace(config, data=corpus.data), *corpus.tokenizers.sizes)
     if earlier:
         agreed = earlier.config
-        continue_with(earlier, config, sha256=corpus.sha256, allowed=allowed)
-        if not placement.is_chief:
+        apply_config_changes(earlier, config, sha256=corpus.sha256, allowed=allowed)
+        if not devices.is_chief:
             # What may differ between runs may not between workers, but for the places of files.
             places = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir")}
             data = dataclasses.replace(agreed.data, **places)
@@ -92,12 +97,12 @@ def open_session(config, run_dir, placement, allowed, stack):
     validation, num_long = validation_batches(config.data, corpus)
     # The folder appears when nothing is left to refuse.
     run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers, locked=True)
-    if placement.is_chief:
+    if devices.is_chief:
         if not earlier:
-            with storing(run.path / CORPUS_SUM):
+            with storage_errors(run.path / CORPUS_SUM):
                 write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")
-        _tell(run.config, corpus, num_long)
-        placement.gather(0)
+        _print_notes(run.config, corpus, num_long)
+        devices.gather(0)
     return Session(run, corpus, batches, validation)
 
 
@@ -120,7 +125,7 @@ def _initial_tokenizers(config):
     return RunFolder(training.init_from).load_tokenizers()
 
 
-def _tell(config, corpus, num_long):
+def _print_notes(config, corpus, num_long):
     """Prints what is worth a note."""
     notes = list(corpus.notes)
     if num_long:

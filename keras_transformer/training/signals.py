@@ -14,9 +14,9 @@ EXIT_CODES = {
     signal.SIGINT: ExitCode.INTERRUPTED,
     signal.SIGUSR1: ExitCode.TERMINATED,
 }
-AGAIN_SECONDS = 1.0
+RESEND_SECONDS = 1.0
 # `timeout` and others send a signal to the process and to its group: that is one, not a second one.
-SAME_SECONDS = 0.2
+DUPLICATE_SECONDS = 0.2
 _END = b"\0"
 
 
@@ -40,8 +40,8 @@ class Signals:
         self.received = None
         self._deferred = False
         self._raised = None  # the signal that an exception was raised for
-        self._again = None  # timer that sends it once more
-        self._sent_again = 0  # how many of those the thread has not met yet
+        self._resend_timer = None  # timer that sends it once more
+        self._num_resent = 0  # how many of those the thread has not met yet
 
     @contextlib.contextmanager
     def caught(self):
@@ -52,9 +52,9 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        with self._heard():
+        with self._listening():
             before = {number: signal.signal(number, self._handle) for number in EXIT_CODES}
-            unraisable, sys.unraisablehook = sys.unraisablehook, _tell_others
+            unraisable, sys.unraisablehook = sys.unraisablehook, _report_unraisable
             try:
                 yield self
             except BaseException as error:
@@ -67,8 +67,8 @@ class Signals:
                     EXIT_CODES[self._raised],
                 ) from cause
             finally:
-                if self._again:
-                    self._again.cancel()
+                if self._resend_timer:
+                    self._resend_timer.cancel()
                 sys.unraisablehook = unraisable
                 for number, handler in before.items():
                     signal.signal(number, handler)
@@ -83,7 +83,7 @@ class Signals:
             self._deferred = False
 
     @contextlib.contextmanager
-    def _heard(self):
+    def _listening(self):
         """Has a thread that is told of signals as they come."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
@@ -105,15 +105,15 @@ class Signals:
             if byte[0] not in EXIT_CODES:
                 continue
             number, now = signal.Signals(byte[0]), time.monotonic()
-            if self._sent_again:
-                self._sent_again -= 1
+            if self._num_resent:
+                self._num_resent -= 1
             elif first is None:
                 first = now
                 what = "the step at work ends first, then the state is saved" if self._deferred else "ending"
-                _say(f"{number.name}: heard; {what} (again: stop at once)")
-            elif now - first > SAME_SECONDS:
+                _write_stderr(f"{number.name}: heard; {what} (again: stop at once)")
+            elif now - first > DUPLICATE_SECONDS:
                 # No flush, no exit handlers: the second time it is to be at once.
-                _say("stopped at once; the newest checkpoint is whole")
+                _write_stderr("stopped at once; the newest checkpoint is whole")
                 os._exit(EXIT_CODES[number])
 
     def _handle(self, number, frame):
@@ -123,25 +123,25 @@ class Signals:
             return
         # Where it comes while an object is freed, or amid `except:`, what it raises is dropped.
         self._raised = number
-        if self._again:
-            self._again.cancel()
-        self._again = threading.Timer(AGAIN_SECONDS, self._send_again, (number,))
-        self._again.daemon = True
-        self._again.start()
+        if self._resend_timer:
+            self._resend_timer.cancel()
+        self._resend_timer = threading.Timer(RESEND_SECONDS, self._resend, (number,))
+        self._resend_timer.daemon = True
+        self._resend_timer.start()
         raise _Interrupted
 
-    def _send_again(self, number):
-        self._sent_again += 1
+    def _resend(self, number):
+        self._num_resent += 1
         os.kill(os.getpid(), number)
 
 
-def _tell_others(unraisable):
+def _report_unraisable(unraisable):
     """Tells of errors that Python drops, but for those of signals."""
     if not isinstance(unraisable.exc_value, _Interrupted):
         sys.__unraisablehook__(unraisable)
 
 
-def _say(text):
+def _write_stderr(text):
     # Not by sys.stderr, which may be at work in this thread, and which in a notebook is no file.
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())

@@ -43,10 +43,10 @@ def _rank(value, name):
     return value if name == "loss" else -value
 
 
-MEASURES = ("loss", "token_accuracy", "perplexity")
-SAMPLES = 5
+METRICS = ("loss", "token_accuracy", "perplexity")
+NUM_SAMPLES = 5
 # Between so many sentences a translation may be given up.
-CHUNK = 128
+CHUNK_SENTENCES = 128
 
 
 class ValidationSearch:
@@ -80,15 +80,15 @@ class ValidationSearch:
             always of the same sentences), or `None` where it was interrupted.
         """
         translations = [""] * len(self.source)
-        for begin in range(0, len(self.order), CHUNK):
+        for begin in range(0, len(self.order), CHUNK_SENTENCES):
             if self.interrupted():
                 return None
-            numbers = self.order[begin : begin + CHUNK]
+            numbers = self.order[begin : begin + CHUNK_SENTENCES]
             found = self.translator.translate([self.source[i] for i in numbers], beam_size=self.beam_size)
             for i, translation in zip(numbers, found, strict=True):
                 translations[i] = translation
         last = len(self.source) - 1
-        shown = sorted({round(i) for i in np.linspace(0, last, SAMPLES)})
+        shown = sorted({round(i) for i in np.linspace(0, last, NUM_SAMPLES)})
         bleu = self.scorer.corpus_score(translations, [self.target]).score
         return bleu, [[self.source[i], translations[i], self.target[i]] for i in shown]
 
@@ -151,7 +151,7 @@ class Validation(keras.callbacks.Callback):
     def validate(self, step):
         """Validates once, prints and records the result, unless a signal asks to end."""
         begin = self.clock.seconds
-        with self.clock.beside_training():
+        with self.clock.outside_steps():
             record, samples = self._measure()
             if record is None:
                 return
@@ -197,12 +197,12 @@ class Validation(keras.callbacks.Callback):
             steps=self.num_batches,
             verbose=0,
             return_dict=True,
-            callbacks=[keras.callbacks.LambdaCallback(on_test_batch_end=self._give_up)],
+            callbacks=[keras.callbacks.LambdaCallback(on_test_batch_end=self._stop_if_interrupted)],
         )
         self.model.set_interval_sums(sums)
         if self.model.stop_evaluating:
             return None, []
-        record = {name: float(found[name]) for name in MEASURES}
+        record = {name: float(found[name]) for name in METRICS}
         if self.search is None or not self.run.writes:
             return record, []
         translated = self.search()
@@ -211,6 +211,6 @@ class Validation(keras.callbacks.Callback):
         bleu, samples = translated
         return {**record, "bleu": bleu}, samples
 
-    def _give_up(self, batch, logs=None):
+    def _stop_if_interrupted(self, batch, logs=None):
         """Ends an evaluation after a batch; what it returns then is not to be looked at."""
         self.model.stop_evaluating = self.interrupted()

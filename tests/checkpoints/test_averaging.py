@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tiny_runs import Training, data_of, flip_a_byte, steps_on_disk, weights_in, weights_of_step
 
-from keras_transformer.checkpoints.averaging import choose_states, missing_note, steps_text
+from keras_transformer.checkpoints.averaging import choose_checkpoints, missing_note, steps_text
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.settings import TrainingConfig, replace, to_json
 from keras_transformer.files import write_text
@@ -253,12 +253,12 @@ def test_where_all_states_were_forced_the_way_to_average_them_is_told(new_run):
 )
 def test_which_states_an_average_is_made_of(there, on_schedule, options, expected):
     training = TrainingConfig(checkpoint_every_steps=4, warmup_steps=10)
-    assert choose_states(there, on_schedule, 3, training, **options) == expected
+    assert choose_checkpoints(there, on_schedule, 3, training, **options) == expected
 
 
 def test_a_schedule_by_time_has_no_gaps():
     training = TrainingConfig(warmup_steps=10, checkpoint_every_minutes=1.0)
-    assert choose_states((11, 17, 40), (11, 17, 40), 3, training) == ([11, 17, 40], [], [], [])
+    assert choose_checkpoints((11, 17, 40), (11, 17, 40), 3, training) == ([11, 17, 40], [], [], [])
 
 
 @pytest.mark.parametrize(
@@ -281,19 +281,19 @@ def test_a_state_that_is_missing_is_named_with_what_the_mean_is_of(run):
 
 def test_at_the_end_a_damaged_state_is_left_out_and_named(run):
     flip_a_byte(data_of(run, 9))
-    chosen = run.averages.at_end()
+    chosen = run.averages.write_final()
     assert (chosen.steps, chosen.missing) == ([12], [9])
     assert_weights(run.load_model(checkpoint="averaged"), weights_of_step(run, 12))
     flip_a_byte(data_of(run, 12))
     with pytest.raises(ValueError, match=r"step-12: damaged"):
-        run.averages.at_end()
+        run.averages.write_final()
 
 
 def test_at_the_end_only_states_after_the_warm_up_are_averaged(run, config):
     run.config = replace(config, training=replace(config.training, warmup_steps=12))
-    assert run.averages.at_end().steps == [12]
+    assert run.averages.write_final().steps == [12]
     run.config = replace(config, training=replace(config.training, warmup_steps=13))
-    assert run.averages.at_end().steps == []
+    assert run.averages.write_final().steps == []
     assert "averaged" not in run.weights_names()  # an earlier mean of this name is none of this end
 
 

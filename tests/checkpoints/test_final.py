@@ -10,7 +10,7 @@ from tiny_runs import Training, data_of, flip_a_byte, weights_of_step
 
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.run_folder import RunFolder
-from keras_transformer.checkpoints.weights import FINAL, Candidate, deliver, ranked
+from keras_transformer.checkpoints.weights import FINAL, Candidate, ranked, write_final_weights
 from keras_transformer.config.settings import replace
 
 ALONE = types.SimpleNamespace(gather=lambda number: [number])
@@ -36,12 +36,12 @@ class Ended(Training):
             run.append_history({"kind": "validation", "step": step, **figures})
             run.keep_best(self.model)
 
-    def deliver(self, loss=9.0, bleu=9.0, placement=ALONE):
+    def deliver(self, loss=9.0, bleu=9.0, devices=ALONE):
         def measure():
             self.measured.append([weight.numpy() for weight in self.model.weights])
             return loss and {"loss": loss, "bleu": bleu}
 
-        deliver(self.run, self.model, placement, measure)
+        write_final_weights(self.run, self.model, devices, measure)
 
     @property
     def finals(self):
@@ -166,7 +166,7 @@ def test_a_run_of_an_earlier_version_keeps_its_average(run):
     run.append_history({"kind": "test", "split": "test", "step": 12})
     training = Training(run)
     training.draw(12)
-    deliver(run, training.model, ALONE, lambda: pytest.fail("measured"))
+    write_final_weights(run, training.model, ALONE, lambda: pytest.fail("measured"))
     assert read_final(run.path) is None
     average = values(run.load_model(checkpoint="averaged"))
     assert_weights(run, average)
@@ -175,7 +175,7 @@ def test_a_run_of_an_earlier_version_keeps_its_average(run):
 def test_workers_measure_together_and_the_chief_alone_writes(new_run):
     ended = Ended(new_run)
     chief, told = [], []
-    ended.deliver(placement=types.SimpleNamespace(gather=lambda number: chief.append(number) or [number]))
+    ended.deliver(devices=types.SimpleNamespace(gather=lambda number: chief.append(number) or [number]))
     other = RunFolder(new_run.path, writes=False)
     other.config, before = new_run.config, {path: path.stat().st_mtime_ns for path in new_run.path.rglob("*")}
 
@@ -184,7 +184,7 @@ def test_workers_measure_together_and_the_chief_alone_writes(new_run):
         return [chief[len(told) - 1], number]
 
     ended.run = other
-    ended.deliver(placement=types.SimpleNamespace(gather=gather))
+    ended.deliver(devices=types.SimpleNamespace(gather=gather))
     assert (len(told), len(ended.measured)) == (len(chief), 2)
     assert {path: path.stat().st_mtime_ns for path in new_run.path.rglob("*")} == before
 

@@ -230,9 +230,9 @@ def test_a_worker_that_does_not_write_changes_no_file(run):
 
 HOLDING = """
 import sys
-from keras_transformer.files import only_process
+from keras_transformer.files import process_lock
 
-with only_process(sys.argv[1] + "/lock"):
+with process_lock(sys.argv[1] + "/lock"):
     print("held", flush=True)
     sys.stdin.read()
 """

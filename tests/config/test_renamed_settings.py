@@ -13,7 +13,7 @@ from keras_transformer.cli.command_line import OLD_FLAGS
 from keras_transformer.config import settings
 from keras_transformer.config.settings import Config, from_dict, override, path_now, replace
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.training.resuming import check_names, numbering
+from keras_transformer.training.resume import batch_order_key, check_setting_names
 
 # Old path, a value as it was typed; new path, the value that it stands for.
 RENAMED = [
@@ -43,7 +43,7 @@ PARSERS = {
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch):
-    monkeypatch.setattr(settings, "_TOLD", set())
+    monkeypatch.setattr(settings, "_PRINTED", set())
 
 
 def value_of(config, path):
@@ -113,18 +113,18 @@ def test_a_setting_that_may_change_has_either_name():
     assert path_now("training.max_skipped") == "training.max_nonfinite_steps"
     assert path_now("training.seed") == "training.seed"
     assert path_now("nothing") == "nothing"
-    check_names(["training.max_skipped", "training.max_nonfinite_steps"], Config())
+    check_setting_names(["training.max_skipped", "training.max_nonfinite_steps"], Config())
     with pytest.raises(ValueError, match="no setting 'training.max_stepped'"):
-        check_names(["training.max_stepped"], Config())
+        check_setting_names(["training.max_stepped"], Config())
 
 
 def test_a_checkpoint_numbers_its_batches_by_the_names_that_it_always_had():
     config = replace(Config(), data={"dataset_weights": "1,3"})
-    assert json.loads(numbering(config, "ab")).keys() == {
+    assert json.loads(batch_order_key(config, "ab")).keys() == {
         *("batch_tokens", "padding", "max_shapes", "subword_dropout"),
         *("weights", "temperature", "seed", "sha256"),
     }
-    assert json.loads(numbering(config, "ab"))["weights"] == "1,3"
+    assert json.loads(batch_order_key(config, "ab"))["weights"] == "1,3"
 
 
 def test_a_saved_layer_of_before_is_loaded():

@@ -30,7 +30,7 @@ from keras_transformer.export.keras_files import (
     load_weights_file,
 )
 from keras_transformer.export.versions import MANIFEST, write_manifest
-from keras_transformer.files import folder_written_atomically
+from keras_transformer.files import create_folder_atomically
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 
@@ -442,7 +442,7 @@ def test_two_that_write_one_folder_at_once_do_not_mix(tmp_path):
     out = tmp_path / "out"
 
     def write():
-        with folder_written_atomically(out) as mine, folder_written_atomically(out) as other:
+        with create_folder_atomically(out) as mine, create_folder_atomically(out) as other:
             (mine / "a").write_text("mine")
             (other / "b").write_text("other")
 
@@ -458,12 +458,12 @@ def test_a_link_to_an_empty_folder_is_as_good_as_the_folder(tmp_path):
     (tmp_path / "real").mkdir()
     link = tmp_path / "link"
     link.symlink_to("real")
-    with folder_written_atomically(link) as folder:
+    with create_folder_atomically(link) as folder:
         (folder / "a").write_text("x")
     assert (tmp_path / "real/a").read_text() == "x"
     assert link.is_symlink()
 
 
 def test_a_place_that_cannot_be_written_to_is_named_as_it_was_given():
-    with pytest.raises(OSError, match="'/proc/out'"), folder_written_atomically("/proc/out"):
+    with pytest.raises(OSError, match="'/proc/out'"), create_folder_atomically("/proc/out"):
         pass

@@ -30,7 +30,7 @@ from tensorflow_datasets.core.download import downloader
 
 from keras_transformer.batches.prepared import PreparedCorpus
 from keras_transformer.config.presets import with_vocab_size
-from keras_transformer.config.programs import DOORS
+from keras_transformer.config.programs import SCRIPTS
 from keras_transformer.text import tfds
 from keras_transformer.text.cleaning import REASONS
 from keras_transformer.tokenizers.tokenizer_pair import train_tokenizer
@@ -112,7 +112,7 @@ def start(command, **more):
     environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
     environment["PYTHONPATH"] = str(ROOT)
     name, *arguments = command.split()
-    program = [sys.executable, f"pipelines/{DOORS[name]}", *arguments]
+    program = [sys.executable, f"pipelines/{SCRIPTS[name]}", *arguments]
     return subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, check=False, **more)
 
 
@@ -434,7 +434,7 @@ def test_refused(row, place):
     assert code == row.code, err
     *progress, last = err.splitlines()
     program = row.command.split()[0]
-    names = (f"{DOORS[program]}: ", f"keras-transformer {program}: ")
+    names = (f"{SCRIPTS[program]}: ", f"keras-transformer {program}: ")
     assert last.startswith(names)
     for word in row.words:
         assert word.format(**vars(place)) in f"{last}\n"

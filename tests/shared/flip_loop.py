@@ -77,7 +77,7 @@ class RunReader:
         from keras_transformer.checkpoints.run_folder import RunFolder
         from keras_transformer.model.transformer import Transformer
         from keras_transformer.training.fit import compile_model
-        from keras_transformer.training.resuming import CORPUS_SUM
+        from keras_transformer.training.resume import CORPUS_SUM
 
         self.run = RunFolder(path)
         keras.utils.set_random_seed(1)
@@ -87,7 +87,7 @@ class RunReader:
 
     def __call__(self, path):
         from keras_transformer.checkpoints.run_folder import RunFolder
-        from keras_transformer.training.resuming import continue_with
+        from keras_transformer.training.resume import apply_config_changes
 
         run = RunFolder(path)
         found = [
@@ -103,7 +103,7 @@ class RunReader:
             found += [name, [weight.numpy() for weight in self.model.weights]]
         with run.lock():  # as a run that goes on
             run.clean()
-            found.append(continue_with(run, self.run.config, sha256=self.sum))
+            found.append(apply_config_changes(run, self.run.config, sha256=self.sum))
             step = run.checkpoints(self.model, self.model.optimizer).restore()
             run.rewind_history(step)
         state = [*self.model.variables, *self.model.optimizer.variables]

@@ -4,10 +4,10 @@ import pathlib
 import re
 import shlex
 
-from keras_transformer.config.programs import DOORS
+from keras_transformer.config.programs import SCRIPTS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = {door.removesuffix(".py"): program for program, door in DOORS.items()}
+PROGRAMS = {door.removesuffix(".py"): program for program, door in SCRIPTS.items()}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config.settings import DeviceConfig
-from keras_transformer.training.devices import place
+from keras_transformer.training.devices import choose_devices
 
 
 def total(strategy, size):
@@ -20,5 +20,5 @@ def total(strategy, size):
 @pytest.mark.parametrize("size", [1, 6, 2])
 def test_runs_of_one_process_do_not_meet_in_their_sums(size):
     # TensorFlow fails at the second size where each has a strategy of its own.
-    placement = place(DeviceConfig(replicas=2, allow_cpu=True))
-    assert total(placement.strategy, size) == 2 * size
+    devices = choose_devices(DeviceConfig(replicas=2, allow_cpu=True))
+    assert total(devices.strategy, size) == 2 * size

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config.settings import Config, ModelConfig, override
-from keras_transformer.training.before_training import estimate_bytes, largest_shape, out_of_memory
+from keras_transformer.training.before_training import estimate_bytes, largest_shape, out_of_memory_error
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Prime sizes; d_k and d_v are 3 and 5.
@@ -120,7 +120,7 @@ def settings(device_tokens, max_length, batch_tokens=25_000):
 
 def test_the_message_names_shape_budget_and_what_to_lower_first():
     error = tf.errors.ResourceExhaustedError(None, None, OUT_OF_MEMORY)
-    message = str(out_of_memory((128, 49, 52), settings(6700, 256), error))
+    message = str(out_of_memory_error((128, 49, 52), settings(6700, 256), error))
     assert "\n" not in message
     # Half of 128 * 52, which is below half the budget: 3,328, a multiple of 8.
     assert message == (
@@ -143,7 +143,7 @@ def test_the_message_names_shape_budget_and_what_to_lower_first():
 )
 def test_the_suggested_budget_is_one_that_the_settings_allow(shape, device_tokens, max_length, suggested):
     config = settings(device_tokens, max_length)
-    message = str(out_of_memory(shape, config, MemoryError()))
+    message = str(out_of_memory_error(shape, config, MemoryError()))
     assert f"devices.micro_batch_tokens={suggested} " in message
     assert (
         f"within {'devices.micro_' if device_tokens else 'data.'}batch_tokens={device_tokens or 25000} (Memo"
@@ -154,7 +154,7 @@ def test_the_suggested_budget_is_one_that_the_settings_allow(shape, device_token
 
 
 def test_where_one_sentence_is_all_there_is_the_length_comes_first():
-    message = str(out_of_memory((1, 256, 200), settings(256, 256), MemoryError("x" * 500)))
+    message = str(out_of_memory_error((1, 256, 200), settings(256, 256), MemoryError("x" * 500)))
     assert "time), then a data.max_length below 256, then a smaller data.vocab_size" in message
     assert "--set devices.micro_batch_tokens" not in message
     assert len(message) < 470

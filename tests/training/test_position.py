@@ -10,7 +10,7 @@ from keras_transformer.batches.dataset import TokenBatches, training_batches
 from keras_transformer.batches.ids import IdPairs, Sequences, flatten
 from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.config.settings import Config, DataConfig
-from keras_transformer.training.resuming import numbering, position_after_change, restored_position
+from keras_transformer.training.resume import batch_offset, batch_order_key, position_after_change
 
 
 def batches_of(*epochs):
@@ -81,7 +81,7 @@ def test_with_real_batches_the_next_one_is_of_the_same_epoch():
 
 
 def state(step, *, first_step=0, first_batch=0, batches=""):
-    """What `restored_position` asks of `Checkpoints`."""
+    """What `batch_offset` asks of `Checkpoints`."""
     names = {"first_step": first_step, "first_batch": first_batch}
     variables = {name: tf.Variable(value, dtype=tf.int64) for name, value in names.items()}
     optimizer = types.SimpleNamespace(iterations=tf.Variable(step, dtype=tf.int64))
@@ -112,11 +112,11 @@ def pairs_before(batches, number):
 def test_a_run_with_other_batches_goes_on_at_the_pair_where_it_was(corpus, step):
     old, new = with_budget(131), with_budget(263)
     batches = {config: training_batches(config.data, corpus, seed=1) for config in (old, new)}
-    before = numbering(old, "ab")
+    before = batch_order_key(old, "ab")
     # Twice, as after a kill before the next checkpoint.
     for _ in range(2):
         restored = state(step, batches=before)
-        offset = restored_position(restored, new, corpus, batches[new])
+        offset = batch_offset(restored, new, corpus, batches[new])
         epoch, read = pairs_before(batches[old], step)
         new_epoch, covered = pairs_before(batches[new], offset + step)
         largest = max(len(plan.indices) for plan in batches[new].planner.plan(new_epoch))
@@ -129,19 +129,19 @@ def test_a_run_with_other_batches_goes_on_at_the_pair_where_it_was(corpus, step)
         first_batch=int(restored.first_batch),
         batches=restored.batches.numpy().decode(),
     )
-    assert restored_position(saved, new, corpus, batches[new]) == offset
+    assert batch_offset(saved, new, corpus, batches[new]) == offset
 
 
 def test_a_run_with_the_same_batches_goes_on_with_the_next(corpus):
     config = with_budget(131)
     batches = training_batches(config.data, corpus, seed=1)
-    for held in ("", numbering(config, "ab")):
-        assert restored_position(state(9, batches=held), config, corpus, batches) == 0
+    for held in ("", batch_order_key(config, "ab")):
+        assert batch_offset(state(9, batches=held), config, corpus, batches) == 0
         moved = state(9, first_step=4, first_batch=11, batches=held)
-        assert restored_position(moved, config, corpus, batches) == 11 - 4
+        assert batch_offset(moved, config, corpus, batches) == 11 - 4
 
 
 def test_other_pairs_are_read_from_their_beginning(corpus):
     config = with_budget(131)
-    restored = state(9, batches=numbering(config, "another text"))
-    assert restored_position(restored, config, corpus, training_batches(config.data, corpus, seed=1)) == -9
+    restored = state(9, batches=batch_order_key(config, "another text"))
+    assert batch_offset(restored, config, corpus, training_batches(config.data, corpus, seed=1)) == -9

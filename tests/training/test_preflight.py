@@ -12,7 +12,7 @@ from keras_transformer.config.programs import OutOfMemoryError
 from keras_transformer.config.settings import replace
 from keras_transformer.model.metrics import StepCounters
 from keras_transformer.model.transformer import Transformer
-from keras_transformer.training.before_training import try_largest
+from keras_transformer.training.before_training import try_largest_batch
 from keras_transformer.training.devices import Devices, mirrored
 
 
@@ -54,7 +54,7 @@ def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
     model.train_step = spy
     model.set_interval_sums({name: 3.0 for name in model.interval_sums()})
     before, sums = tiny.state_of(model)
-    shape = try_largest(model, Devices(strategy), make_batches(), config)
+    shape = try_largest_batch(model, Devices(strategy), make_batches(), config)
     after, sums_after = tiny.state_of(model)
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -78,7 +78,7 @@ def test_it_changes_nothing_in_the_midst_of_training(tiny, policy):
     model.fit(stream, steps_per_epoch=3, shuffle=False, verbose=0)
     before, sums = tiny.state_of(model)
     averages = [average.numpy() for average in model.ema_weights]
-    try_largest(model, Devices(tf.distribute.get_strategy()), make_batches(), config)
+    try_largest_batch(model, Devices(tf.distribute.get_strategy()), make_batches(), config)
     after, sums_after = tiny.state_of(model)
     assert sums_after == sums
     for one, other in zip(before, after, strict=True):
@@ -95,6 +95,6 @@ def test_memory_that_does_not_suffice_names_shape_and_setting(tiny, monkeypatch)
 
     monkeypatch.setattr(model, "fit", fit)
     with pytest.raises(OutOfMemoryError, match="devices.micro_batch_tokens") as found:
-        try_largest(model, Devices(tf.distribute.get_strategy()), make_batches(), config)
+        try_largest_batch(model, Devices(tf.distribute.get_strategy()), make_batches(), config)
     assert "40" in str(found.value)
     assert found.value.exit_code == 5

@@ -44,7 +44,7 @@ class Beside(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if int(self.model.optimizer.iterations) == 4:
-            with self.clock.beside_training():
+            with self.clock.outside_steps():
                 self.now[0] += 30
 
 
@@ -241,7 +241,7 @@ def test_a_worker_that_does_not_write_is_silent(tiny, fit, tmp_path, capsys):
 def test_a_clock_counts_earlier_parts_and_what_is_beside_the_steps(now):
     clock = Clock(earlier=30.0)
     now[0] += 7.5
-    with clock.beside_training():
+    with clock.outside_steps():
         now[0] += 2.5
     assert clock.seconds == 40.0
     assert clock.other_seconds == 2.5

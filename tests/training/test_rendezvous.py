@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from keras_transformer.training.devices import meet
+from keras_transformer.training.devices import wait_for_workers
 
 
 def free_ports(number):
@@ -24,7 +24,7 @@ def free_ports(number):
 def start(workers, number, ended):
     def run():
         try:
-            meet(workers, number)
+            wait_for_workers(workers, number)
             ended[number] = "met"
         except ValueError as error:
             ended[number] = str(error)
@@ -62,7 +62,7 @@ def when_it_listens(address):
 
 
 def test_one_worker_waits_for_nobody():
-    meet(["localhost:1"], 0)
+    wait_for_workers(["localhost:1"], 0)
 
 
 def test_strangers_are_not_counted_and_a_worker_that_left_comes_again():
@@ -92,13 +92,14 @@ def test_other_addresses_are_refused():
 @pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:x", ":2222", "localhost:70000", 7])
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(ValueError, match="must be HOST:PORT. Received"):
-        meet(["localhost:2222", address], 1)
+        wait_for_workers(["localhost:2222", address], 1)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_signal_ends_the_wait(number):
     workers = [f"localhost:{port}" for port in free_ports(2)]
-    code = f"from keras_transformer.training.devices import meet; meet({workers!r}, {number})"
+    code = "from keras_transformer.training.devices import wait_for_workers\n"
+    code += f"wait_for_workers({workers!r}, {number})"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         # TensorFlow may have something to say before.

@@ -12,7 +12,7 @@ from keras_transformer.batches import preparing
 from keras_transformer.checkpoints.new_folder import check_unused
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, replace
 from keras_transformer.text.lines import DataError
-from keras_transformer.training.devices import place
+from keras_transformer.training.devices import choose_devices
 from keras_transformer.training.session import open_session
 
 PAIRS = [(f"{number} dogs run", f"{number} Hunde laufen") for number in range(300)]
@@ -41,8 +41,8 @@ def config(corpus):
 
 def start(config, run):
     with contextlib.ExitStack() as stack:
-        placement = place(config.devices, precision=config.training.precision)
-        return open_session(config, pathlib.Path(run), placement, (), stack)
+        devices = choose_devices(config.devices, precision=config.training.precision)
+        return open_session(config, pathlib.Path(run), devices, (), stack)
 
 
 def names(run):

@@ -158,7 +158,7 @@ def test_loss_and_perplexity_are_those_of_all_validation_tokens(tiny, fit, new, 
 def test_bleu_is_that_of_sacrebleu_over_searched_translations(
     tiny, fit, translator, tmp_path, capsys, monkeypatch, beam_size, used, label
 ):
-    monkeypatch.setattr(validations, "CHUNK", 4)
+    monkeypatch.setattr(validations, "CHUNK_SENTENCES", 4)
     run = tiny.Run(tmp_path / "run")
     fit(run, max_steps=3, validation_beam_size=beam_size)
     translations = translator.translate(PAIRS.source[:11], beam_size=used)
@@ -182,7 +182,7 @@ class Parrot:
 
 
 def test_translations_come_back_in_the_order_of_the_references(config, monkeypatch):
-    monkeypatch.setattr(validations, "CHUNK", 4)
+    monkeypatch.setattr(validations, "CHUNK_SENTENCES", 4)
     parrot = Parrot()
     bleu, samples = ValidationSearch(parrot, PAIRS, config, never)()
     assert sorted(sum(parrot.calls, [])) == sorted(PAIRS.source[:11])
@@ -314,7 +314,7 @@ def test_a_run_that_ends_early_for_another_reason_is_validated(tiny, fit, tmp_pa
 def test_a_signal_ends_a_validation_between_its_parts_and_leaves_no_record(
     tiny, fit, new, tmp_path, monkeypatch, question
 ):
-    monkeypatch.setattr(validations, "CHUNK", 4)
+    monkeypatch.setattr(validations, "CHUNK_SENTENCES", 4)
     run, signal = tiny.Run(tmp_path / "run"), Signal(question=question)
     fit(run, interrupted=signal, max_steps=3)
     assert run.of_kind("validation") == []
@@ -325,7 +325,7 @@ def test_a_signal_ends_a_validation_between_its_parts_and_leaves_no_record(
 
 
 def test_without_a_signal_all_parts_ask(tiny, fit, tmp_path, monkeypatch):
-    monkeypatch.setattr(validations, "CHUNK", 4)
+    monkeypatch.setattr(validations, "CHUNK_SENTENCES", 4)
     run, signal = tiny.Run(tmp_path / "run"), Signal()
     fit(run, interrupted=signal, max_steps=3)
     assert signal.asked == 6

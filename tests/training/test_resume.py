@@ -9,7 +9,7 @@ import pytest
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config import settings as configs
 from keras_transformer.config.settings import replace, to_json
-from keras_transformer.training.resuming import CORPUS_SUM, FIXED, FREE, continue_with
+from keras_transformer.training.resume import CORPUS_SUM, FIXED, FREE, apply_config_changes
 
 SUM, OTHER_SUM = "a" * 64, "b" * 64
 
@@ -32,7 +32,7 @@ def left_as_it_was(run, config):
 
 
 def test_the_same_settings_continue(started, config):
-    assert continue_with(started, config, sha256=SUM) == []
+    assert apply_config_changes(started, config, sha256=SUM) == []
     left_as_it_was(started, config)
 
 
@@ -54,7 +54,7 @@ def test_length_places_devices_and_search_may_change(started, config):
     }
     assert settings.keys() >= FREE
     new = changed(config, *(f"{name}={value}" for name, value in settings.items()))
-    changes = continue_with(started, new, sha256=SUM)
+    changes = apply_config_changes(started, new, sha256=SUM)
     assert {name: value for name, _, value in changes} == settings
     assert started.config == RunFolder(started.path).config == new
 
@@ -67,16 +67,16 @@ def test_any_other_change_is_refused_with_all_of_them_and_the_way_out(started, c
         "--run-dir"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        continue_with(started, new, sha256=SUM)
+        apply_config_changes(started, new, sha256=SUM)
     left_as_it_was(started, config)
 
 
 def test_changes_that_are_allowed_are_taken_over(started, config):
     new = changed(config, "training.warmup_steps=7", "model.residual_dropout=0.3", "training.max_steps=3")
     with pytest.raises(ValueError, match="model.residual_dropout 0.1 -> 0.3. Pass"):
-        continue_with(started, new, sha256=SUM, allowed=["training.warmup_steps"])
+        apply_config_changes(started, new, sha256=SUM, allowed=["training.warmup_steps"])
     left_as_it_was(started, config)
-    changes = continue_with(
+    changes = apply_config_changes(
         started, new, sha256=SUM, allowed=["training.warmup_steps", "model.residual_dropout", "data.padding"]
     )
     assert changes == [
@@ -101,7 +101,7 @@ def test_what_makes_another_model_is_never_allowed(started, config, assignment):
     if name.startswith("data."):
         remedy += f"; --init-from {started.path} --new-vocabulary"
     with pytest.raises(ValueError, match=rf"{name} .* -> .* makes another model: {remedy}"):
-        continue_with(started, changed(config, assignment), sha256=SUM, allowed=[name])
+        apply_config_changes(started, changed(config, assignment), sha256=SUM, allowed=[name])
     left_as_it_was(started, config)
 
 
@@ -119,14 +119,14 @@ def test_every_setting_is_decided_on(config):
 
 def test_an_unknown_name_is_refused_with_the_nearest(started, config):
     with pytest.raises(ValueError, match="'training.warmup_step'.*'training.warmup_steps'"):
-        continue_with(started, config, sha256=SUM, allowed=["training.warmup_step"])
+        apply_config_changes(started, config, sha256=SUM, allowed=["training.warmup_step"])
 
 
 def test_another_text_is_refused_unless_allowed(started, config):
     with pytest.raises(ValueError, match="training text is not the one.*--allow-config-change data.dataset"):
-        continue_with(started, config, sha256=OTHER_SUM)
+        apply_config_changes(started, config, sha256=OTHER_SUM)
     left_as_it_was(started, config)
-    changes = continue_with(started, config, sha256=OTHER_SUM, allowed=["data.dataset"])
+    changes = apply_config_changes(started, config, sha256=OTHER_SUM, allowed=["data.dataset"])
     assert changes == [(CORPUS_SUM, SUM, OTHER_SUM)]
     assert (started.path / CORPUS_SUM).read_text(encoding="utf-8") == f"{OTHER_SUM}\n"
 
@@ -134,6 +134,6 @@ def test_another_text_is_refused_unless_allowed(started, config):
 def test_a_worker_that_does_not_write_takes_over_in_memory(started, config):
     other = RunFolder(started.path, writes=False)
     new = replace(config, training=replace(config.training, max_steps=3))
-    assert continue_with(other, new, sha256=SUM) == [("training.max_steps", 100_000, 3)]
+    assert apply_config_changes(other, new, sha256=SUM) == [("training.max_steps", 100_000, 3)]
     assert other.config == new
     left_as_it_was(started, config)

@@ -204,7 +204,7 @@ TRANSLATING = (
 )
 
 
-def row_of(flag, rows):
+def find_row(flag, rows):
     """Returns the `Row` that has a flag of another system, or `None`.
 
     Args:

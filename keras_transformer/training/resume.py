@@ -28,7 +28,7 @@ FREE_SECTIONS = ("devices.", "search.")
 FIXED = frozenset(f"data.{name}" for name in (*VOCABULARY, "vocab_texts"))
 
 
-def continue_with(run, config, *, sha256, allowed=()):
+def apply_config_changes(run, config, *, sha256, allowed=()):
     """Takes over the settings that may change; refuses any other change.
 
     Args:
@@ -45,7 +45,7 @@ def continue_with(run, config, *, sha256, allowed=()):
     Raises:
         ValueError: another setting differs, or `allowed` names none.
     """
-    changes, old = check_changes(run, config, allowed), recorded_sha256(run)
+    changes, old = check_config_changes(run, config, allowed), recorded_sha256(run)
     if old not in (None, sha256):
         if "data.dataset" not in allowed:
             raise ValueError(
@@ -59,13 +59,13 @@ def continue_with(run, config, *, sha256, allowed=()):
     return changes
 
 
-def check_changes(run, config, allowed=()):
-    """Returns the settings that differ, as `continue_with` does; refuses those that may not."""
-    check_names(allowed, config)
+def check_config_changes(run, config, allowed=()):
+    """Returns the settings that differ, as `apply_config_changes` does; refuses those that may not."""
+    check_setting_names(allowed, config)
     changes = configs.differences(run.config, config)
     refused = [change for change in changes if not _may_change(change[0], allowed)]
     if refused:
-        raise ValueError(_refusal(run.path, refused))
+        raise ValueError(_refused_changes_message(run.path, refused))
     return changes
 
 
@@ -91,8 +91,8 @@ def _is_fixed(path):
     return path in FIXED or (path.startswith("model.") and not path.endswith("_dropout"))
 
 
-def _refusal(folder, refused):
-    listed = ", ".join(f"{path} {_shown(before)} -> {_shown(after)}" for path, before, after in refused)
+def _refused_changes_message(folder, refused):
+    listed = ", ".join(f"{path} {_display(before)} -> {_display(after)}" for path, before, after in refused)
     what = f"{folder}: this run has other settings: {listed}"
     fixed = [path for path, _, _ in refused if _is_fixed(path)]
     if fixed:
@@ -104,11 +104,11 @@ def _refusal(folder, refused):
     return f"{what}. Pass --allow-config-change {names}, or choose another --run-dir"
 
 
-def _shown(value):
+def _display(value):
     return "(empty)" if value == "" else value
 
 
-def check_names(allowed, config):
+def check_setting_names(allowed, config):
     """Raises `ValueError` where a name in `allowed`, as `path_now` gives it, is that of no setting."""
     sections = dataclasses.asdict(config)
     known = [f"{section}.{name}" for section, fields in sections.items() for name in fields]
@@ -118,7 +118,7 @@ def check_names(allowed, config):
             raise ValueError(unknown(what, name, known, otherwise="Name it as in --set"))
 
 
-def numbering(config, sha256):
+def batch_order_key(config, sha256):
     """Returns the settings that say which batch has which number, as JSON.
 
     Args:
@@ -130,7 +130,7 @@ def numbering(config, sha256):
     return json.dumps({**data, "seed": config.training.seed, "sha256": sha256}, sort_keys=True)
 
 
-def restored_position(checkpoints, config, corpus, batches):
+def batch_offset(checkpoints, config, corpus, batches):
     """Returns what to add to a step for the number of the batch that follows it.
 
     Where the batches are not those that the restored state has read, it is rewritten for
@@ -143,7 +143,7 @@ def restored_position(checkpoints, config, corpus, batches):
         corpus: `TrainingData`.
         batches: `TokenBatches` from now on.
     """
-    now = numbering(config, corpus.sha256)
+    now = batch_order_key(config, corpus.sha256)
     before = checkpoints.batches.numpy().decode() or now
     checkpoints.batches.assign(now)
     if before != now:

@@ -24,7 +24,7 @@ def open_runs(paths, checkpoint=None):
     return runs
 
 
-def refuse_missing(*paths):
+def check_files_exist(*paths):
     """Refuses files that are not there; it opens none, for a pipe can be opened once.
 
     Raises:
@@ -40,7 +40,7 @@ def is_local(dataset):
     return dataset.startswith("cldr/") or os.path.exists(dataset)
 
 
-def refuse_run(config, run_dir, *, allowed=(), resume_from=None):
+def check_run(config, run_dir, *, allowed=(), resume_from=None):
     """Refuses a training run for what can be known without TensorFlow.
 
     Args:
@@ -55,12 +55,12 @@ def refuse_run(config, run_dir, *, allowed=(), resume_from=None):
     from keras_transformer.batches.training_data import check_training_data
     from keras_transformer.checkpoints.new_folder import check_unused
     from keras_transformer.checkpoints.run_folder import RunFolder
-    from keras_transformer.training.resuming import check_names
+    from keras_transformer.training.resume import check_setting_names
 
     # A worker that ends before all workers have met leaves the others waiting: `train` refuses after that.
     if os.environ.get("TF_CONFIG"):
         return
-    check_names(allowed, config)
+    check_setting_names(allowed, config)
     if (pathlib.Path(run_dir) / "config.json").exists():
         RunFolder(run_dir)
     else:
