@@ -131,7 +131,7 @@ def test_every_setting_that_is_named_exists(page):
     pattern = rf"(?<![\w./-])({'|'.join(sections)})\.([a-z_0-9]+)\b(?!\()"
     for code in re.findall(r"`([^`\n]+)`", TEXTS[page]) + found.shell_lines(TEXTS[page]):
         for section, name in re.findall(pattern, code):
-            if name not in ("py", "en", "de", "fr", "keras", "weights", "config"):
+            if name not in ("py", "en", "de", "fr", "keras", "weights", "config", "npz"):
                 assert hasattr(getattr(Config(), section), name), f"{section}.{name}"
 
 
