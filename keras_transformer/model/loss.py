@@ -13,12 +13,12 @@ REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum")
 
 
 class TokenStatistics(NamedTuple):
-    """What the logits say about every label; one pass over the logits serves all.
+    """Loss and metrics of every target token, computed together in one pass over the logits.
 
-    All are float32, shape `(batch, length)`, and 0 where the label is padding.
+    All fields are float32, shape `(batch, length)`, and 0 where the label is padding.
 
     Attributes:
-        loss: label-smoothed cross-entropy, in nats; the only one with a gradient.
+        loss: label-smoothed cross-entropy, in nats; the only field with a gradient.
         cross_entropy: -log p(label), in nats, without smoothing.
         correct: 1 where the label has the largest logit.
         weight: 1 for a real token.
@@ -30,8 +30,8 @@ class TokenStatistics(NamedTuple):
     weight: object
 
     @classmethod
-    def of(cls, labels, loss, cross_entropy, correct, *, pad_id, shape):
-        """Makes them from flat ones, shape `(batch * length,)`, that count padding, too."""
+    def from_flat(cls, labels, loss, cross_entropy, correct, *, pad_id, shape):
+        """Makes them from arrays of shape `(batch * length,)`: masks padding and reshapes to `shape`."""
         weight = ops.cast(ops.not_equal(labels, pad_id), "float32")
         return cls(
             ops.reshape(loss * weight, shape),
@@ -42,39 +42,40 @@ class TokenStatistics(NamedTuple):
 
 
 def smoothed_targets(vocab_size, label_smoothing, formula):
-    """Returns the target probability of the label, and of each other token.
+    """Returns the smoothed target distribution: probability of the label, and of each other token.
 
     Args:
         vocab_size: int.
         label_smoothing: float, at least 0 and below 1.
-        formula: `"t2t"` or `"uniform"`.
+        formula: `"t2t"` or `"uniform"`; see `token_statistics`.
 
     Raises:
-        ValueError: for another formula.
+        ValueError: unknown formula.
     """
     if formula == "t2t":
-        others = label_smoothing / (vocab_size - 1)
+        p_other = label_smoothing / (vocab_size - 1)
     elif formula == "uniform":
-        others = label_smoothing / vocab_size
+        p_other = label_smoothing / vocab_size
     else:
         raise ValueError(f"`formula` must be one of {FORMULAS}. Received: {formula!r}")
-    return 1.0 - others * (vocab_size - 1), others
+    return 1.0 - p_other * (vocab_size - 1), p_other
 
 
 def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_id=0):
-    """Computes the loss of every token and what the metrics need.
+    """Computes the loss and the metrics of every token from logits.
 
-    With V tokens and e the smoothing, `"t2t"` wants probability 1 - e for the label and
-    e / (V - 1) for each other token, as Tensor2Tensor does; `"uniform"` wants
-    1 - e + e / V and e / V. The loss is the cross-entropy with that distribution, without
-    its constant entropy taken off.
+    The target distribution depends on `formula`. With V tokens and smoothing e, `"t2t"` (Tensor2Tensor) gives
+    1 - e to the label and e / (V - 1) to each other token; `"uniform"` gives 1 - e + e / V and e / V.
+
+    The loss is the cross-entropy with this distribution. Its minimum is the entropy of the distribution, not
+    0, because that constant is not subtracted.
 
     Args:
         labels: int, shape `(batch, length)`.
         logits: float, shape `(batch, length, vocab_size)`.
         label_smoothing: e, at least 0 and below 1.
         formula: `"t2t"` or `"uniform"`.
-        pad_id: label that counts for nothing.
+        pad_id: id of padding, which is ignored.
 
     Returns:
         `TokenStatistics`.
@@ -83,26 +84,27 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
     targets = smoothed_targets(vocab_size, label_smoothing, formula)
     shape = ops.shape(labels)
     labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
-    # As many as labels, so that no other number of logits is broadcast.
+    # The reshape fails if the number of logits differs from the number of labels; else it would broadcast.
     logits = ops.cast(ops.reshape(logits, (ops.size(labels), vocab_size)), "float32")
-    return TokenStatistics.of(labels, *token_losses(labels, logits, *targets), pad_id=pad_id, shape=shape)
+    losses = token_losses(labels, logits, *targets)
+    return TokenStatistics.from_flat(labels, *losses, pad_id=pad_id, shape=shape)
 
 
 def projected_statistics(
     labels, hidden, matrix, bias=None, *, transposed=False, label_smoothing=0.0, formula="t2t", pad_id=0
 ):
-    """Does what `token_statistics` does to the logits that `hidden` projected by `matrix` would give.
+    """Output projection followed by `token_statistics`, fused: logits = hidden @ matrix.T + bias.
 
     Args:
         labels: int, shape `(batch, length)`.
-        hidden: float32 or bfloat16, shape `(batch, length, d_model)`; the product is computed in its type,
+        hidden: float32 or bfloat16, shape `(batch, length, d_model)`. The product is computed in this dtype,
             all else in float32.
         matrix: float32, shape `(vocab_size, d_model)`.
         bias: float32, shape `(vocab_size,)`, or `None`.
-        transposed: `matrix` has shape `(d_model, vocab_size)`.
+        transposed: `matrix` has the shape `(d_model, vocab_size)` instead.
         label_smoothing: e, at least 0 and below 1.
-        formula: `"t2t"` or `"uniform"`.
-        pad_id: label that counts for nothing.
+        formula: `"t2t"` or `"uniform"`; see `token_statistics`.
+        pad_id: id of padding, which is ignored.
 
     Returns:
         `TokenStatistics`.
@@ -111,21 +113,21 @@ def projected_statistics(
     shape = ops.shape(labels)
     labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
     hidden = ops.reshape(hidden, (ops.size(labels), hidden.shape[-1]))
-    found = projected_losses(labels, hidden, matrix, bias, *targets, transposed=transposed)
-    return TokenStatistics.of(labels, *found, pad_id=pad_id, shape=shape)
+    losses = projected_losses(labels, hidden, matrix, bias, *targets, transposed=transposed)
+    return TokenStatistics.from_flat(labels, *losses, pad_id=pad_id, shape=shape)
 
 
 def token_weights(sample_weight, labels, pad_id):
-    """Returns what every token counts: float32, of the shape of `labels`, and 0 for padding.
+    """Returns the weight of every token: float32, shape as `labels`; 0 for padding.
 
     Args:
-        sample_weight: float, of the shape of `labels`, or of that shape without its last axis: one
-            for each sentence.
+        sample_weight: float; shape as `labels` for a weight per token, or without the last axis for a weight
+            per sentence.
         labels: int, shape `(batch, length)` or `(micro_batches, rows, length)`.
-        pad_id: label that counts for nothing.
+        pad_id: id of padding.
 
     Raises:
-        ValueError: for weights of another shape.
+        ValueError: `sample_weight` has another shape.
     """
     sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
     check_weights(tuple(sample_weight.shape), tuple(labels.shape))
@@ -138,16 +140,15 @@ def token_weights(sample_weight, labels, pad_id):
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
     """Mean label-smoothed cross-entropy of the real target tokens of a batch.
 
-    The mean is over tokens, never over sentences or padding: sum / number of tokens.
-    See `token_statistics` for the formulas.
+    The mean is over real tokens: the sum over all tokens of the batch, without padding, divided by their
+    number. It is never a mean of sentence means.
 
     Args:
         label_smoothing: epsilon_ls of section 5.4.
-        formula: `"t2t"` or `"uniform"`.
-        pad_id: label that counts for nothing.
-        reduction: `"sum_over_batch_size"` or `"mean"`: sum over real tokens / number of real tokens,
-            also where they have weights; `"mean_with_sample_weight"`: sum / sum of the weights;
-            `"sum"`: not divided.
+        formula: `"t2t"` or `"uniform"`; see `token_statistics`.
+        pad_id: id of padding, which is ignored.
+        reduction: `"sum_over_batch_size"` and `"mean"` divide the (weighted) sum by the number of real
+            tokens; `"mean_with_sample_weight"` divides by the sum of the weights; `"sum"` does not divide.
 
     Call arguments:
         y_true: int, shape `(batch, length)`.
@@ -180,20 +181,20 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         return self.statistics(y_true, y_pred).loss
 
     def projected_statistics(self, labels, hidden, matrix, bias=None, *, transposed=False):
-        """Returns what the function `projected_statistics` does with the settings of this loss."""
+        """Calls the function `projected_statistics` with the settings of this loss."""
         return projected_statistics(labels, hidden, matrix, bias, transposed=transposed, **self._settings())
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        found = self.statistics(y_true, y_pred)
-        loss, weight = found.loss, ops.sum(found.weight)
+        statistics = self.statistics(y_true, y_pred)
+        loss, weight = statistics.loss, ops.sum(statistics.weight)
         if sample_weight is not None:
-            each = token_weights(sample_weight, y_true, self.pad_id)
-            loss = loss * each
+            weights = token_weights(sample_weight, y_true, self.pad_id)
+            loss = loss * weights
             if self.reduction == "mean_with_sample_weight":
-                weight = ops.sum(each)
+                weight = ops.sum(weights)
         if self.reduction == "sum":
             return ops.sum(loss)
-        # A batch without a real token has loss 0, not 0 / 0.
+        # The loss of a batch without real tokens is 0, not 0 / 0.
         return ops.sum(loss) / ops.where(weight > 0, weight, ops.ones_like(weight))
 
     def get_config(self):

@@ -1,13 +1,15 @@
-"""Computations that have a fast form, each beside the plain formula that it must equal.
+"""Kernels: a few computations in two forms, a plain formula and a faster TensorFlow form.
 
-A file holds the formula in `keras.ops`, decorated with `kernel`, and below it what TensorFlow computes
-instead: the same values and gradients in fewer operations, or in fewer passes over memory. The environment
-variable `KERAS_TRANSFORMER_KERNELS` chooses for all of them, `fast` (the default) or `plain`; it is read
-whenever a kernel is called, so when a graph is made. Other backends than TensorFlow use the plain form.
-`layers/` calls kernels by the name of the formula and needs to know nothing else.
+The plain form is written with `keras.ops` and decorated with `kernel`. The fast form follows it and must give
+the same values and gradients, with fewer operations or fewer passes over memory. The layers call a kernel by
+the name of its plain form.
 
-`tests/model/test_kernels.py` holds both forms of each kernel together. `benchmarks/kernels.py` measures what
-the fast one saves.
+The environment variable `KERAS_TRANSFORMER_KERNELS` selects the form of all kernels: `fast` (the default) or
+`plain`. It is read at each call of a kernel, so a compiled graph keeps the form it was traced with. Backends
+other than TensorFlow always use the plain form.
+
+`tests/model/test_kernels.py` compares the two forms of every kernel. `benchmarks/kernels.py` measures their
+speed.
 """
 
 from keras_transformer import lazy_names

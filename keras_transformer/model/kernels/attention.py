@@ -1,4 +1,4 @@
-"""Scores and weights of equation 1 (section 3.2.1)."""
+"""Kernels for the scores and the weights of scaled dot-product attention (equation 1)."""
 
 from keras import ops
 
@@ -7,30 +7,30 @@ from keras_transformer.model.kernels.switch import kernel
 
 @kernel
 def scaled_scores(query, key, training=None):
-    """Q K^T / sqrt(d_k).
+    """Computes Q K^T / sqrt(d_k).
 
     Args:
         query: float, shape `(..., target_len, key_dim)`.
         key: float, shape `(..., source_len, key_dim)`.
-        training: whether there will be a gradient.
+        training: whether gradients are needed; the fast form then orders its operations differently.
 
     Returns:
-        float32 whatever the inputs, as the softmax of a half type loses mass; shape
-        `(..., target_len, source_len)`.
+        float32, shape `(..., target_len, source_len)`. Always float32, because a softmax in half precision
+        does not sum to 1.
     """
-    # Scaled first: a product can exceed the largest float16, 65,504.
+    # Scales the query, not the product, which can exceed the largest float16, 65,504.
     scores = ops.matmul(query / key.shape[-1] ** 0.5, ops.swapaxes(key, -1, -2))
     return ops.cast(scores, "float32")
 
 
 @scaled_scores.fast_form
 def _scaled_scores(query, key, training=None):
-    """Transposes nothing, nor does the gradient."""
+    """Fast form of `scaled_scores`: neither the product nor its gradient copies a transposed array."""
     import tensorflow as tf
 
     scale = 1.0 / key.shape[-1] ** 0.5
-    # Queries are smaller than scores. But without a gradient TensorFlow computes product, scale and mask as
-    # one operation.
+    # Scaling the query is cheaper in training: it is smaller than the scores. Without a gradient, scaling the
+    # scores is free: TensorFlow fuses product, scale and mask into one operation.
     scales_query = training or query.dtype == "float16"
     scores = tf.matmul(query * scale if scales_query else query, key, transpose_b=True)
     scores = ops.cast(scores, "float32")
@@ -39,29 +39,35 @@ def _scaled_scores(query, key, training=None):
 
 @kernel
 def masked_softmax(scores, mask=None, no_empty_rows=False):
-    """Softmax of the visible scores of each row; 0 for hidden ones, and where a row shows nothing.
+    """Computes the softmax over the visible scores of each row; hidden keys get weight 0.
+
+    A row without a visible key is all 0.
 
     Args:
         scores: float32, shape `(batch, num_heads, target_len, source_len)`.
-        mask: bool, broadcastable to `(batch, target_len, source_len)`; True is visible, `None` shows all.
-        no_empty_rows: every query attends to at least one key, so the check is skipped.
+        mask: bool, broadcastable to `(batch, target_len, source_len)`; True means visible. `None` makes all
+            keys visible.
+        no_empty_rows: the mask shows every query at least one key, so empty rows need no check.
 
     Returns:
-        float32, shape as `scores`.
+        float32, same shape as `scores`.
     """
     if mask is None:
         return _softmax(scores)
-    mask = ops.expand_dims(mask, 1)  # one mask for all heads
+    mask = ops.expand_dims(mask, 1)  # the same for all heads
     return ops.where(mask, _softmax(ops.where(mask, scores, -1e9)), 0.0)
 
 
 @masked_softmax.fast_form
 def _masked_softmax(scores, mask=None, no_empty_rows=False):
-    """Adds the mask, which is smaller than the scores, and is 0 for each hidden score by itself."""
+    """Fast form of `masked_softmax`: adds -1e9 to hidden scores, so their weights are exactly 0.
+
+    Faster because the mask is smaller than the scores, and no second pass sets hidden weights to 0.
+    """
     if mask is None:
         return _softmax(scores)
     mask = ops.expand_dims(mask, 1)
-    # exp(-1e9) is exactly 0 beside any score that can occur.
+    # exp(-1e9 - largest score) underflows to exactly 0.
     weights = _softmax(scores + (ops.cast(mask, "float32") - 1.0) * 1e9)
     if not no_empty_rows:
         weights = weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
@@ -69,7 +75,7 @@ def _masked_softmax(scores, mask=None, no_empty_rows=False):
 
 
 def _softmax(scores):
-    """Softmax over source positions; Keras warns where there is one, at the first cached step."""
+    """Softmax over source positions; avoids Keras' warning if there is only one (first cached step)."""
     if scores.shape[-1] == 1:
         return ops.ones_like(scores)
     return ops.softmax(scores, axis=-1)

@@ -1,4 +1,4 @@
-"""x W + b, layer normalization, dropout, the matrix that embeddings and output share, and Adam's update."""
+"""Kernels for x W + b, layer normalization, dropout, tied embeddings and the update of Adam."""
 
 import keras
 from keras import ops
@@ -9,7 +9,7 @@ from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, res
 
 @kernel
 def product(rows, weights):
-    """Rows times a weight matrix.
+    """Computes `rows @ weights`.
 
     Args:
         rows: float, shape `(rows, features)`.
@@ -23,10 +23,10 @@ def product(rows, weights):
 
 @product.fast_form
 def _product(rows, weights):
-    """Takes the form whose gradient of the weights is cheapest.
+    """Fast form of `product`: chooses the form whose weight gradient is cheaper.
 
-    TensorFlow differentiates `x @ W` to `x.T @ g`, and `x @ (W.T).T`, where it transposes nothing, to
-    `g.T @ x`. A CPU is up to a seventh quicker where fewer columns come from the wider matrix.
+    TensorFlow differentiates `x @ W` to `x.T @ g`, and `x @ (W.T).T` to `g.T @ x`. The second form is up to
+    a seventh faster on a CPU if W has more rows than columns; the double transpose itself costs nothing.
     """
     if weights.shape[0] <= weights.shape[1]:
         return ops.matmul(rows, weights)
@@ -37,15 +37,15 @@ def _product(rows, weights):
 
 @kernel
 def add_bias(rows, bias):
-    """Adds a vector, shape `(units,)`, to every row of a matrix, shape `(rows, units)`."""
+    """Adds `bias`, shape `(units,)`, to every row of a matrix of shape `(rows, units)`."""
     return rows + bias
 
 
 @add_bias.fast_form
 def _add_bias(rows, bias):
-    """By an operation whose gradient is summed quickest.
+    """Fast form of `add_bias`: `tf.nn.bias_add`, whose gradient sums the rows faster than broadcasting.
 
-    In bfloat16 it sums in bfloat16, which loses what is left to add to a sum of many rows.
+    Not used in bfloat16: there it also sums in bfloat16, which loses small terms in a sum of many rows.
     """
     if rows.dtype == "bfloat16":
         return rows + bias
@@ -56,16 +56,16 @@ def _add_bias(rows, bias):
 
 @kernel
 def layer_norm(x, gamma, beta, epsilon):
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta.
+    """Computes (x - mean) / sqrt(variance + epsilon) * gamma + beta over the last axis.
 
     Args:
         x: float, shape `(..., features)`.
-        gamma: float, shape `(features,)`, of the type of `x`.
-        beta: the same.
+        gamma: float, shape `(features,)`, same dtype as `x`.
+        beta: like `gamma`.
         epsilon: float.
 
     Returns:
-        float, shape as `x`.
+        float, same shape as `x`.
     """
     centred = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(centred * centred, axis=-1, keepdims=True)
@@ -74,9 +74,10 @@ def layer_norm(x, gamma, beta, epsilon):
 
 @layer_norm.fast_form
 def _layer_norm(x, gamma, beta, epsilon):
-    """With the gradient written down.
+    """Fast form of `layer_norm`, with a hand-written gradient.
 
-    TensorFlow derives it operation by operation, each of which reads and writes all of the array.
+    Faster because the gradient that TensorFlow derives has many operations, each of which reads and writes
+    the whole array.
     """
     import tensorflow as tf
 
@@ -88,45 +89,46 @@ def _layer_norm(x, gamma, beta, epsilon):
         normalized = centred * inverse
 
         def gradient(upstream):
-            # With u the gradient of the normalised rows, that of x is
+            # With u = upstream * gamma, the gradient of x is
             # (u - mean(u) - normalized * mean(u * normalized)) * inverse.
-            # Sums are matrix products, the quickest way to read a matrix once.
-            by_normalized = upstream * normalized
+            # Means and sums are matrix products, the fastest way to reduce a matrix.
+            upstream_normalized = upstream * normalized
             to_means = (gamma / x.shape[-1])[:, None]
-            means = ops.matmul(upstream, to_means), ops.matmul(by_normalized, to_means)
+            means = ops.matmul(upstream, to_means), ops.matmul(upstream_normalized, to_means)
             grad_x = (upstream * gamma - means[0] - normalized * means[1]) * inverse
             ones = ops.ones((1, ops.shape(x)[0]), dtype=x.dtype)
-            grad_gamma, grad_beta = (ops.matmul(ones, rows)[0] for rows in (by_normalized, upstream))
+            grad_gamma, grad_beta = (ops.matmul(ones, rows)[0] for rows in (upstream_normalized, upstream))
             return grad_x, grad_gamma, grad_beta
 
         return normalized * gamma + beta, gradient
 
-    # Tensors: TensorFlow wants custom gradients to know of the variables that they use.
+    # As tensors: a custom gradient that uses variables must return their gradients separately.
     gamma, beta = map(tf.convert_to_tensor, (gamma, beta))
     return restore_leading_axes(forward(flatten_leading_axes(x), gamma, beta), x)
 
 
 @kernel
 def dropout(inputs, rate, seed):
-    """Sets a share of the inputs to 0 and divides the others by 1 - rate.
+    """Sets each input to 0 with probability `rate` and divides the others by 1 - rate.
 
     Args:
         inputs: float, any shape.
-        rate: that share, float, above 0 and below 1.
+        rate: float, above 0 and below 1.
         seed: int tensor, shape `(2,)`; the same seed drops the same elements.
 
     Returns:
-        float, shape as `inputs`.
+        float, same shape as `inputs`.
     """
-    draws = keras.random.uniform(ops.shape(inputs), dtype="float32", seed=_Drawn(seed))
+    draws = keras.random.uniform(ops.shape(inputs), dtype="float32", seed=_FixedSeed(seed))
     return ops.where(draws >= rate, inputs / (1 - rate), 0)
 
 
 @dropout.fast_form
 def _dropout(inputs, rate, seed):
-    """Decides by 16 random bits, half of what Keras draws; the gradient is one multiplication.
+    """Fast form of `dropout`: 16 random bits per element, half of what Keras draws; a one-product gradient.
 
-    So the share is the nearest multiple of 1 / 65,536, and what is left is scaled for that.
+    The rate is therefore rounded to a multiple of 1 / 65,536, and the inputs are scaled for the rounded rate.
+    The values equal those of the plain form in distribution only: the random numbers differ.
     """
     import tensorflow as tf
 
@@ -137,12 +139,12 @@ def _dropout(inputs, rate, seed):
         ((size + 1) // 2,), tf.cast(seed, tf.int32), minval=None, maxval=None, dtype=tf.uint32
     )
     draws = tf.reshape(tf.bitcast(words, tf.uint16), (-1,))[:size]
-    kept = tf.cast(tf.reshape(draws, shape) >= tf.constant(dropped, tf.uint16), inputs.dtype)
-    return inputs * (kept * (65536 / (65536 - dropped)))
+    keep_mask = tf.cast(tf.reshape(draws, shape) >= tf.constant(dropped, tf.uint16), inputs.dtype)
+    return inputs * (keep_mask * (65536 / (65536 - dropped)))
 
 
-class _Drawn(keras.random.SeedGenerator):
-    """Gives Keras a seed that is drawn already."""
+class _FixedSeed(keras.random.SeedGenerator):
+    """Seed generator that always returns the given seed."""
 
     def __init__(self, seed):
         self._seed = seed
@@ -153,37 +155,39 @@ class _Drawn(keras.random.SeedGenerator):
 
 @kernel
 def copies(matrix, number):
-    """A matrix for several uses, whose gradients are added up.
+    """Copies a matrix that is used several times, such as a tied embedding; the gradients are summed.
 
     Args:
         matrix: float, shape `(vocab_size, d_model)`.
-        number: of uses; the gradient of the first is as large as the matrix, the others look up rows.
+        number: number of copies. The first one is for a use with a dense gradient (the output projection),
+            the others are for lookups of rows.
 
     Returns:
-        List of tensors, all equal to `matrix`.
+        List of `number` tensors equal to `matrix`.
     """
     return [ops.copy(matrix) for _ in range(number)]
 
 
 @copies.fast_form
 def _copies(matrix, number):
-    """Adds the rows of all lookups to the gradient of the first use in one pass.
+    """Fast form of `copies`: adds the gradients of all lookups to the dense gradient in one pass.
 
-    TensorFlow makes of every lookup a gradient as large as the matrix, and adds those.
+    Faster because TensorFlow would turn the gradient of every lookup into an array as large as the matrix and
+    add those.
     """
     import tensorflow as tf
 
     @tf.custom_gradient
     def forward(matrix):
-        def gradient(total, *others):
-            for each in others:
-                if not isinstance(each, tf.IndexedSlices):  # of a lookup that was not made, or in a loop
-                    total += each
-            slices = [each for each in others if isinstance(each, tf.IndexedSlices)]
+        def gradient(total, *lookup_gradients):
+            for dense in lookup_gradients:
+                if not isinstance(dense, tf.IndexedSlices):  # an unused copy, or a lookup inside a loop
+                    total += dense
+            slices = [sparse for sparse in lookup_gradients if isinstance(sparse, tf.IndexedSlices)]
             if not slices:
                 return total
-            ids = tf.concat([tf.reshape(each.indices, (-1,)) for each in slices], axis=0)
-            rows = [tf.reshape(each.values, (-1, matrix.shape[-1])) for each in slices]
+            ids = tf.concat([tf.reshape(sparse.indices, (-1,)) for sparse in slices], axis=0)
+            rows = [tf.reshape(sparse.values, (-1, matrix.shape[-1])) for sparse in slices]
             return tf.tensor_scatter_nd_add(total, ids[:, None], tf.concat(rows, axis=0))
 
         return [tf.identity(matrix) for _ in range(number)], gradient
@@ -193,15 +197,17 @@ def _copies(matrix, number):
 
 @kernel
 def adam_update(weight, momentum, velocity, gradient, *, rate, step, beta_1, beta_2, epsilon):
-    """Moves a weight by rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * momentum / (sqrt(velocity) + epsilon).
+    """Updates a weight with Adam, as Keras does.
+
+    weight -= rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * momentum / (sqrt(velocity) + epsilon)
 
     Args:
-        weight: `tf.Variable`, float32, which changes in place.
-        momentum: the same, of the shape of `weight`.
-        velocity: the same.
-        gradient: float32, of the shape of `weight`.
+        weight: `tf.Variable`, float32, updated in place.
+        momentum: `tf.Variable`, same shape and dtype; updated in place.
+        velocity: `tf.Variable`, same shape and dtype; updated in place.
+        gradient: float32, same shape as `weight`.
         rate: float32 scalar, learning rate.
-        step: float32 scalar, t; 1 for the first update.
+        step: float32 scalar, t, the number of the update, from 1.
         beta_1: float.
         beta_2: float.
         epsilon: float.
@@ -214,7 +220,7 @@ def adam_update(weight, momentum, velocity, gradient, *, rate, step, beta_1, bet
 
 @adam_update.fast_form
 def _adam_update(weight, momentum, velocity, gradient, *, rate, step, beta_1, beta_2, epsilon):
-    """One operation, where the formula takes ten, each of which reads and writes all of a weight."""
+    """Fast form of `adam_update`: one operation, not ten that each read and write a whole weight."""
     import tensorflow as tf
 
     tf.raw_ops.ResourceApplyAdam(

@@ -1,6 +1,8 @@
-"""Label-smoothed cross-entropy of every token (section 5.4), from logits or from what is projected to them.
+"""Kernels for the label-smoothed cross-entropy of every token (section 5.4).
 
-A vocabulary of 32,000 makes logits, and their gradient, the largest arrays of a training step.
+`token_losses` starts from logits; `projected_losses` fuses the output projection and the loss. With a
+vocabulary of 32,000, the logits and their gradient are the largest arrays of a training step, so the fast
+forms make as few arrays of that size as possible.
 """
 
 from keras import ops
@@ -11,18 +13,20 @@ from keras_transformer.model.kernels.tensor_ops import take_along
 
 @kernel
 def token_losses(labels, logits, p_label, p_other):
-    """Cross-entropy of each token with a target that gives `p_label` to the label, `p_other` to each other.
+    """Computes the label-smoothed cross-entropy of each token, from logits.
+
+    The target distribution is `p_label` for the label and `p_other` for each other token of the vocabulary.
 
     Args:
         labels: int32, shape `(tokens,)`.
         logits: float32, shape `(tokens, vocab_size)`.
-        p_label: float; with those of all others it sums to 1.
+        p_label: float; `p_label + (vocab_size - 1) * p_other` must be 1.
         p_other: float.
 
     Returns:
-        Three float32 arrays, shape `(tokens,)`: that cross-entropy; the one without smoothing,
-        -log p(label); and 1 where the label has the largest logit. The gradient is wanted of
-        the first only.
+        Three float32 arrays, shape `(tokens,)`: the smoothed cross-entropy; the cross-entropy without
+        smoothing, -log p(label); and 1 where the label has the largest logit, else 0. Only the first one has
+        a gradient in the fast form.
     """
     log_total = ops.logsumexp(logits, axis=-1)
     label_logit = take_along(logits, labels[:, None])[:, 0]
@@ -33,7 +37,10 @@ def token_losses(labels, logits, p_label, p_other):
 
 @token_losses.fast_form
 def _token_losses(labels, logits, p_label, p_other):
-    """Writes down the gradient, softmax - target: one array as large as the logits, not four."""
+    """Fast form of `token_losses`, with a hand-written gradient, softmax - target.
+
+    Faster because the gradient makes one array as large as the logits, not four.
+    """
     import tensorflow as tf
 
     @tf.custom_gradient
@@ -62,20 +69,20 @@ def _token_losses(labels, logits, p_label, p_other):
 
 @kernel
 def projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transposed=False):
-    """`token_losses` of the logits that hidden vectors have.
+    """Output projection followed by `token_losses`: logits = hidden @ matrix.T + bias.
 
     Args:
         labels: int32, shape `(tokens,)`.
-        hidden: float32 or bfloat16, shape `(tokens, d_model)`; the product is computed in its type, all
+        hidden: float32 or bfloat16, shape `(tokens, d_model)`. The product is computed in this dtype, all
             else in float32.
         matrix: float32, shape `(vocab_size, d_model)`.
         bias: float32, shape `(vocab_size,)`, or `None`.
-        p_label: as `token_losses` takes it.
-        p_other: the same.
-        transposed: `matrix` has shape `(d_model, vocab_size)`.
+        p_label: see `token_losses`.
+        p_other: see `token_losses`.
+        transposed: `matrix` has the shape `(d_model, vocab_size)` instead.
 
     Returns:
-        As `token_losses`.
+        See `token_losses`.
     """
     matrix = ops.cast(matrix, hidden.dtype)
     logits = ops.matmul(hidden, matrix if transposed else ops.transpose(matrix))
@@ -85,18 +92,29 @@ def projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpos
 
 @projected_losses.fast_form
 def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transposed=False):
-    """Makes no gradient of the logits.
+    """Fast form of `projected_losses`, with a hand-written gradient that reuses the probabilities.
 
-    With P the softmax of the logits H E^T, u the gradient from above of every token's loss, and v and w what
-    the target gives to the label and to each other token, let Q be P less v - w at the labels. The gradients
+    Let H be the hidden vectors, E the matrix, p = softmax(H E^T) and q the target distribution, each with one
+    row per token; u is the upstream gradient of each token's loss. The gradient of the logits is u (p - q).
+    Faster because it is never written to memory as an array as large as p. With r = p, except that
+    p_label - p_other is subtracted at the labels, p - q = r - p_other at every token of the vocabulary, so
 
-        of H: u (Q E - w 1 E)    and    of E: (Q - w 1)^T (u H)
+        gradient of H: u (r E - p_other * sum of the rows of E)
+        gradient of E: r^T (u H) - p_other * sum of the rows of u H, at every row
 
-    multiply or change nothing as large as P, which the forward pass made, by w or u.
+    These formulas scale only arrays as small as H or E by u and p_other.
+
+    Example: one token, a vocabulary of 3, the label 0 and smoothing 0.1, so p_label = 0.9, p_other = 0.05.
+
+        logits     ( 2,      1,      0    )
+        p          ( 0.665,  0.245,  0.090)
+        q          ( 0.9,    0.05,   0.05 )    loss = -sum(q * log(p)) = 0.558
+        p - q      (-0.235,  0.195,  0.040)    sums to 0; only the label's logit must grow
+        r          (-0.185,  0.245,  0.090)    p minus 0.85 at the label; r - 0.05 = p - q
     """
     import tensorflow as tf
 
-    rest = p_label - p_other
+    gap = p_label - p_other
     vocab_size = matrix.shape[1 if transposed else 0]
     has_bias = bias is not None
 
@@ -110,47 +128,47 @@ def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpo
         largest = tf.reduce_max(logits, axis=-1)
         total_logits = 0.0
         if p_other:
-            # The sum of a row of logits is its hidden vector times the sum of all embeddings.
+            # The sum of a token's logits is its hidden vector times the sum of the rows of the matrix.
             ones = tf.ones(vocab_size)
             matrix_sum = tf.linalg.matvec(matrix, ones, transpose_a=not transposed)
             total_logits = tf.linalg.matvec(tf.cast(hidden, tf.float32), matrix_sum)
             total_logits += tf.reduce_sum(bias) if has_bias else 0.0
         probabilities = tf.nn.softmax(logits)
-        # The largest probability, unlike that of the label, is never too small for its logarithm.
+        # log(sum(exp(logits))) from the largest probability: unlike the label's, it never underflows to 0.
         log_total = largest - tf.math.log(tf.reduce_max(probabilities, axis=-1))
-        loss = log_total - rest * label_logit - p_other * total_logits
+        loss = log_total - gap * label_logit - p_other * total_logits
         correct = tf.cast(label_logit >= largest, tf.float32)
 
         def gradient(upstream, *_):
-            products = tf.cast(probabilities, hidden.dtype)
-            # Taken off the results, the label spares a copy of the probabilities. Not where those are
-            # rounded: of a token that is nearly certain little is left, and all of it counts.
-            late = hidden.dtype == tf.float32 and not transposed
-            if not late:
+            r = tf.cast(probabilities, hidden.dtype)
+            # In float32, r stays p, and the term of the labels is subtracted from the results: no copy of p.
+            # In bfloat16, p of a nearly certain token rounds to 1, so p - gap is computed before rounding.
+            labels_last = hidden.dtype == tf.float32 and not transposed
+            if not labels_last:
                 at_labels = tf.stack([tf.range(tf.size(labels)), labels], axis=-1)
-                left = tf.gather(probabilities, labels, batch_dims=1) - rest
-                products = tf.tensor_scatter_nd_update(products, at_labels, tf.cast(left, hidden.dtype))
+                r_labels = tf.gather(probabilities, labels, batch_dims=1) - gap
+                r = tf.tensor_scatter_nd_update(r, at_labels, tf.cast(r_labels, hidden.dtype))
 
-            grad_hidden = tf.cast(tf.matmul(products, cast_matrix, transpose_b=transposed), tf.float32)
-            scaled = upstream[:, None] * tf.cast(hidden, tf.float32)
-            factor = tf.cast(scaled, hidden.dtype)
-            operands = (factor, products) if transposed else (products, factor)
+            grad_hidden = tf.cast(tf.matmul(r, cast_matrix, transpose_b=transposed), tf.float32)
+            scaled_hidden = upstream[:, None] * tf.cast(hidden, tf.float32)
+            factor = tf.cast(scaled_hidden, hidden.dtype)
+            operands = (factor, r) if transposed else (r, factor)
             grad_matrix = tf.cast(tf.matmul(*operands, transpose_a=True), tf.float32)
             grad_bias = None
             if has_bias:
-                grad_bias = tf.linalg.matvec(tf.cast(products, tf.float32), upstream, transpose_a=True)
+                grad_bias = tf.linalg.matvec(tf.cast(r, tf.float32), upstream, transpose_a=True)
             if p_other:
                 grad_hidden -= p_other * matrix_sum
-                everywhere = p_other * tf.reduce_sum(scaled, axis=0)
-                grad_matrix -= everywhere[:, None] if transposed else everywhere
+                smoothing_term = p_other * tf.reduce_sum(scaled_hidden, axis=0)
+                grad_matrix -= smoothing_term[:, None] if transposed else smoothing_term
                 if has_bias:
                     grad_bias -= p_other * tf.reduce_sum(upstream)
-            if late:
+            if labels_last:
                 rows = labels[:, None]
-                grad_hidden -= rest * tf.gather(matrix, labels)
-                grad_matrix = tf.tensor_scatter_nd_sub(grad_matrix, rows, rest * scaled)
+                grad_hidden -= gap * tf.gather(matrix, labels)
+                grad_matrix = tf.tensor_scatter_nd_sub(grad_matrix, rows, gap * scaled_hidden)
                 if has_bias:
-                    grad_bias = tf.tensor_scatter_nd_sub(grad_bias, rows, rest * upstream)
+                    grad_bias = tf.tensor_scatter_nd_sub(grad_bias, rows, gap * upstream)
             grad_hidden *= upstream[:, None]
             return tf.cast(grad_hidden, hidden.dtype), grad_matrix, grad_bias
 

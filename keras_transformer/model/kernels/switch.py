@@ -1,4 +1,4 @@
-"""The choice between the two forms of a computation."""
+"""Selects the plain or the fast form of the kernels."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ VARIABLE = "KERAS_TRANSFORMER_KERNELS"
 
 
 def uses_fast_forms():
-    """Returns whether kernels are to compute in their fast form.
+    """Returns whether kernels use their fast form.
 
     Raises:
         ValueError: the environment variable is neither `fast` nor `plain`.
@@ -21,7 +21,7 @@ def uses_fast_forms():
 
 
 def kernel(plain):
-    """Decorates a formula that has a fast form, too.
+    """Decorator for the plain form of a kernel; `fast_form` of the result registers the fast form.
 
     ```python
     @kernel
@@ -34,8 +34,8 @@ def kernel(plain):
     ```
 
     Returns:
-        A function that computes in the form that the environment asks for; its attributes `plain` and `fast`
-        are the two.
+        A function that calls the form selected by the environment variable. Its attributes `plain` and `fast`
+        are the two forms.
     """
 
     @functools.wraps(plain)
@@ -50,4 +50,4 @@ def kernel(plain):
     return compute
 
 
-uses_fast_forms()  # another word is refused at once, not within a layer
+uses_fast_forms()  # raises on import, not inside a layer, if the variable has an unknown value

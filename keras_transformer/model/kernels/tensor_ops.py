@@ -1,15 +1,15 @@
-"""Reshaping and gathering, of which a step of decoding has hundreds."""
+"""Cheaper forms of `ops.take` and `ops.reshape`: a decoding step calls them hundreds of times."""
 
 import keras
 from keras import ops
 
 
 def gather(x, indices, axis=0):
-    """`ops.take`, but TensorFlow on a CPU refuses negative indices, where `ops.take` counts from the end.
+    """Like `ops.take`, but without support for negative indices (an error in TensorFlow on a CPU).
 
     Args:
         x: tensor.
-        indices: int tensor.
+        indices: int tensor, not negative.
         axis: int.
     """
     if keras.backend.backend() != "tensorflow":
@@ -20,7 +20,7 @@ def gather(x, indices, axis=0):
 
 
 def take_along(x, indices):
-    """Picks along axis 1, for each row its own; TensorFlow on a CPU refuses negative indices, as in `gather`.
+    """Takes elements along axis 1, with separate indices for each row: `out[i, j] = x[i, indices[i, j]]`.
 
     Args:
         x: tensor, shape `(rows, width, ...)`.
@@ -39,11 +39,11 @@ def take_along(x, indices):
 
 
 def reshape_static(x, shape):
-    """`ops.reshape` that need not find out one size that is not known when the graph is made.
+    """Like `ops.reshape`, but passes -1 for a single unknown size, so the graph need not compute it.
 
     Args:
         x: tensor.
-        shape: tuple of ints and scalar tensors, as `ops.shape` gives them.
+        shape: tuple of ints and scalar tensors, as from `ops.shape`.
     """
     unknown = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
     if len(unknown) == 1 and 0 not in shape[: unknown[0]] + shape[unknown[0] + 1 :]:
@@ -52,12 +52,12 @@ def reshape_static(x, shape):
 
 
 def flatten_leading_axes(x):
-    """Shape `(..., features)` -> `(rows, features)`, by no operation where it is that already."""
+    """Reshapes `(..., features)` to `(rows, features)`; no operation if `x` already has two axes."""
     return x if len(x.shape) == 2 else ops.reshape(x, (-1, x.shape[-1]))
 
 
 def restore_leading_axes(rows, like):
-    """Gives rows, made from those of `flatten_leading_axes(like)`, the axes of `like` again."""
+    """Undoes `flatten_leading_axes`: gives `rows` the leading axes of `like`."""
     if len(like.shape) == 2:
         return rows
     return reshape_static(rows, (*ops.shape(like)[:-1], rows.shape[-1]))

@@ -63,7 +63,7 @@ def scaled_dot_product_attention(
         mask: bool, broadcastable to `(batch, target_len, source_len)`; True means visible. `None` makes
             all keys visible. The output is 0 for a query that sees no key.
         dropout: function applied to the weights, or `None`.
-        training: whether gradients are needed; affects speed only.
+        training: whether gradients are needed; selects the faster order of operations.
         no_empty_rows: the mask shows every query at least one key, so empty rows need no check.
 
     Returns:
