@@ -1,8 +1,8 @@
-"""Cuts a walk through the lengths into batches that hold the least padding.
+"""Dynamic programs that cut an ordered list of length cells into batches with the least padding.
 
-A walk is an order of cells; a cell is all pairs of one source and one target length. `serpentine` orders
-cells so that neighbours differ little in either length; `cut_into_batches` and `cut_into_regions` cut that
-order by dynamic programs, which see the lengths and the counts of the cells and no pair.
+A cell is all pairs of one source and one target length. `serpentine` orders the cells so that neighbours
+have similar lengths on both sides. `cut_into_batches` and `cut_into_regions` cut that order, from the lengths
+and pair counts of the cells. `planning` then decides which pair goes into which batch.
 """
 
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 ROWS_MULTIPLE = 8
-# A batch costs as much as this share of its budget in positions: without it, the least
-# padding is that of many small batches.
+# Each batch adds this share of the budget to the cost, in positions. Without it, many small batches
+# would have the least padding.
 _BATCH_COST = 0.2
-_PARTS = 16  # a batch is cut to about a 16th of its budget
-_PIECES = 400  # a walk is cut into regions at one of 400 places
+_PARTS_PER_BATCH = 16  # cut_into_batches places cuts at multiples of about 1/16 batch
+_MAX_PIECES = 400  # cut_into_regions considers about 400 places for a cut
 
 
 class Region(NamedTuple):
-    """Consecutive pairs of a walk, in batches of one shape.
+    """Consecutive pairs in cell order, in batches of one shape.
 
     Attributes:
         num_pairs: number of pairs.
@@ -34,17 +34,31 @@ class Region(NamedTuple):
 
     @property
     def num_batches(self):
-        """Number of batches; the last may have fewer pairs than rows."""
+        """Number of batches; the last one may have empty rows."""
         return -(-self.num_pairs // self.rows)
 
     @property
     def num_positions(self):
-        """Number of positions of both sides, padding included."""
+        """Number of positions on both sides together, padding included."""
         return self.num_batches * self.rows * (self.source_len + self.target_len)
 
 
 def serpentine(major, minor, mass, num_bands, phase):
-    """Orders cells in bands of `major` of equal mass, along `minor` up and down in turn."""
+    """Orders cells in serpentine order.
+
+    Cuts the cells by their `major` length into bands of equal mass, and sorts within the bands by `minor`
+    length, descending and ascending in turn.
+
+    Args:
+        major: int NumPy array, shape `(num_cells,)`, length of each cell on one side.
+        minor: int NumPy array, shape `(num_cells,)`, length on the other side.
+        mass: int NumPy array, shape `(num_cells,)`, number of tokens of each cell.
+        num_bands: number of bands.
+        phase: float in [0, 1), shifts the boundaries of the bands by this share of a band.
+
+    Returns:
+        int NumPy array, shape `(num_cells,)`, the indices of the cells in their new order.
+    """
     by_length = np.bincount(major, weights=mass)
     middle = np.cumsum(by_length) - by_length / 2
     band = np.floor(middle / by_length.sum() * num_bands + phase).astype(int)[major]
@@ -52,116 +66,123 @@ def serpentine(major, minor, mass, num_bands, phase):
 
 
 def cut_into_batches(source, target, counts, budget):
-    """Cuts a walk into batches of the least padding and number.
+    """Cuts ordered cells into batches that minimise positions + `_BATCH_COST * budget` per batch.
 
     Args:
-        source: int NumPy array, source length of each cell of the walk.
-        target: int NumPy array, target length of each cell.
-        counts: int NumPy array, number of pairs of each cell.
-        budget: padded tokens of a batch on either side.
+        source: int NumPy array, shape `(num_cells,)`, source length of each cell, in cell order.
+        target: int NumPy array, shape `(num_cells,)`, target length of each cell.
+        counts: int NumPy array, shape `(num_cells,)`, number of pairs of each cell.
+        budget: maximum tokens of a batch on either side, padding included.
 
     Returns:
-        list of `Region` of one batch each, and their cost in positions.
+        list of `Region` of one batch each, and their cost in positions, a float.
     """
-    parts = _parts(source, target, counts, budget)
+    parts = _split_into_parts(source, target, counts, budget)
     rows, source, target = parts
-    # Cost of every batch that begins at part i and ends within the next `width` parts.
-    width = 2 * _PARTS + 2
+    # cost[i, j]: cost of a batch of the parts i to i + j; infinite if it exceeds the budget.
+    width = 2 * _PARTS_PER_BATCH + 2
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(parts, ((0, 0), (0, width))), width, axis=1)
     padded_rows = _round_up(np.cumsum(windows[0, :-1], axis=1))
     longest_source, longest_target = np.maximum.accumulate(windows[1:, :-1], axis=2)
     fits = padded_rows * np.maximum(longest_source, longest_target) <= budget
     cost = np.where(fits, padded_rows * (longest_source + longest_target) + _BATCH_COST * budget, np.inf)
 
+    # best[j]: the least cost of the parts before j; previous[j]: where the last of these batches begins.
     best = np.full(len(rows) + width + 1, np.inf)
     best[0] = 0
     previous = np.zeros(len(best), np.int64)
     for begin in range(len(rows)):
-        reached = slice(begin + 1, begin + 1 + width)
-        through = best[begin] + cost[begin]
-        better = through < best[reached]
-        best[reached][better] = through[better]
-        previous[reached][better] = begin
+        ends = slice(begin + 1, begin + 1 + width)
+        total = best[begin] + cost[begin]
+        better = total < best[ends]
+        best[ends][better] = total[better]
+        previous[ends][better] = begin
     regions, end = [], len(rows)
     while end:
         begin = previous[end]
         num_pairs = int(rows[begin:end].sum())
-        regions.append(Region(num_pairs, _round_up(num_pairs), *_box(source, target, begin, end)))
+        regions.append(Region(num_pairs, _round_up(num_pairs), *_longest(source, target, begin, end)))
         end = begin
     return regions[::-1], float(best[len(rows)])
 
 
 def cut_into_regions(source, target, counts, budget, max_regions):
-    """Cuts a walk into at most `max_regions` regions, each of batches of one shape.
+    """Cuts ordered cells into at most `max_regions` regions, each of batches of one shape.
+
+    Minimises the same cost as `cut_into_batches`.
 
     Args:
-        source: int NumPy array, source length of each cell of the walk.
-        target: int NumPy array, target length of each cell.
-        counts: int NumPy array, number of pairs of each cell.
-        budget: padded tokens of a batch on either side.
-        max_regions: number of regions.
+        source: int NumPy array, shape `(num_cells,)`, source length of each cell, in cell order.
+        target: int NumPy array, shape `(num_cells,)`, target length of each cell.
+        counts: int NumPy array, shape `(num_cells,)`, number of pairs of each cell.
+        budget: maximum tokens of a batch on either side, padding included.
+        max_regions: maximum number of regions.
 
     Returns:
-        list of `Region`, and their cost in positions.
+        list of `Region`, and their cost in positions, a float.
     """
+    # Merge neighbouring cells into at most `_MAX_PIECES` pieces of about the same number of pairs.
     totals = np.cumsum(counts)
-    piece = np.floor((totals - counts / 2) / totals[-1] * _PIECES).astype(int)
+    piece = np.floor((totals - counts / 2) / totals[-1] * _MAX_PIECES).astype(int)
     first = np.flatnonzero(np.diff(piece, prepend=-1))
     source, target = np.maximum.reduceat(source, first), np.maximum.reduceat(target, first)
     totals = np.concatenate([[0], totals[first[1:] - 1], totals[-1:]])
 
-    # Cost of the region from piece i to piece j, and the shortest way through k of them.
+    # cost[i, j]: cost of a region of the pieces i to j - 1.
     num_pieces = len(first)
     cost = np.full((num_pieces, num_pieces + 1), np.inf)
     for i in range(num_pieces):
-        box = np.maximum.accumulate(source[i:]), np.maximum.accumulate(target[i:])
-        num_batches, rows = _equal_batches(totals[i + 1 :] - totals[i], *box, budget)
-        cost[i, i + 1 :] = num_batches * (rows * (box[0] + box[1]) + _BATCH_COST * budget)
+        source_len, target_len = np.maximum.accumulate(source[i:]), np.maximum.accumulate(target[i:])
+        num_batches, rows = _equal_batches(totals[i + 1 :] - totals[i], source_len, target_len, budget)
+        cost[i, i + 1 :] = num_batches * (rows * (source_len + target_len) + _BATCH_COST * budget)
+    # best[k, j]: the least cost of the pieces before j in k regions; previous: where the last region begins.
     best = np.full((max_regions + 1, num_pieces + 1), np.inf)
     best[0, 0] = 0
     previous = np.zeros(best.shape, np.int64)
     for k in range(1, max_regions + 1):
-        through = best[k - 1, :num_pieces, None] + cost
-        previous[k], best[k] = through.argmin(axis=0), through.min(axis=0)
+        total = best[k - 1, :num_pieces, None] + cost
+        previous[k], best[k] = total.argmin(axis=0), total.min(axis=0)
     k = int(best[:, num_pieces].argmin())
-    total, regions, end = float(best[k, num_pieces]), [], num_pieces
-    for left in range(k, 0, -1):
-        begin = previous[left, end]
-        num_pairs, box = int(totals[end] - totals[begin]), _box(source, target, begin, end)
-        regions.append(Region(num_pairs, int(_equal_batches(num_pairs, *box, budget)[1]), *box))
+    regions, end = [], num_pieces
+    for number in range(k, 0, -1):
+        begin = previous[number, end]
+        num_pairs, longest = int(totals[end] - totals[begin]), _longest(source, target, begin, end)
+        regions.append(Region(num_pairs, int(_equal_batches(num_pairs, *longest, budget)[1]), *longest))
         end = begin
-    return regions[::-1], total
+    return regions[::-1], float(best[k, num_pieces])
 
 
-def _box(source, target, begin, end):
+def _longest(source, target, begin, end):
+    """Returns (longest source, longest target) of the parts or pieces `begin` to `end - 1`."""
     return int(source[begin:end].max()), int(target[begin:end].max())
 
 
 def _equal_batches(num_pairs, source_len, target_len, budget):
-    """Returns number and rows of the fewest batches, as equal as multiples of 8 allow."""
+    """Returns (number of batches, rows of each): the fewest within the budget, equal up to multiples of 8."""
     capacity = budget // np.maximum(source_len, target_len) // ROWS_MULTIPLE * ROWS_MULTIPLE
     num_batches = -(-num_pairs // capacity)
     return num_batches, _round_up(-(-num_pairs // num_batches))
 
 
-def _parts(source, target, counts, budget):
-    """Cuts a walk into runs of rows that are a small part of a batch each.
+def _split_into_parts(source, target, counts, budget):
+    """Splits ordered cells into parts of about 1/16 batch each, between which batches may be cut.
 
     Returns:
-        int64 NumPy array of shape `(3, num_parts)`: rows, longest source and longest target of each run.
+        int64 NumPy array of shape `(3, num_parts)`: rows, longest source and longest target of each part.
     """
-    parts, run = [], (0, 0, 0)
+    parts, part = [], (0, 0, 0)
     for source_len, target_len, count in zip(source.tolist(), target.tolist(), counts.tolist(), strict=True):
-        part = max(1, budget // max(source_len, target_len) // _PARTS // ROWS_MULTIPLE) * ROWS_MULTIPLE
+        capacity = budget // max(source_len, target_len)
+        full = max(1, capacity // _PARTS_PER_BATCH // ROWS_MULTIPLE) * ROWS_MULTIPLE
         while count:
-            if run[0] >= part:
-                parts.append(run)
-                run = (0, 0, 0)
-            taken = min(count, part - run[0])
-            run = run[0] + taken, max(run[1], source_len), max(run[2], target_len)
-            count -= taken
-    if run[0]:
-        parts.append(run)
+            if part[0] >= full:
+                parts.append(part)
+                part = (0, 0, 0)
+            rows = min(count, full - part[0])
+            part = part[0] + rows, max(part[1], source_len), max(part[2], target_len)
+            count -= rows
+    if part[0]:
+        parts.append(part)
     return np.array(parts, np.int64).reshape(-1, 3).T
 
 

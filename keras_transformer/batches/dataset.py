@@ -1,8 +1,8 @@
-"""Token-bucketed batches as a `tf.data` graph: batch numbers in, batches of ids out.
+"""Token-bucketed batches as a `tf.data.Dataset`.
 
-`EpochPlanner` says which pairs share a batch. The graph looks up the pair numbers of batch n of that plan,
-deals them to the devices, gathers and pads their ids and shifts the target. No Python runs between batches,
-except to draw random segmentations where `sampling` is given.
+`EpochPlanner` plans which pairs share a batch. For batch n of the plan, a TensorFlow graph looks up the
+indices of its pairs, distributes them over the devices, gathers and pads their ids, and shifts the target by
+one token. No Python runs between batches, except with sub-word sampling, which encodes every batch in Python.
 """
 
 import functools
@@ -20,23 +20,24 @@ from keras_transformer.config.settings import SpecialIds
 from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 
-_BATCHES_AHEAD = 2
-_MEASURED_PAIRS = 1000
+_NUM_PREFETCHED = 2
+# Sub-word sampling: how much longer the segmentations become, measured on 1000 sentences, 90 % quantile.
+_NUM_MEASURED = 1000
 _QUANTILE = 0.9
 
 
 class DeviceShare(NamedTuple):
-    """What one worker takes of every batch; the default is the whole batch in one piece.
+    """How a batch is divided among workers, replicas and micro-batches; the default does not divide it.
 
-    A batch is one update. Its rows go to workers, replicas and micro-batches in turn, as cards are dealt,
-    so all have equal shapes and almost equal work; missing rows at the end are padding.
+    A batch is one update. Its rows are distributed round-robin, so that all parts have the same shape and
+    nearly the same number of tokens. Parts that get fewer rows are padded with empty rows.
 
     Attributes:
-        num_workers: number of processes that read the same batches.
-        worker: number of this one.
-        num_replicas: devices of this worker.
-        device_tokens: budget of one device in padded tokens, for source and for target each;
-            a larger part is cut into micro-batches. 0 for no limit, and no micro-batches.
+        num_workers: number of worker processes that share each batch.
+        worker: index of this worker, from 0.
+        num_replicas: number of devices of this worker.
+        device_tokens: maximum tokens on one device, padding included, on either side; a replica's part
+            that exceeds it is cut into micro-batches. 0 for no limit and no micro-batches.
     """
 
     num_workers: int = 1
@@ -45,110 +46,116 @@ class DeviceShare(NamedTuple):
     device_tokens: int = 0
 
     def shape(self, plan):
-        """Returns (micro_batches, rows, source_len, target_len) of each replica's part of a `BatchPlan`."""
+        """Returns (micro_batches, rows, source_len, target_len): the shape of a replica's part of a batch.
+
+        Args:
+            plan: `BatchPlan`.
+        """
         replicas = self.num_workers * self.num_replicas
         longest = max(plan.source_len, plan.target_len)
-        fitting = self.device_tokens // longest if self.device_tokens else plan.rows
-        micro_batches = -(-plan.rows // (replicas * fitting))
+        max_rows = self.device_tokens // longest if self.device_tokens else plan.rows
+        micro_batches = -(-plan.rows // (replicas * max_rows))
         return micro_batches, -(-plan.rows // (replicas * micro_batches)), plan.source_len, plan.target_len
 
     def deal(self, micro_batches, rows):
-        """Deals the rows of a batch, in the graph.
+        """Distributes the rows of a batch round-robin, in the graph.
 
         Args:
-            micro_batches: number of micro-batches, a scalar tensor.
-            rows: rows of one micro-batch of one replica, a scalar tensor.
+            micro_batches: scalar int tensor, number of micro-batches.
+            rows: scalar int tensor, rows of one micro-batch of one replica.
 
         Returns:
-            int tensor, which row of the batch each row of this worker's is, part after part; and the list of
-            the axes before the last in which the parts stand.
+            int tensor of shape `(parts * rows,)`, the batch rows of this worker, one part (replica and
+            micro-batch) after the other; and the shape to give them, a list: `[num_replicas, micro_batches,
+            rows]`, without the axes that are not used.
         """
         parts = self.num_replicas * micro_batches
-        order = tf.range(rows) * parts + tf.range(parts)[:, None]  # of this worker's rows, `(parts, rows)`
+        order = tf.range(rows) * parts + tf.range(parts)[:, None]  # `(parts, rows)`, among this worker's rows
         axes = [self.num_replicas] * (self.num_replicas > 1) + [micro_batches] * (self.device_tokens > 0)
         return tf.reshape(order, [-1]) * self.num_workers + self.worker, [*axes, rows]
 
 
 class SubwordSampling(NamedTuple):
-    """Sub-word regularisation: every batch encodes its sentences again, at random.
+    """Sub-word regularisation: samples a new segmentation of every sentence each time it is in a batch.
 
-    Segmentations are drawn within the batch from a seed of (seed, epoch, batch), so a run that continues
-    draws the same. Random segmentations are longer; batches are planned for that, and a sentence that
-    outgrows its batch keeps its usual segmentation.
+    The random seed of a batch is made of (seed, epoch, batch number), so a resumed run samples the same
+    segmentations. Sampled segmentations are longer on average, and batches are planned for these lengths. A
+    sentence whose sample does not fit into its batch keeps its deterministic segmentation.
 
     Attributes:
         tokenizers: `Tokenizers` of the pairs, with `decode`, `sample` and `special`.
-        dropout: rate, as `sample` takes it.
+        dropout: float, the dropout rate passed to `sample`.
     """
 
     tokenizers: Tokenizers
     dropout: float
 
     def lengths(self, pairs):
-        """Returns the lengths to plan batches for, int32 NumPy arrays of shape `(num_pairs,)`."""
-        return tuple(map(self._grown, pairs, self.tokenizers))
+        """Returns expected source and target lengths, int32 NumPy arrays of shape `(num_pairs,)`."""
+        return tuple(map(self._expected_lengths, pairs, self.tokenizers))
 
     def draw(self, pairs, plan):
-        """Draws the segmentations of one batch.
+        """Samples the segmentations of one batch.
 
         Args:
-            pairs: `IdPairs`, encoded as usual.
+            pairs: `IdPairs`, all pairs in their deterministic segmentation.
             plan: `BatchPlan`.
 
         Returns:
-            padded ids of either side, int32 NumPy arrays of shapes `(num_pairs, source_len)` and
-            `(num_pairs, target_len)`, each row ending with eos.
+            list of two int32 NumPy arrays of shapes `(num_pairs, source_len)` and `(num_pairs, target_len)`,
+            padded ids; eos follows the tokens of each row.
         """
         seed = int.from_bytes(hashlib.blake2b(repr(plan.key).encode(), digest_size=8).digest())
         sides = []
         for side, longest in enumerate((plan.source_len, plan.target_len)):
             tokenizer = self.tokenizers[side]
-            usual = [pairs[side][i].tolist()[:-1] for i in plan.indices.tolist()]
-            drawn = tokenizer.sample(tokenizer.decode(usual), dropout=self.dropout, seed=2 * seed + side)
-            ids = np.full((len(usual), longest), tokenizer.special.pad, np.int32)
-            for place, row, old in zip(ids, drawn, usual, strict=True):
-                row = row if len(row) < longest else old
-                place[: len(row) + 1] = [*row, tokenizer.special.eos]
+            fixed = [pairs[side][i].tolist()[:-1] for i in plan.indices.tolist()]
+            sampled = tokenizer.sample(tokenizer.decode(fixed), dropout=self.dropout, seed=2 * seed + side)
+            ids = np.full((len(fixed), longest), tokenizer.special.pad, np.int32)
+            for row, sampled_ids, fixed_ids in zip(ids, sampled, fixed, strict=True):
+                row_ids = sampled_ids if len(sampled_ids) < longest else fixed_ids
+                row[: len(row_ids) + 1] = [*row_ids, tokenizer.special.eos]
             sides.append(ids)
         return sides
 
-    def _grown(self, sequences, tokenizer):
-        """How long random segmentations are, nine times in ten, from a spread sample."""
-        chosen = np.unique(np.linspace(0, len(sequences) - 1, _MEASURED_PAIRS).astype(int))
-        texts = tokenizer.decode([sequences[i].tolist()[:-1] for i in chosen.tolist()])
-        drawn = tokenizer.sample(texts, dropout=self.dropout, seed=0)
-        lengths = np.array([len(row) + 1 for row in drawn])
-        growth = np.quantile(lengths / sequences.lengths[chosen], _QUANTILE)
-        # No longer than the longest, or the budget that held it would not.
-        grown = np.ceil(sequences.lengths * max(growth, 1.0)).astype(np.int32)
-        return np.maximum(sequences.lengths, np.minimum(grown, sequences.lengths.max()))
+    def _expected_lengths(self, sequences, tokenizer):
+        """Scales the lengths by the growth that 90 % of sampled segmentations stay below."""
+        indices = np.unique(np.linspace(0, len(sequences) - 1, _NUM_MEASURED).astype(int))
+        texts = tokenizer.decode([sequences[i].tolist()[:-1] for i in indices.tolist()])
+        sampled = tokenizer.sample(texts, dropout=self.dropout, seed=0)
+        lengths = np.array([len(row) + 1 for row in sampled])
+        growth = np.quantile(lengths / sequences.lengths[indices], _QUANTILE)
+        # At most the longest deterministic length, which `batch_tokens` is known to hold.
+        expected = np.ceil(sequences.lengths * max(growth, 1.0)).astype(np.int32)
+        return np.maximum(sequences.lengths, np.minimum(expected, sequences.lengths.max()))
 
 
 def token_batches(
     pairs, planner, *, start=0, epochs=1, special=SpecialIds(), share=DeviceShare(), sampling=None
 ):
-    """Makes the batches of a plan.
+    """Returns a `tf.data.Dataset` of the planned batches.
 
-    Starting at batch n makes no batch before it. The dataset can be mapped, sharded, saved, and handed to
-    `tf.data.experimental.service`. Serialised for the service, the graph names memory-mapped ids by the path
-    of their file, which must be the same for the workers, and holds everything else: ids in memory, 16 bytes
-    a pair, 4 bytes a pair and epoch. Protocol buffers limit that to 2 GB. In this process there is no limit.
+    Starting at batch n does not compute the batches before it. The dataset can be mapped, sharded, saved, and
+    distributed with `tf.data.experimental.service`. When the dataset is serialised for the service,
+    memory-mapped ids are stored as the path of their file, which must exist on all workers. Everything else
+    is stored in the graph: ids in memory, 16 bytes per pair, and 4 bytes per pair and epoch. Protocol buffers
+    limit a serialised graph to 2 GB; a dataset that stays in this process has no such limit.
 
     Args:
         pairs: `IdPairs`.
         planner: `EpochPlanner` of their lengths.
         start: number of the first batch, counted from the first batch of epoch 0.
-        epochs: number of epochs; the first of them is the one that `start` is in. They are planned now.
+        epochs: number of epochs, including the epoch of `start`; all are planned before the function returns.
         special: `SpecialIds`.
-        share: `DeviceShare`, what one worker takes of each batch. An element is the part of one replica;
-            the parts of a batch follow each other.
-        sampling: `SubwordSampling`, or `None` for the ids as they are.
+        share: `DeviceShare`, how a batch is divided. One element of the dataset is the part of one replica;
+            the parts of a batch are consecutive elements.
+        sampling: `SubwordSampling`, or `None` for the deterministic segmentation.
 
     Returns:
         finite `tf.data.Dataset` of `((source_ids, target_ids), labels)`, int32, of shapes `(rows,
-        source_len)`, `(rows, target_len)` and `(rows, target_len)`; with `share.device_tokens`, there is a
-        leading axis of micro-batches. Source ids and labels end with eos; target ids start with bos and lag
-        one token behind the labels. Left-over rows are padding.
+        source_len)`, `(rows, target_len)` and `(rows, target_len)`, with a leading axis of micro-batches if
+        `share.device_tokens` is set. Source ids and labels end with eos. Target ids start with bos
+        and are the labels shifted right by one. Unused rows are padding.
     """
     plans = planner.plans(start, epochs)
     with tf.device("CPU:0"):
@@ -165,34 +172,34 @@ def token_batches(
             sides = [_side(sequences) for sequences in pairs]
             dataset = tf.data.Dataset.range(len(plans))
 
-        def batch(number, *drawn):
+        def make_batch(number, *sampled):
             micro_batches, rows, *lengths = tf.unstack(shapes[number])
-            places, axes = share.deal(micro_batches, rows)
+            batch_rows, axes = share.deal(micro_batches, rows)
             num_pairs = ends[number + 1] - ends[number]
-            is_pair, places = places < num_pairs, tf.minimum(places, num_pairs - 1)
+            is_pair, batch_rows = batch_rows < num_pairs, tf.minimum(batch_rows, num_pairs - 1)
             if sampling:
-                found = [tf.gather(ids, places) for ids in drawn]
+                gathered = [tf.gather(ids, batch_rows) for ids in sampled]
             else:
-                chosen = tf.gather(indices, ends[number] + places)
-                found = [
-                    side.padded(chosen, length, special.pad)
+                chosen = tf.gather(indices, ends[number] + batch_rows)
+                gathered = [
+                    side.gather(chosen, length, special.pad)
                     for side, length in zip(sides, lengths, strict=True)
                 ]
             source_ids, labels = (
                 tf.reshape(tf.where(is_pair[:, None], ids, special.pad), [*axes, length])
-                for ids, length in zip(found, lengths, strict=True)
+                for ids, length in zip(gathered, lengths, strict=True)
             )
             bos = tf.fill([*axes, 1], special.bos)
             return (source_ids, tf.concat([bos, labels[..., :-1]], axis=-1)), labels
 
-        dataset = dataset.map(batch, num_parallel_calls=_BATCHES_AHEAD)
+        dataset = dataset.map(make_batch, num_parallel_calls=_NUM_PREFETCHED)
         if share.num_replicas > 1:
             dataset = dataset.unbatch()
-        return untuned(dataset.prefetch(_BATCHES_AHEAD))
+        return untuned(dataset.prefetch(_NUM_PREFETCHED))
 
 
 class TokenBatches(NamedTuple):
-    """What the batches of a run are made of.
+    """Encoded pairs with their batch plan: the batches of a training run or of its validation.
 
     Attributes:
         pairs: `IdPairs`.
@@ -206,15 +213,18 @@ class TokenBatches(NamedTuple):
 
     @property
     def per_epoch(self):
-        """Number of batches of the first epoch; later ones have about as many."""
+        """Number of batches of the first epoch; that of later epochs differs slightly."""
         return self.planner.num_batches(0)
 
     def stretch(self, start, least):
-        """Returns how many epochs hold at least `least` batches from batch `start` on, and their number.
+        """Counts the epochs that provide at least `least` batches from batch `start` on.
 
         Args:
-            start: number of the batch, counted from the first batch of epoch 0.
-            least: number of batches.
+            start: number of the first batch, counted from the first batch of epoch 0.
+            least: minimum number of batches.
+
+        Returns:
+            number of epochs, including the epoch of `start`, and number of batches from `start` to their end.
         """
         epoch, within = self.planner.locate(start)
         epochs, number = 0, -within
@@ -236,51 +246,55 @@ def training_batches(data, corpus, *, seed):
     Args:
         data: `DataConfig`.
         corpus: `TrainingData`.
-        seed: of the order, and of random segmentations.
+        seed: seed of the batch order and of sub-word sampling.
     """
     sampling = SubwordSampling(corpus.tokenizers, data.subword_dropout) if data.subword_dropout else None
     lengths = sampling.lengths(corpus.train) if sampling else corpus.train.lengths
-    planner = EpochPlanner(*lengths, **_plan(data), seed=seed, sizes=corpus.sizes, weights=corpus.weights)
+    planner = EpochPlanner(*lengths, **_settings(data), seed=seed, sizes=corpus.sizes, weights=corpus.weights)
     return TokenBatches(corpus.train, planner, sampling)
 
 
 def validation_batches(data, corpus):
-    """Returns the batches of the validation split, and how many of its pairs are too long.
+    """Encodes the validation split and plans its batches; drops pairs that are longer than `max_length`.
+
+    Args:
+        data: `DataConfig`.
+        corpus: `TrainingData`.
 
     Returns:
         `(TokenBatches, num_dropped)`.
 
     Raises:
-        DataError: all of them are too long.
+        DataError: all pairs are too long.
     """
     pairs, keep = drop_long(encode_pairs(*corpus.validation, *corpus.tokenizers), data.max_length)
     if not pairs.num_pairs:
         raise DataError(
             f"validation: all {len(keep):,} pairs have over {data.max_length} tokens. Raise data.max_length"
         )
-    return TokenBatches(pairs, EpochPlanner(*pairs.lengths, **_plan(data))), int(np.sum(~keep))
+    return TokenBatches(pairs, EpochPlanner(*pairs.lengths, **_settings(data))), int(np.sum(~keep))
 
 
-def _plan(data):
+def _settings(data):
     return {name: getattr(data, name) for name in ("batch_tokens", "padding", "max_shapes")}
 
 
 class _Side:
-    """The sentences of one side as tensors."""
+    """The encoded sentences of one side as tensors."""
 
     def __init__(self, sequences):
-        self._arrays, headers = zip(*map(_ids_of, sequences.arrays), strict=True)
+        self._arrays, headers = zip(*map(_reader_and_offset, sequences.arrays), strict=True)
         starts = sequences.starts + np.repeat(headers, np.diff(sequences.first))
-        narrow = np.int32 if starts.max(initial=0) < 2**30 else np.int64
+        dtype = np.int32 if starts.max(initial=0) < 2**30 else np.int64
         self._first = tf.constant(sequences.first[:-1])
-        self._starts = tf.constant(starts.astype(narrow))
+        self._starts = tf.constant(starts.astype(dtype))
         self._lengths = tf.constant(sequences.lengths)
 
-    def padded(self, numbers, length, pad_id):
-        """Returns the ids of some sentences, int32 tensor of shape `(num_sentences, length)`."""
+    def gather(self, numbers, length, pad_id):
+        """Gathers sentences by number and pads them: int32 tensor of shape `(num_sentences, length)`."""
         lengths = tf.gather(self._lengths, numbers)[:, None]
         columns = tf.range(tf.cast(length, tf.int32))
-        # Beyond its end, a sentence's last id stands, until the padding takes its place.
+        # Positions after a sentence read its last id here; the last line overwrites them with padding.
         within = tf.cast(tf.minimum(columns, lengths - 1), self._starts.dtype)
         positions = tf.gather(self._starts, numbers)[:, None] + within
         array_of = tf.searchsorted(self._first, tf.cast(numbers, tf.int64), side="right") - 1
@@ -290,23 +304,24 @@ class _Side:
             tf.cast(tf.gather(read(), part), tf.int32) for read, part in zip(self._arrays, parts, strict=True)
         ]
         ids = tf.dynamic_stitch(rows, ids)
-        # With a scalar in the place of `fill`, this would take ten times as long.
+        # `tf.where` is ten times slower with a scalar than with `tf.fill`.
         return tf.where(columns < lengths, ids, tf.fill(tf.shape(ids), pad_id))
 
 
-_SIDES = weakref.WeakKeyDictionary()  # as long as the `Sequences` live: one copy for all datasets
+_SIDES = weakref.WeakKeyDictionary()  # all datasets of the same `Sequences` share one `_Side`
 
 
 def _side(sequences):
-    """Returns the `_Side` of `Sequences`."""
+    """Returns the cached `_Side` of `Sequences`."""
     with tf.init_scope():
         return _SIDES.get(sequences) or _SIDES.setdefault(sequences, _Side(sequences))
 
 
-def _ids_of(array):
-    """Returns a function that reads the ids of an array in the graph, and the place of the first of them.
+def _reader_and_offset(array):
+    """Returns a function that reads an array of ids in the graph, and the index of its first id there.
 
-    The graph maps the file of an array that is a whole mapped file.
+    If the array is a memory-mapped file, the graph maps the whole file; its header, counted in ids, is the
+    offset.
     """
     if not isinstance(getattr(array, "base", None), mmap.mmap):
         return functools.partial(tf.identity, tf.constant(array)), 0
@@ -316,13 +331,12 @@ def _ids_of(array):
 
 
 def untuned(dataset):
-    """Returns a `tf.data.Dataset` without the thread that tunes it, for which its end would wait.
+    """Turns off autotuning and graph optimisation of a `tf.data.Dataset`, which only cost time here.
 
-    That thread looks every 10 ms at first, then half as often each time, every 60 s in the end.
-    When its iterator is deleted, TensorFlow wakes it before it says that it is over, so that it
-    may fall asleep once more: the deletion, and with it the whole process, waits for up to a
-    minute. There is nothing to tune in a queue of two batches. TensorFlow's rewrites of the graph would copy
-    every tensor in it, and there is nothing to rewrite either.
+    The autotune thread polls every 10 ms at first and doubles the interval up to 60 s. When its iterator is
+    deleted, TensorFlow wakes the thread before it sets the stop flag, so the thread may go to sleep again.
+    The deletion, and with it the end of the process, then waits for up to a minute. A queue of two batches
+    needs no tuning. Graph optimisation would copy every tensor of the graph.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

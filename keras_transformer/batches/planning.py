@@ -1,11 +1,15 @@
-"""Which pairs share a batch: a pure function of the lengths, the seed and the epoch.
+"""Token-bucketed batching: plans which sentence pairs share a batch, from their lengths alone.
 
-Pairs of one source and one target length form a cell. The cells are walked in serpentine
-order: in bands of one side's length, up and down the other side's in turn, so that
-neighbours differ little on both sides. A dynamic program cuts that walk into batches so
-that the fewest positions are padding; where a shape must be one of a few (XLA,
-accelerators), into that many regions first (`cutting`). All this needs only the counts of the
-cells. Random numbers decide which pair of a cell goes where, and the order of the batches.
+The plan is a pure function of the lengths, the seed and the epoch, so a resumed run makes the same batches.
+
+1. Count the pairs of each cell. A cell is one (source length, target length), for example all pairs of
+   12 source and 14 target tokens. Steps 2 to 4 use only these counts.
+2. Order the cells so that neighbours have similar lengths on both sides: sort by one side into bands, and
+   within the bands by the other side, descending and ascending in turn (serpentine order).
+3. Cut this order into batches with the least padding, by dynamic programming (`cutting.py`). With
+   `padding="fixed"`, cut it into at most `max_shapes` regions; all batches of a region have one shape.
+4. Repeat 2 and 3 for several numbers of bands and keep the cut with the least padding.
+5. Shuffle the pairs within each cell, fill the batches, and shuffle the order of the batches.
 """
 
 import functools
@@ -18,21 +22,22 @@ from keras_transformer.batches import cutting
 
 PADDINGS = ("longest", "fixed")
 
-# Epochs take turns: how the walk bends decides which lengths share a batch.
-_NUM_WALKS = 8
+# Successive epochs cycle through 8 cell orders (2 sorting sides, 4 offsets of the bands), so that the
+# same lengths do not share a batch in every epoch.
+_NUM_ORDERS = 8
 _PHASES = (0.5, 0.25, 0.67, 0.33)
 _NUM_BANDS = (3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 26, 32)
 
 
 class BatchPlan(NamedTuple):
-    """Which pairs form one batch, and its shape.
+    """One batch: the pairs in it and its padded shape.
 
     Attributes:
-        indices: int NumPy array of pair numbers.
-        rows: number of rows, at least as many as there are pairs.
+        indices: int NumPy array, shape `(num_pairs,)`, indices of the pairs.
+        rows: number of rows, a multiple of 8; rows beyond `num_pairs` are padding.
         source_len: padded source length, in tokens.
         target_len: padded target length, in tokens.
-        key: (seed, epoch, number within the epoch) for what is drawn within the batch.
+        key: (seed, epoch, batch number within the epoch), the seed of random draws in this batch.
     """
 
     indices: np.ndarray
@@ -48,50 +53,62 @@ class BatchPlan(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The shapes of an epoch's batches, chosen from the counts of the cells.
+    """The shapes of an epoch's batches, computed from the counts of the cells.
 
     Attributes:
-        rank: int NumPy array, shape `(num_cells,)`, place of each cell in the walk.
-        whole: list of cells with pairs enough to fill batches by themselves.
-        regions: list of `Region`: one for each cell of `whole`, then those that the rest of the walk is cut
-            into.
+        rank: int NumPy array, shape `(num_cells,)`, position of each cell in the cell order.
+        large_cells: list of int, the cells that fill whole batches by themselves.
+        regions: list of `Region`: first one for each large cell with its full batches, then those that
+            the remaining pairs are cut into, in cell order.
         num_batches: int.
     """
 
     rank: np.ndarray
-    whole: list
+    large_cells: list
     regions: list
     num_batches: int
 
 
 class EpochPlanner:
-    """Chooses the batches of every epoch.
+    """Plans the batches of every epoch.
 
-    Of ten pairs, the two long ones share a batch, the eight short ones another; a batch has a multiple of
-    8 rows, and none of more than 80 padded tokens a side:
+    Example: ten pairs, `batch_tokens=80`. Their lengths in tokens, end of sentence included::
 
-    >>> source = np.array([2, 3, 9, 2, 3, 2, 3, 8, 2, 3])
-    >>> target = np.array([3, 3, 8, 2, 3, 3, 2, 9, 3, 2])
+        pair             0  1  2  3  4  5  6  7  8  9
+        source tokens    2  3  9  2  3  2  3  2  3  8
+        target tokens    3  3  8  2  3  3  2  3  2  9
+
+    >>> source = np.array([2, 3, 9, 2, 3, 2, 3, 2, 3, 8])
+    >>> target = np.array([3, 3, 8, 2, 3, 3, 2, 3, 2, 9])
     >>> planner = EpochPlanner(source, target, batch_tokens=80, seed=1)
     >>> for plan in planner.plan(0):
-    ...     print(plan.indices, "padded to", plan.shape)
-    [7 2] padded to (8, 9, 9)
-    [8 0 5 3 9 6 4 1] padded to (8, 3, 3)
+    ...     size = plan.rows * (plan.source_len + plan.target_len)
+    ...     tokens = source[plan.indices].sum() + target[plan.indices].sum()
+    ...     print(plan.indices, plan.shape, f"{size} positions, {size - tokens} of them padding")
+    [9 2] (8, 9, 9) 144 positions, 110 of them padding
+    [7 0 5 3 8 6 4 1] (8, 3, 3) 48 positions, 7 of them padding
+
+    The cells are ordered (2, 3) (2, 2) (3, 2) (3, 3) (8, 9) (9, 8) and hold 3, 1, 2, 2, 1 and 1 pairs. The
+    cheapest cut is after (3, 3): 144 + 48 = 192 positions hold the 75 tokens. Batches in file order (pairs
+    0 to 7, pairs 8 and 9) would have the shapes (8, 9, 8) and (8, 8, 9), together 272 positions. Most of the
+    padding here is the 6 empty rows of the first batch: the number of rows is a multiple of 8.
 
     Args:
         source_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
         target_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
-        batch_tokens: no batch has more padded tokens than this, on either side.
-        seed: with the epoch, decides the order.
-        padding: `"longest"` pads to the longest of the batch; `"fixed"` to one of
-            `max_shapes` shapes, the same in every epoch.
-        max_shapes: number of shapes of `"fixed"`.
-        sizes: number of pairs of each corpus, in the order in which they stand; `None`
-            for one corpus.
-        weights: how many times each corpus is seen in an epoch; `None` for once each.
+        batch_tokens: maximum tokens of a batch on either side, padding included:
+            rows x `max(source_len, target_len)`, like `max_tokens` of fairseq.
+        seed: seed of the shuffling, combined with the epoch.
+        padding: `"longest"` pads to the longest sentence of the batch; `"fixed"` pads to one of
+            `max_shapes` shapes, which are the same in every epoch (for XLA and accelerators).
+        max_shapes: maximum number of shapes with `padding="fixed"`.
+        sizes: list of int, number of pairs of each corpus; the pairs are the corpora concatenated in
+            this order. `None` for one corpus.
+        weights: list of float, how many times an epoch sees each corpus; `None` for once each.
 
     Raises:
-        ValueError: no pairs, or the budget does not hold 8 rows of the longest pair.
+        ValueError: there are no pairs, `batch_tokens` is less than 8 rows of the longest sentence, or `sizes`
+            and `weights` do not match the pairs.
     """
 
     def __init__(
@@ -130,135 +147,141 @@ class EpochPlanner:
         self._batch_tokens = batch_tokens
         self._max_shapes = max_shapes if padding == "fixed" else None
         self._corpora = list(zip(sizes, weights, strict=True))
-        # Then every epoch has its own pairs, and so its own shapes.
-        self._draws = any(weight % 1 for weight in weights)
-        # The cell of each pair, and the lengths of each cell.
+        # With a fractional weight every epoch samples its own pairs, so the counts and shapes differ too.
+        self._samples_pairs = any(weight % 1 for weight in weights)
+        # `_cell`: the cell of each pair. `_source`, `_target`: the lengths of each cell.
         span = int(target_lengths.max()) + 1
         keys = source_lengths.astype(np.int64) * span + target_lengths
-        found = np.flatnonzero(np.bincount(keys))
-        self._source, self._target = np.divmod(found, span)
-        # Up to 16 bits, NumPy's stable sort counts, which takes a fifth of the time.
-        self._cell = np.searchsorted(found, keys).astype(np.min_scalar_type(len(found)))
+        cell_keys = np.flatnonzero(np.bincount(keys))
+        self._source, self._target = np.divmod(cell_keys, span)
+        # NumPy sorts integers of up to 16 bits by counting, five times as fast.
+        self._cell = np.searchsorted(cell_keys, keys).astype(np.min_scalar_type(len(cell_keys)))
 
     def plan(self, epoch):
-        """Returns the `BatchPlan`s of one epoch, in order.
+        """Returns the batches of one epoch, a list of `BatchPlan` in training order.
 
-        Every pair is in exactly one; where a corpus has weight w, in floor(w) or
-        ceil(w) of them, and over the epochs in w on average.
+        Every pair is in exactly one batch. A pair of a corpus with weight w is in floor(w) or ceil(w)
+        batches, and in w on average over the epochs.
         """
         layout = self._layout_of(epoch)
         rng = np.random.default_rng([self.seed, epoch])
         indices = rng.permutation(self._indices(epoch))
         rank = layout.rank[self._cell[indices]]
-        # Stable, so pairs of one cell stay in random order.
+        # The sort is stable, so the pairs of one cell stay in random order.
         indices = indices[np.argsort(rank, kind="stable")]
         begins = np.cumsum([0, *np.bincount(rank, minlength=len(layout.rank))])
-        members, in_walk = [], np.ones(len(indices), bool)
-        for cell, region in zip(layout.whole, layout.regions, strict=False):
+        # `members` holds the pairs of each region: the first pairs of a large cell, then the remaining pairs.
+        members, remains = [], np.ones(len(indices), bool)
+        for cell, region in zip(layout.large_cells, layout.regions, strict=False):
             begin = begins[layout.rank[cell]]
-            in_walk[begin : begin + region.num_pairs] = False
+            remains[begin : begin + region.num_pairs] = False
             members.append(indices[begin : begin + region.num_pairs])
         ends = np.cumsum([region.num_pairs for region in layout.regions[len(members) :]])
-        members += np.split(indices[in_walk], ends[:-1])
+        members += np.split(indices[remains], ends[:-1])
         if self._max_shapes:
-            self._exchange(layout.regions, members, rng)
+            self._shuffle_regions(layout.regions, members, rng)
         plans = [
-            BatchPlan(chosen[begin : begin + region.rows], *region[1:])
-            for region, chosen in zip(layout.regions, members, strict=True)
-            for begin in range(0, len(chosen), region.rows)
+            BatchPlan(pairs[begin : begin + region.rows], *region[1:])
+            for region, pairs in zip(layout.regions, members, strict=True)
+            for begin in range(0, len(pairs), region.rows)
         ]
         order = enumerate(rng.permutation(len(plans)))
         return [plans[i]._replace(key=(self.seed, epoch, number)) for number, i in order]
 
     def num_batches(self, epoch):
-        """Returns the number of batches of an epoch, without making them."""
+        """Returns the number of batches of an epoch, without planning which pairs are in them."""
         return self._layout_of(epoch).num_batches
 
     def plans(self, start=0, epochs=1):
-        """Returns the `BatchPlan`s of the stream of all epochs, from one batch to the end of an epoch.
+        """Returns the batches of several epochs from batch `start` on, a list of `BatchPlan`.
 
         Args:
             start: number of the first batch, counted from the first batch of epoch 0.
-            epochs: number of epochs; the first of them is the one that `start` is in.
+            epochs: number of epochs to plan, including the epoch of `start`.
         """
         first, skipped = self.locate(start)
-        return [plan for number in range(epochs) for plan in self.plan(first + number)][skipped:]
+        return [plan for epoch in range(first, first + epochs) for plan in self.plan(epoch)][skipped:]
 
     def locate(self, start):
-        """Returns (epoch, batch within it) of batch `start` of the whole stream."""
+        """Returns (epoch, batch number within it) of batch `start`, counted from the first of epoch 0."""
         for epoch in itertools.count():
             if start < self.num_batches(epoch):
                 return epoch, start
             start -= self.num_batches(epoch)
 
     def real_share(self, epoch=0):
-        """Returns the share of an epoch's source and target positions that hold tokens."""
+        """Returns the share of real tokens among the positions of an epoch's batches; the rest is padding."""
         num_tokens = np.dot(self._counts(epoch), self._source + self._target)
         return float(num_tokens / sum(region.num_positions for region in self._layout_of(epoch).regions))
 
     def _indices(self, epoch):
-        """Returns the pairs of an epoch in no particular order, each as often as its corpus is seen."""
-        chosen, first, dtype = [], 0, np.int32 if len(self._cell) < 2**31 else np.int64
+        """Returns the indices of an epoch's pairs, unordered; corpora are repeated or sampled by weight."""
+        indices, first, dtype = [], 0, np.int32 if len(self._cell) < 2**31 else np.int64
         for size, weight in self._corpora:
             numbers = np.arange(first, first + size, dtype=dtype)
-            chosen += [numbers] * int(weight)
+            indices += [numbers] * int(weight)
             if weight % 1:
                 rng = np.random.default_rng([self.seed, epoch, first])
                 numbers = rng.permutation(numbers)
                 by_cell = numbers[np.argsort(self._cell[numbers], kind="stable")]
-                # Every n-th for a fraction of 1/n, from a random start: systematic sampling.
+                # Systematic sampling: for a fraction of 1/n, every n-th pair from a random start.
                 steps = np.floor(np.arange(size + 1) * (weight % 1) + rng.random())
-                chosen.append(by_cell[np.diff(steps) > 0])
+                indices.append(by_cell[np.diff(steps) > 0])
             first += size
-        return np.concatenate(chosen)
+        return np.concatenate(indices)
 
     def _counts(self, epoch):
-        """Returns how many pairs of each cell an epoch has."""
+        """Returns the number of pairs of each cell in an epoch, int NumPy array of shape `(num_cells,)`."""
         return np.bincount(self._cell[self._indices(epoch)], minlength=len(self._source))
 
-    def _exchange(self, regions, members, rng):
-        """Regions that stay the same swap pairs that fit in either, and shuffle theirs."""
+    def _shuffle_regions(self, regions, members, rng):
+        """Swaps pairs between regions whose shapes hold both, then shuffles each region, in place.
+
+        The regions of `padding="fixed"` are the same in every epoch; this gives their batches new pairs.
+        """
         source, target = self._source[self._cell], self._target[self._cell]
 
-        def fitting(chosen, region):
-            fits = (source[chosen] <= region.source_len) & (target[chosen] <= region.target_len)
+        def fitting(pairs, region):
+            fits = (source[pairs] <= region.source_len) & (target[pairs] <= region.target_len)
             return rng.permutation(np.flatnonzero(fits))
 
-        for (mine, region), (theirs, other) in itertools.combinations(zip(members, regions, strict=True), 2):
-            a, b = fitting(mine, other), fitting(theirs, region)
-            number = min(len(a), len(b)) // 2
-            mine[a[:number]], theirs[b[:number]] = theirs[b[:number]], mine[a[:number]]
-        for chosen in members:
-            rng.shuffle(chosen)
+        for (a, region_a), (b, region_b) in itertools.combinations(zip(members, regions, strict=True), 2):
+            from_a, from_b = fitting(a, region_b), fitting(b, region_a)
+            number = min(len(from_a), len(from_b)) // 2
+            a[from_a[:number]], b[from_b[:number]] = b[from_b[:number]], a[from_a[:number]]
+        for pairs in members:
+            rng.shuffle(pairs)
 
     def _layout_of(self, epoch):
-        # The few shapes of "fixed" are to be the same in every epoch.
-        walk = 0 if self._max_shapes else epoch % _NUM_WALKS
-        return self._layout(walk, epoch if self._draws else 0)
+        """Returns the `_Layout` of an epoch."""
+        # One order for all epochs with "fixed", because its few shapes must not change.
+        order = 0 if self._max_shapes else epoch % _NUM_ORDERS
+        return self._make_layout(order, epoch if self._samples_pairs else 0)
 
-    @functools.lru_cache(maxsize=_NUM_WALKS)  # noqa: B019 - planners live as long as a run
-    def _layout(self, walk, epoch):
+    @functools.lru_cache(maxsize=_NUM_ORDERS)  # noqa: B019 - planners live as long as a run
+    def _make_layout(self, order, epoch):
         source, target, budget = self._source, self._target, self._batch_tokens
         counts = self._counts(epoch)
         capacity = budget // np.maximum(source, target) // cutting.ROWS_MULTIPLE * cutting.ROWS_MULTIPLE
-        num_whole = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
-        rest = counts - num_whole * capacity
-        whole = np.flatnonzero(num_whole)
-        shapes = np.stack([num_whole * capacity, capacity, source, target], axis=1)[whole].tolist()
+        # A large cell fills all its batches but one by itself; the dynamic program sees only its other pairs.
+        num_full = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
+        rest = counts - num_full * capacity
+        large_cells = np.flatnonzero(num_full)
+        full = np.stack([num_full * capacity, capacity, source, target], axis=1)[large_cells].tolist()
         sides = ((source, target), (target, source))
         if self._max_shapes:
-            walks = [(*side, bands, 0.5) for side in sides for bands in range(1, 8)]
+            orders = [(*side, bands, 0.5) for side in sides for bands in range(1, 8)]
             cut = functools.partial(cutting.cut_into_regions, max_regions=self._max_shapes)
         else:
-            walks = [(*sides[walk % 2], bands, _PHASES[walk // 2]) for bands in _NUM_BANDS]
+            orders = [(*sides[order % 2], bands, _PHASES[order // 2]) for bands in _NUM_BANDS]
             cut = cutting.cut_into_batches
 
-        def tried(major, minor, bands, phase):
-            order = cutting.serpentine(major, minor, rest * (source + target), bands, phase)
-            return order, *cut(source[order], target[order], rest[order], budget)
+        def try_order(major, minor, bands, phase):
+            cells = cutting.serpentine(major, minor, rest * (source + target), bands, phase)
+            return cells, *cut(source[cells], target[cells], rest[cells], budget)
 
-        order, regions, _ = min(itertools.starmap(tried, walks), key=lambda found: found[2])
-        rank = np.empty(len(order), self._cell.dtype)
-        rank[order] = np.arange(len(order))
-        regions = [*itertools.starmap(cutting.Region, shapes), *regions]
-        return _Layout(rank, whole.tolist(), regions, sum(region.num_batches for region in regions))
+        cells, regions, _ = min(itertools.starmap(try_order, orders), key=lambda result: result[2])
+        rank = np.empty(len(cells), self._cell.dtype)
+        rank[cells] = np.arange(len(cells))
+        regions = [*itertools.starmap(cutting.Region, full), *regions]
+        return _Layout(rank, large_cells.tolist(), regions, sum(region.num_batches for region in regions))
