@@ -1,7 +1,8 @@
-"""Ids to token-bucketed `tf.data` batches; their order is a pure function of (seed, epoch).
+"""Turns token ids into token-bucketed `tf.data` batches, in an order that depends only on (seed, epoch).
 
-`prepare` writes a corpus of ids, `PreparedCorpus` reads it; `EpochPlanner` decides from the lengths alone
-which pairs share a batch; `token_batches` makes a dataset of the batches of a plan, from any position on.
+`prepare` encodes a corpus and writes its ids; `PreparedCorpus` reads them. `EpochPlanner` plans which pairs
+share a batch, from their lengths alone. `token_batches` returns the planned batches as a `tf.data.Dataset`
+that can start at any batch.
 """
 
 from keras_transformer import lazy_names

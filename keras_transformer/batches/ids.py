@@ -1,4 +1,4 @@
-"""Many sequences of ids in few arrays, and pairs of such; NumPy only."""
+"""Encoded sentences, stored in a few flat NumPy arrays."""
 
 import copy
 import itertools
@@ -8,19 +8,18 @@ import numpy as np
 
 
 class Sequences:
-    """Many sequences of ids, kept one after the other in one array or several.
+    """A list of sequences of ids, concatenated in one or several flat arrays.
 
     Args:
-        parts: list of `(ids, starts)`: an integer NumPy array of shape
-            `(total_length,)`, in memory or mapped from a file, and an int64 NumPy array
-            of shape `(num_sequences + 1,)`; sequence i of the part is
-            `ids[starts[i]:starts[i + 1]]`.
+        parts: list of `(ids, starts)`. `ids` is an integer NumPy array of shape
+            `(total_length,)`, in memory or memory-mapped; `starts` is an int64 NumPy array
+            of shape `(num_sequences + 1,)`. Sequence i of the part is `ids[starts[i]:starts[i + 1]]`.
 
     Attributes:
         arrays: list of the arrays of ids.
-        first: int64 NumPy array, shape `(num_arrays + 1,)`: array j holds the sequences from number
+        first: int64 NumPy array, shape `(num_arrays + 1,)`: array j holds the sequences
             `first[j]` to `first[j + 1] - 1`.
-        starts: int64 NumPy array, shape `(num_sequences,)`: where in its array a sequence begins.
+        starts: int64 NumPy array, shape `(num_sequences,)`: index of the first id of a sequence in its array.
         lengths: int32 NumPy array, shape `(num_sequences,)`, in tokens.
     """
 
@@ -40,7 +39,11 @@ class Sequences:
         return array[self.starts[number] :][: self.lengths[number]]
 
     def select(self, keep):
-        """Returns the sequences of a mask, bool, shape `(num_sequences,)`, without a copy of ids."""
+        """Returns the sequences where `keep` is true; the ids are not copied.
+
+        Args:
+            keep: bool NumPy array, shape `(num_sequences,)`.
+        """
         selected = copy.copy(self)
         selected.first = np.concatenate([[0], np.cumsum(keep)])[self.first]
         selected.starts, selected.lengths = self.starts[keep], self.lengths[keep]
@@ -52,7 +55,7 @@ class IdPairs(NamedTuple):
 
     Attributes:
         source: `Sequences`.
-        target: `Sequences`, the same number.
+        target: `Sequences`, of the same length.
     """
 
     source: Sequences
@@ -75,8 +78,8 @@ def encode_pairs(source, target, tokenizer, target_tokenizer=None):
     Args:
         source: list of str.
         target: list of str, of the same length.
-        tokenizer: has `encode(texts)` and `special.eos`.
-        target_tokenizer: the same for the target; `None` for a shared vocabulary.
+        tokenizer: an object with `encode(texts)` and `special.eos`, for the source.
+        target_tokenizer: the tokenizer of the target; `None` uses `tokenizer` for both.
 
     Returns:
         `IdPairs`.
@@ -93,27 +96,27 @@ def encode_pairs(source, target, tokenizer, target_tokenizer=None):
 
 
 def encode_flat(texts, tokenizer):
-    """Encodes texts into one array, an end-of-sentence id after each.
+    """Encodes texts into one flat array, with an end-of-sentence id after each text.
 
     Returns:
-        ids, int32 NumPy array of shape `(total_length,)`, and starts, int64 NumPy array
+        `(ids, starts)`: int32 NumPy array of shape `(total_length,)`, and int64 NumPy array
         of shape `(num_texts + 1,)`.
     """
     return flatten(tokenizer.encode(texts), tokenizer.special.eos)
 
 
 def flatten(rows, eos_id):
-    """Joins lists of ids as `encode_flat` does."""
+    """Concatenates lists of ids as `encode_flat` does."""
     starts = np.cumsum([0, *(len(row) + 1 for row in rows)])
     ids = np.fromiter(itertools.chain.from_iterable([*row, eos_id] for row in rows), np.int32, starts[-1])
     return ids, starts
 
 
 def drop_long(pairs, max_length):
-    """Drops pairs that have over `max_length` tokens on either side, eos included.
+    """Drops pairs with more than `max_length` tokens on either side, eos included.
 
     Returns:
-        `IdPairs`, and a bool NumPy array, which of the pairs before they are.
+        `(IdPairs, keep)`; `keep` is a bool NumPy array of shape `(num_pairs,)`, true for the pairs kept.
     """
     keep = np.maximum(*pairs.lengths) <= max_length
     return pairs if keep.all() else IdPairs(*(side.select(keep) for side in pairs)), keep

@@ -1,14 +1,16 @@
-"""A prepared corpus: encoded once, in sharded files with a manifest, and read fast.
+"""Reads a prepared corpus: a folder of encoded sentences in sharded files, with a manifest.
 
-    manifest.json          what is there: counts, settings, SHA-256 of every other file
+The files of the folder::
+
+    manifest.json          counts, settings, and the SHA-256 of every other file
     tokenizer.model        the vocabulary (or tokenizer.source.model, tokenizer.target.model)
-    train-00000.en.npy     ids of one shard's sentences, an end-of-sentence id after each
-    train-00000.de.npy     the same of their translations
+    train-00000.en.npy     ids of one shard's source sentences, an end-of-sentence id after each
+    train-00000.de.npy     ids of their translations
     validation.en, ...     the other splits, as text
-    report.txt             what cleaning kept and dropped, and why
+    report.txt             number of pairs that cleaning kept, and that each filter dropped
 
-The arrays are plain NumPy files of 16 or 32 bits an id. They are mapped, not read, so
-several processes share one copy and a corpus may be larger than memory.
+The arrays are plain NumPy files of 16 or 32 bits per id. They are memory-mapped: several processes share one
+copy, and a corpus may be larger than memory.
 """
 
 import concurrent.futures
@@ -29,30 +31,30 @@ from keras_transformer.text.lines import DataError, Pairs, decode_lines
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, load_tokenizers
 
 MANIFEST = "manifest.json"
-PROGRESS = "progress"  # folder of what an interrupted preparation has finished
+PROGRESS = "progress"  # folder for the records of finished shards, until the preparation ends
 FORMAT = "keras_transformer prepared corpus, 1"
 _AGAIN = "Remove the folder and prepare the corpus again"
 
 
 def is_prepared(dataset):
-    """Returns whether a dataset's name is that of a prepared folder."""
+    """Returns whether `dataset` is the path of a prepared corpus."""
     return (pathlib.Path(dataset) / MANIFEST).is_file()
 
 
 def settings_of(dataset):
-    """Returns a dict, the settings of the section `data` with which a folder was prepared.
+    """Returns the `data` settings that a corpus was prepared with, a dict.
 
     Raises:
-        DataError: its manifest is damaged.
+        DataError: the manifest is damaged.
     """
     return _read_manifest(pathlib.Path(dataset))["settings"]["data"]
 
 
 def refuse_prepared(dataset):
-    """Refuses names of datasets, `"A,B"`, of which one is a prepared or half prepared folder.
+    """Checks that none of the datasets `"A,B"` is a prepared or partly prepared folder.
 
     Raises:
-        DataError: names the folder.
+        DataError: one of them is.
     """
     for name in (part.strip() for part in dataset.split(",")):
         if is_prepared(name):
@@ -65,74 +67,74 @@ def refuse_prepared(dataset):
 
 
 def spread(num_pairs, number):
-    """Returns the numbers of some pairs, spread evenly, a list of int."""
+    """Returns up to `number` evenly spaced indices of `num_pairs` pairs, a list of int."""
     return np.unique(np.linspace(0, num_pairs - 1, min(number, num_pairs)).astype(int)).tolist()
 
 
 def write_file(folder, name, data):
-    """Writes one file of a prepared corpus: complete, or not at all.
+    """Writes one file of a prepared corpus atomically.
 
     Returns:
-        dict for the manifest: name, size in bytes, SHA-256.
+        its manifest entry, a dict: name, size in bytes, SHA-256.
     """
     write_atomically(pathlib.Path(folder) / name, data)
     return file_entry(name, data)
 
 
 def file_entry(name, data):
-    """Returns the dict of a file for the manifest."""
+    """Returns the manifest entry of a file, a dict."""
     return {"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def write_array(folder, name, array):
-    """Writes a `.npy` file as `write_file` does."""
+    """Writes a `.npy` file atomically; returns its manifest entry."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return write_file(folder, name, buffer.getvalue())
 
 
 def write_json(path, values):
-    """Writes what an interrupted preparation has finished."""
+    """Writes a dict as a JSON file, atomically."""
     write_file(path.parent, path.name, (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 class PreparedCorpus:
-    """Reads a prepared folder, in either direction.
+    """Opens a prepared folder and verifies its files; source and target may be swapped.
 
     Args:
         path: the folder.
-        source: source language; `None` for that of the preparation.
-        target: target language.
+        source: source language; `None` for the source of the preparation.
+        target: target language; `None` for the target of the preparation.
 
     Raises:
-        DataError: not a prepared folder, other languages, or a file is missing, cut
-            short or changed: every file is compared with its SHA-256.
+        DataError: the folder is not a prepared corpus, it has other languages, or a file is missing,
+            truncated or changed (the SHA-256 of every file is checked).
     """
 
     def __init__(self, path, source=None, target=None):
         self.path = pathlib.Path(path)
         self.manifest = _read_manifest(self.path)
         languages = tuple(self.manifest["languages"])
-        wanted = (source or languages[0], target or languages[1])
-        if set(wanted) != set(languages):
+        direction = (source or languages[0], target or languages[1])
+        if set(direction) != set(languages):
             raise DataError(
                 f"{self.path} holds {languages[0]} and {languages[1]}. "
-                f"Received: source {wanted[0]!r}, target {wanted[1]!r}"
+                f"Received: source {direction[0]!r}, target {direction[1]!r}"
             )
-        self.languages = wanted
-        # Which side of the preparation is this source, this target.
-        self._sides = ("source", "target") if wanted == languages else ("target", "source")
+        self.languages = direction
+        # The manifest's names of our source and target; swapped in the reverse direction.
+        self._sides = ("source", "target") if direction == languages else ("target", "source")
         with concurrent.futures.ThreadPoolExecutor() as pool:
             list(pool.map(self._verify_file, _files(self.manifest)))
 
     @property
     def settings(self):
-        """dict, the settings of the preparation."""
+        """Settings of the preparation, a dict."""
         return self.manifest["settings"]
 
     @property
     def sha256(self):
-        """SHA-256 of all shards together, in hexadecimal: the identity of the training text."""
+        """Hexadecimal SHA-256 over all shards; it identifies the training text."""
         digest = hashlib.sha256()
         for shard in self.manifest["shards"]:
             for side in self._sides:
@@ -141,14 +143,14 @@ class PreparedCorpus:
 
     @property
     def sizes(self):
-        """list of int, the number of training pairs of each dataset."""
+        """Number of training pairs of each dataset, a list of int."""
         shards = self.manifest["shards"]
         number = len(self.settings["data"]["dataset"].split(","))
         return [sum(shard["num_pairs"] for shard in shards if shard["dataset"] == i) for i in range(number)]
 
     @property
     def splits(self):
-        """tuple of str, the splits that are there as text."""
+        """Names of the splits stored as text (all but training), a tuple of str."""
         return tuple(self.manifest["texts"])
 
     @property
@@ -157,14 +159,14 @@ class PreparedCorpus:
         return CleaningReport.from_dict(self.manifest["report"])
 
     def warnings(self, pairs, tokenizers):
-        """Returns a list of str: what looks wrong in the training text.
+        """Returns warnings about likely mistakes in the training text, a list of str.
 
         Args:
             pairs: `IdPairs` of the corpus.
             tokenizers: its `Tokenizers`.
         """
         if self.settings["data"]["dataset"].startswith("cldr/"):
-            return self.report.warnings()  # its languages are what they say
+            return self.report.warnings()  # generated text: its languages are known
         numbers = spread(pairs.num_pairs, SAMPLE_SIZE)
         texts = [
             tokenizer.decode([sequences[i].tolist() for i in numbers])
@@ -178,10 +180,10 @@ class PreparedCorpus:
         return loaded if self._sides[0] == "source" else Tokenizers(loaded.target, loaded.source)
 
     def load_pairs(self):
-        """Returns the training pairs as `IdPairs`, mapped from the files.
+        """Returns the training pairs as memory-mapped `IdPairs`.
 
         Raises:
-            DataError: a shard does not hold as many sentences as the manifest says.
+            DataError: the number of sentences of a shard differs from the manifest.
         """
         ends = [tokenizer.special.eos for tokenizer in self.load_tokenizers()]
         shards = self.manifest["shards"]
@@ -194,7 +196,7 @@ class PreparedCorpus:
         )
 
     def load_text(self, split):
-        """Returns the `Pairs` of a split that is there as text."""
+        """Returns the `Pairs` of a split that is stored as text."""
         texts = self.manifest["texts"]
         if split not in texts:
             raise DataError(f"{self.path}: no split {split!r}. Known: {', '.join(texts)}")
@@ -207,7 +209,7 @@ class PreparedCorpus:
 
     def _load_part(self, entry, num_pairs, eos_id):
         path = self.path / entry["name"]
-        # Read to find the ends, and mapped for later: what is mapped and not read yet takes no memory.
+        # Read once to find the ends of the sentences, then mapped: unread pages of a mapping take no memory.
         ends = np.flatnonzero(np.load(path, allow_pickle=False) == eos_id)
         if len(ends) != num_pairs:
             raise DataError(f"{path}: {len(ends)} sentences instead of {num_pairs}. {_AGAIN}")
@@ -217,10 +219,10 @@ class PreparedCorpus:
         path = self.path / entry["name"]
         try:
             with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}. {_AGAIN}") from error
-        if found != entry["sha256"]:
+        if digest != entry["sha256"]:
             raise DataError(f"{path}: its SHA-256 is not that of the manifest: changed or damaged. {_AGAIN}")
 
 
@@ -247,7 +249,7 @@ def _read_manifest(folder):
 
 
 def _check_structure(manifest):
-    """Looks at every value that is used; manifests of earlier versions have no checksum."""
+    """Checks the values of a manifest by using them; manifests of earlier versions have no checksum."""
     source, target = manifest["languages"]
     settings, files = manifest["settings"], _files(manifest)
     names, digests = [file["name"] for file in files], [file["sha256"] for file in files]
@@ -261,6 +263,6 @@ def _check_structure(manifest):
 
 
 def _files(manifest):
-    """The entries of all files."""
+    """Returns the manifest entries of all files."""
     entries = [*manifest["texts"].values(), *manifest["shards"]]
     return [*manifest["tokenizers"], *(entry[side] for entry in entries for side in ("source", "target"))]

@@ -1,9 +1,8 @@
-"""From raw text to a prepared corpus: clean, learn a vocabulary, encode, write shards.
+"""Prepares a corpus: cleans raw text, learns a vocabulary, encodes the text and writes shards.
 
-`prepare` does so in a folder of its own, `prepare_for_run` in that of a training run.
-A shard is a fixed number of raw pairs, so it depends on nothing but the text and the
-settings: an interrupted preparation finds the shards that are there and makes the rest,
-and the result is the same to the byte.
+`prepare` writes to a folder of the user's choice, `prepare_for_run` to the folder of a training run.
+A shard is a fixed number of raw pairs and depends only on the text and the settings. An interrupted
+preparation keeps its finished shards and makes the others; the result is identical to the byte.
 """
 
 import contextlib
@@ -47,7 +46,7 @@ from keras_transformer.tokenizers.tokenizer_pair import (
 
 REPORT = "report.txt"
 SHARD_PAIRS = 100_000
-# Settings that decide what is written; the others belong to training.
+# The settings that change the prepared files; the others of `data` are only used in training.
 _DATA_SETTINGS = ("dataset", "source", "target", *VOCABULARY, "vocab_texts", "max_length", "on_bad_utf8")
 _LOCK = ".lock"
 _SETTINGS = "settings.json"
@@ -56,24 +55,24 @@ _SETTINGS = "settings.json"
 def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SHARD_PAIRS):
     """Prepares a corpus, or continues an interrupted preparation.
 
-    Worker processes import the main module again: a script that starts some calls this under
-    `if __name__ == "__main__":`.
+    Worker processes import the main module again, so a script must call this function under
+    `if __name__ == "__main__":`, unless `num_workers` is 0.
 
     Args:
-        config: `Config`, of which the sections `data` and `cleaning` count.
-        folder: a folder that is new, empty, or that of the same preparation before.
+        config: `Config`; only the sections `data` and `cleaning` are used.
+        folder: a new or empty folder, or the folder of the same preparation.
         tokenizers: `Tokenizers` to encode with; `None` learns them from the text.
-        num_workers: processes that clean and encode; `None` for one a core, 0 for none but this one.
-        shard_pairs: raw pairs of a shard.
+        num_workers: number of processes that clean and encode; `None` starts one per core, 0 uses this
+            process alone.
+        shard_pairs: number of raw pairs per shard.
 
     Returns:
         `PreparedCorpus`.
 
     Raises:
-        DataError: the text is refused, or nothing of it is left to train on. A folder that
-            was new is left as it was.
-        ValueError: the folder holds something else, or another process works in it.
-        UnfinishedError: the disk is full or cannot be written, or a worker process was
+        DataError: the text is invalid, or cleaning drops all pairs. A new folder is removed again.
+        ValueError: the folder holds other files, or another process is using it.
+        UnfinishedError: the disk is full or not writable, or a worker process was
             killed; a later call continues.
     """
     folder = pathlib.Path(folder)
@@ -89,31 +88,31 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
 
 
 def prepare_for_run(config, folder, tokenizers=None):
-    """Opens the corpus that a training run keeps in its folder, prepared by this process where it is missing.
+    """Opens the prepared corpus of a training run; prepares it in this process if it is missing.
 
-    What was prepared from other text or with other settings, or is damaged, is prepared again.
+    A corpus that is damaged, or was prepared from other text or with other settings, is prepared again.
 
     Args:
         config: `Config`.
-        folder: the run's own, which is removed and made again as needed.
+        folder: the folder of the run's corpus; it is removed and made again when the corpus is outdated.
         tokenizers: `Tokenizers` of the run; `None` learns them.
 
     Returns:
-        `PreparedCorpus`, with the splits that a run reads.
+        `PreparedCorpus` with the training split, one validation split and one test split.
 
     Raises:
-        ValueError: as `prepare`.
-        UnfinishedError: as `prepare`.
+        ValueError: see `prepare`.
+        UnfinishedError: see `prepare`.
     """
     folder, text = pathlib.Path(folder), open_text(config)
-    read = [first_split(text.datasets, split) for split in ("validation", "test")]
-    text = text._replace(splits=[split.name for split in read if split])
+    splits = [first_split(text.datasets, split) for split in ("validation", "test")]
+    text = text._replace(splits=[split.name for split in splits if split])
     settings, inputs, prepared = _settings(config, tokenizers, SHARD_PAIRS), text.inputs, None
     try:
         prepared = _finished(folder, settings | {"inputs": inputs})
     except ValueError:
         print(f"{folder}: prepared again, as the text or the folder has changed", flush=True)
-        # Under another name first: a folder half removed would pass for one half prepared.
+        # Rename before removing: a partly removed folder looks like a partly prepared one.
         folder.rename(temporary_path(folder))
     for old in folder.parent.glob(f".{folder.name}.*.tmp"):
         try:
@@ -126,9 +125,10 @@ def prepare_for_run(config, folder, tokenizers=None):
 
 
 def earlier_sha256(text, pairs, tokenizers):
-    """Returns the identity of raw text in the run folders of earlier versions.
+    """Returns the SHA-256 that earlier versions recorded in run folders to identify their training text.
 
-    Those prepared no text: it is that of the lengths of all pairs kept and the ids of all pairs encoded.
+    Those versions did not prepare raw text. They hashed the lengths of the pairs that passed all filters,
+    and the ids of the pairs that passed the text filters.
 
     Args:
         text: `RawText`.
@@ -154,7 +154,7 @@ def _settings(config, tokenizers, shard_pairs):
 
 
 def _of_vocabulary(tokenizers):
-    """The settings that a given vocabulary decides, whatever the configuration says."""
+    """Returns the settings that given tokenizers determine, which override the configuration."""
     if tokenizers is None:
         return {}
     return {
@@ -165,7 +165,11 @@ def _of_vocabulary(tokenizers):
 
 
 def _finished(folder, settings):
-    """Returns the finished corpus of a folder, or `None`; refuses what has other settings."""
+    """Returns the finished corpus of a folder, or `None` if there is none yet.
+
+    Raises:
+        DataError: the folder was prepared, or its preparation was begun, with other settings or text.
+    """
     begun = folder / PROGRESS / _SETTINGS
     if not (folder / MANIFEST).exists():
         if begun.exists():
@@ -173,12 +177,12 @@ def _finished(folder, settings):
         return None
     prepared = PreparedCorpus(folder)
     before = prepared.manifest | prepared.settings
-    if before["tokenizers"] is None and settings["tokenizers"]:  # learned then, and perhaps given now
+    if before["tokenizers"] is None and settings["tokenizers"]:  # the learned ones may be given now
         own = prepared.load_tokenizers()
         before["tokenizers"] = [tokenizer.sha256 for tokenizer in own]
         before["data"] = before["data"] | _of_vocabulary(own)
     _refuse_changes(folder, before, settings)
-    shutil.rmtree(folder / PROGRESS, ignore_errors=True)  # killed between manifest and end
+    shutil.rmtree(folder / PROGRESS, ignore_errors=True)  # left if killed after writing the manifest
     (folder / _LOCK).unlink(missing_ok=True)
     return prepared
 
@@ -187,7 +191,7 @@ def _prepare(text, folder, settings, tokenizers, num_workers):
     data, begun = text.data, settings | {"inputs": text.inputs}
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file. Name a folder")
-    # The lock alone is what a process leaves that is killed as it begins.
+    # A process that is killed at its start leaves only the lock.
     names = {path.name for path in folder.iterdir()} - {_LOCK} if folder.exists() else {}
     if names and not (folder / PROGRESS).is_dir():
         raise DataError(f"{folder}: holds other files. Name a new or empty folder, or empty this one")
@@ -195,7 +199,7 @@ def _prepare(text, folder, settings, tokenizers, num_workers):
         _finished(folder, begun)
         (folder / PROGRESS).mkdir(exist_ok=True)
         for leftover in (*folder.glob(".*.tmp"), *folder.glob(f"{PROGRESS}/.*")):
-            leftover.unlink()  # a file that a killed process had begun
+            leftover.unlink()  # temporary file of a killed process
         write_json(folder / PROGRESS / _SETTINGS, begun)
         texts = {split: _write_text(text, folder, split) for split in text.splits}
         tokenizers = _tokenizers(text, folder, tokenizers)
@@ -221,7 +225,7 @@ def _prepare(text, folder, settings, tokenizers, num_workers):
 
 @contextlib.contextmanager
 def _working_in(folder):
-    """Keeps other processes out; a new preparation that is refused leaves nothing behind."""
+    """Locks the folder for this process; removes a new folder if its text is invalid."""
     is_made_here = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -230,8 +234,8 @@ def _working_in(folder):
             try:
                 yield
             except ValueError as error:
-                # Nobody can continue with text that must change; but what a disk or network
-                # could not read, it may read later.
+                # Invalid text must change, so its preparation cannot continue later. After a read error of
+                # disk or network it can, so the folder stays.
                 if is_new and getattr(error.__cause__, "errno", None) is None:
                     shutil.rmtree(folder)
                     if not is_made_here:
@@ -266,7 +270,7 @@ def _flat(settings):
 
 
 def _changed(before, now):
-    """The first input that is not as it was."""
+    """Returns the name of the first input that changed."""
     entries = (*(before.get("inputs") or []), *now["inputs"])
     files = [file for entry in entries for file in (entry if isinstance(entry, list) else [entry])]
     changed = (file for file in files if files.count(file) == 1)
@@ -284,7 +288,7 @@ def _write_text(text, folder, split):
 
 
 def _tokenizers(text, folder, given):
-    """Returns the vocabularies: those given, those there already, or newly learned ones."""
+    """Returns the given tokenizers, those already in the folder, or newly learned ones; saves them."""
     shared = given.shared if given else not text.data.separate_vocabularies
     if given is None and all((folder / name).exists() for name in vocabulary_files(shared)):
         return load_tokenizers(folder)

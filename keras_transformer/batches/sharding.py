@@ -1,4 +1,4 @@
-"""Raw text, cut into shards: each is cleaned, encoded and written by this process or by one of several."""
+"""Writes the shards of a prepared corpus: cleans and encodes raw text, in this process or in several."""
 
 import collections
 import concurrent.futures
@@ -27,23 +27,23 @@ from keras_transformer.text.folders import ENDINGS, TRAIN
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import decode_block
 
-BLOCK_PAIRS = 5000  # looked at together; more costs memory, and no time is won
+BLOCK_PAIRS = 5000  # pairs cleaned and encoded together; more take memory and save no time
 
 
 class UnfinishedError(OSError):
-    """Disk or memory does not suffice; the message says how to continue."""
+    """Disk or memory ran out; the message says how to continue the preparation."""
 
     exit_code = ExitCode.STORAGE
 
 
 class RawText(NamedTuple):
-    """Text that has not been prepared.
+    """The raw text of a corpus, before cleaning and encoding.
 
     Attributes:
         data: `DataConfig`.
         cleaner: `Cleaner`.
-        datasets: list of what `open_dataset` returns, in order.
-        splits: list of str, the splits that are prepared besides the training split.
+        datasets: list of datasets as returned by `open_dataset`, in order.
+        splits: list of str, the splits to prepare in addition to the training split.
     """
 
     data: DataConfig
@@ -53,7 +53,7 @@ class RawText(NamedTuple):
 
     @property
     def inputs(self):
-        """list, which changes when the text does."""
+        """Fingerprints of the datasets and splits, a list; it changes when the text changes."""
         return [
             dataset.fingerprint(split)
             for dataset in self.datasets
@@ -62,16 +62,16 @@ class RawText(NamedTuple):
         ]
 
     def blocks(self, num_pairs=BLOCK_PAIRS):
-        """Yields (place of the dataset, `Block`) of all training text, in order."""
-        for place, dataset in enumerate(self.datasets):
+        """Yields (index of the dataset, `Block`) of all training text, in order."""
+        for index, dataset in enumerate(self.datasets):
             if TRAIN in dataset.splits:
-                yield from ((place, block) for block in dataset.blocks(TRAIN, num_pairs))
+                yield from ((index, block) for block in dataset.blocks(TRAIN, num_pairs))
 
     def clean_pairs(self):
-        """Yields the (source, target) texts that cleaning by text alone keeps.
+        """Yields the (source, target) texts that pass the text filters; length filters are not applied.
 
         Raises:
-            DataError: the text cannot be read, or none of it is kept.
+            DataError: the text cannot be read, or no pair passes.
         """
         report = CleaningReport()
         for _, block in self.blocks():
@@ -83,10 +83,10 @@ class RawText(NamedTuple):
 
 
 def open_text(config):
-    """Opens the raw text of a configuration; reads none of it.
+    """Opens the raw text of a configuration without reading it.
 
     Args:
-        config: `Config`, of which the sections `data` and `cleaning` count.
+        config: `Config`; only the sections `data` and `cleaning` are used.
 
     Returns:
         `RawText` with all splits.
@@ -113,16 +113,24 @@ def open_text(config):
 
 
 class Job(NamedTuple):
-    """One shard to make: blocks of raw lines, each side of a block as one bytes."""
+    """One shard to make, as blocks of raw text.
+
+    Attributes:
+        name: str, such as `train-00000`.
+        dataset: int, index of the dataset.
+        blocks: list of `Block` whose source and target are one bytes each, not lists of lines.
+        repeated: list with a bool NumPy array per block, true for pairs that occurred before; or with `None`
+            per block if duplicates are kept.
+    """
 
     name: str
     dataset: int
     blocks: list
-    occurred: list  # for each block: bool array, which pairs occurred before, or None
+    repeated: list
 
     @property
     def num_bytes(self):
-        """Bytes of text."""
+        """Size of the text in bytes."""
         return sum(len(block.source) + len(block.target) for block in self.blocks)
 
 
@@ -133,8 +141,8 @@ def write_shards(text, folder, tokenizers, num_workers, shard_pairs):
         text: `RawText`.
         folder: `pathlib.Path` of the prepared corpus, with its `PROGRESS`.
         tokenizers: `Tokenizers`.
-        num_workers: processes that make shards; 0 for this one.
-        shard_pairs: raw pairs of a shard.
+        num_workers: number of worker processes; 0 for none but this process.
+        shard_pairs: number of raw pairs per shard.
 
     Returns:
         (list of all shards for the manifest, `CleaningReport` of all text)
@@ -153,13 +161,13 @@ def write_shards(text, folder, tokenizers, num_workers, shard_pairs):
                 shards.append(shard)
             amount = record["num_bytes"] if unit == "bytes" else part.num_pairs
             if shard["name"] in earlier:
-                bar.initial += amount  # counts for the share, not for the speed
+                bar.initial += amount  # counts as progress, but not towards the speed
             bar.update(amount)
     return shards, report
 
 
-class _Lines:
-    """Standard error where it is a file: each state of a bar is a line of its own."""
+class _LinePerUpdate:
+    """Writes each update of a progress bar as a line of its own, for a standard error that is a file."""
 
     def write(self, text):
         if text.strip():
@@ -170,7 +178,7 @@ class _Lines:
 
 
 def _progress_bar(total, unit):
-    """Returns a bar of tqdm's; work of less than five seconds shows none."""
+    """Returns a tqdm progress bar that appears after five seconds."""
     terminal = sys.stderr.isatty()
     return tqdm.tqdm(
         total=total,
@@ -180,17 +188,17 @@ def _progress_bar(total, unit):
         delay=5,
         mininterval=0.5 if terminal else 5,
         dynamic_ncols=terminal,
-        file=sys.stderr if terminal else _Lines(),
+        file=sys.stderr if terminal else _LinePerUpdate(),
     )
 
 
 def _amount_of_text(datasets):
-    """Returns how much training text there is and in what unit, as far as it is known unread."""
-    found = [dataset.fingerprint(TRAIN) for dataset in datasets if TRAIN in dataset.splits]
-    if all("num_examples" in split for split in found):
-        return sum(split["num_examples"] for split in found), "pairs"
-    if all(isinstance(split, list) for split in found):
-        files = list(itertools.chain.from_iterable(found))
+    """Returns (amount, unit) of the training text; the amount is `None` if it is unknown without reading."""
+    fingerprints = [dataset.fingerprint(TRAIN) for dataset in datasets if TRAIN in dataset.splits]
+    if all("num_examples" in split for split in fingerprints):
+        return sum(split["num_examples"] for split in fingerprints), "pairs"
+    if all(isinstance(split, list) for split in fingerprints):
+        files = list(itertools.chain.from_iterable(fingerprints))
         if not any(file["path"].endswith((".gz", ".xz", ".bz2", *ENDINGS)) for file in files):
             return sum(file["size"] for file in files), "bytes"
     return None, "pairs"
@@ -201,20 +209,20 @@ def _jobs(text, shard_pairs):
     seen = Seen() if text.cleaner.config.drop_duplicates else None
     numbers = itertools.count()
     job, num_pairs = None, 0
-    for place, block in text.blocks(min(BLOCK_PAIRS, shard_pairs)):
-        if job and (place != job.dataset or num_pairs + len(block.source) > shard_pairs):
+    for index, block in text.blocks(min(BLOCK_PAIRS, shard_pairs)):
+        if job and (index != job.dataset or num_pairs + len(block.source) > shard_pairs):
             yield job
             job = None
         if job is None:
-            job, num_pairs = Job(f"{TRAIN}-{next(numbers):05}", place, [], []), 0
-        occurred = None
+            job, num_pairs = Job(f"{TRAIN}-{next(numbers):05}", index, [], []), 0
+        repeated = None
         if seen is not None:
             pairs, _ = decode_block(block, on_bad_utf8=text.data.on_bad_utf8)
-            occurred = seen.add(pair_hashes(*pairs))
-        # Packed: a list of lines takes three times the memory, and waits here.
+            repeated = seen.add(pair_hashes(*pairs))
+        # Joined, because jobs wait in a queue and a list of lines takes three times the memory.
         packed = block._replace(source=b"".join(block.source), target=b"".join(block.target))
         job.blocks.append(packed)
-        job.occurred.append(occurred)
+        job.repeated.append(repeated)
         num_pairs += len(block.source)
     if job:
         yield job
@@ -222,12 +230,12 @@ def _jobs(text, shard_pairs):
 
 @contextlib.contextmanager
 def _shard_makers(number, *work):
-    """Yields a function from jobs to their records, in order."""
+    """Context manager: a function from an iterable of jobs to their records, in order."""
     make_shard = functools.partial(_make_shard, *work)
     if not number:
         yield functools.partial(map, make_shard)
         return
-    # Not forked: TensorFlow's threads, where a dataset needs it, do not survive that.
+    # Spawned, because the threads of TensorFlow (used by some datasets) do not survive a fork.
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(number, context, initializer=_end_with_parent)
 
@@ -235,7 +243,7 @@ def _shard_makers(number, *work):
         waiting = collections.deque()
         for job in jobs:
             waiting.append(pool.submit(make_shard, job))
-            if len(waiting) > number + 1:  # few in flight: each holds its text
+            if len(waiting) > number + 1:  # bounds memory: each job holds its text
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -252,7 +260,7 @@ def _shard_makers(number, *work):
 
 
 def _end_with_parent():
-    """Ends this worker process with its parent, even one that is killed."""
+    """Ends this worker process when its parent ends, even if the parent is killed."""
     parent = multiprocessing.parent_process().sentinel
 
     def wait():
@@ -263,13 +271,13 @@ def _end_with_parent():
 
 
 def _make_shard(folder, data, cleaner, tokenizers, job):
-    """Cleans, encodes and writes one shard, unless it is there; returns its record."""
+    """Cleans, encodes and writes one shard, unless it exists; returns its record."""
     path = folder / PROGRESS / f"{job.name}.json"
     if path.exists():
         return {"num_bytes": job.num_bytes} | json.loads(path.read_bytes())
     report, num_pairs, sides = CleaningReport(), 0, ([], [])
-    for packed, occurred in zip(job.blocks, job.occurred, strict=True):
-        # Lines end at a newline and nowhere else, as `BytesIO` cuts them.
+    for packed, repeated in zip(job.blocks, job.repeated, strict=True):
+        # `BytesIO` splits at newlines only, `bytes.splitlines` also at carriage returns.
         block = packed._replace(
             source=io.BytesIO(packed.source).readlines(), target=io.BytesIO(packed.target).readlines()
         )
@@ -282,8 +290,8 @@ def _make_shard(folder, data, cleaner, tokenizers, job):
         ]
         lengths = [np.diff(starts) for _, starts in encoded]
         by_length = cleaner.length_reasons(*lengths)
-        if occurred is not None:
-            by_length[(by_length == 0) & occurred[kept]] = CODES["duplicate"]
+        if repeated is not None:
+            by_length[(by_length == 0) & repeated[kept]] = CODES["duplicate"]
         codes[kept] = by_length
         report += CleaningReport.of(codes, *pairs, num_replaced_utf8=num_replaced)
         num_pairs += int(np.sum(by_length == 0))
@@ -301,5 +309,5 @@ def _make_shard(folder, data, cleaner, tokenizers, job):
 
 
 def id_type(vocab_size):
-    """Returns the narrowest type of the ids of a vocabulary."""
+    """Returns the narrowest NumPy dtype for the ids of a vocabulary."""
     return np.uint16 if vocab_size <= 2**16 else np.int32

@@ -1,4 +1,4 @@
-"""What a training run reads: a prepared corpus, its own or another."""
+"""Loads the data of a training run from a prepared corpus; raw text is prepared first."""
 
 import itertools
 import pathlib
@@ -17,11 +17,11 @@ from keras_transformer.text.folders import VALIDATION_NAMES
 from keras_transformer.text.lines import DataError, Pairs
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 
-CHARACTERS_OF = 100_000  # pairs
+CHARACTERS_OF = 100_000  # number of pairs whose characters are counted
 
 
 class TrainingData(NamedTuple):
-    """A corpus, ready to make batches of.
+    """The encoded training pairs, the validation and test text, and the tokenizers of a run.
 
     Attributes:
         tokenizers: `Tokenizers`.
@@ -29,11 +29,11 @@ class TrainingData(NamedTuple):
         sizes: list of int, the number of training pairs of each dataset.
         weights: list of float, how many times an epoch sees each dataset.
         validation: `Pairs`.
-        test: `Pairs`, or `None` where the corpus has none.
-        test_name: name of the test split.
-        notes: list of str, what was left out and what looks wrong.
-        data: `DataConfig`, with the settings that a prepared corpus was made with.
-        sha256: str, hexadecimal, the identity of the training text and its encoding.
+        test: `Pairs`, or `None` if the corpus has no test split.
+        test_name: name of the test split, or "".
+        notes: list of str for the user: pairs that were dropped, likely mistakes in the text.
+        data: `DataConfig`; for a prepared corpus, with the settings of its preparation.
+        sha256: str, hexadecimal SHA-256 that identifies the encoded training text.
     """
 
     tokenizers: Tokenizers
@@ -49,17 +49,17 @@ class TrainingData(NamedTuple):
 
 
 def corpus_size(config):
-    """Counts the training text of a configuration, or looks it up where it is prepared.
+    """Counts the training pairs and the distinct characters of a configuration's corpus.
 
     Args:
         config: `Config`.
 
     Returns:
-        int, the pairs of its training splits; int, different characters in its first 100,000 or so pairs,
-        0 for a prepared corpus, which has its vocabulary.
+        `(num_pairs, num_characters)`, two int: pairs of all training splits, and distinct characters of about
+        the first 100,000 pairs; 0 characters for a prepared corpus, whose vocabulary already exists.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the corpus cannot be read.
     """
     data = config.data
     if is_prepared(data.dataset):
@@ -74,15 +74,16 @@ def corpus_size(config):
 
 
 def check_training_data(config):
-    """Refuses the corpus of a configuration for its names and files, before any text is read.
+    """Checks the datasets of a configuration before any text is read.
 
-    Archives and sets of TensorFlow Datasets are known by their names alone.
+    Checks that folders have training and validation files. Of archives and of TensorFlow Datasets, only the
+    names are checked.
 
     Args:
         config: `Config`.
 
     Raises:
-        DataError: there is no such dataset, or no training or validation text in it.
+        DataError: there is no such dataset, or it lacks training or validation text.
     """
     data = config.data
     if is_prepared(data.dataset):
@@ -98,22 +99,21 @@ def check_training_data(config):
 
 
 def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, writes=True):
-    """Opens the corpus of a configuration; raw text is prepared before.
+    """Loads the corpus of a configuration; prepares it first if it is raw text.
 
     Args:
         config: `Config`.
-        folder: where raw text is prepared; a prepared corpus needs none.
-        tokenizers: `Tokenizers` of an earlier run; `None` learns them, or takes those of
-            a prepared corpus.
-        recorded: the `sha256` that the run began with, perhaps under an earlier version.
-        writes: `False` on a worker that waits for another to prepare.
+        folder: folder to prepare raw text in; `None` for a prepared corpus.
+        tokenizers: `Tokenizers` of an earlier run; `None` learns them, or uses those of a prepared corpus.
+        recorded: the `sha256` in the run folder, perhaps from an earlier version; `None` for a new run.
+        writes: `False` on a worker whose corpus was prepared by another worker.
 
     Returns:
         `TrainingData`.
 
     Raises:
-        DataError: the text or the prepared folder is refused, or nothing is left.
-        UnfinishedError: what is prepared cannot be written.
+        DataError: the text or the prepared folder is invalid, or no pairs are left.
+        UnfinishedError: the prepared files cannot be written.
     """
     data, notes = config.data, []
     is_raw = not is_prepared(data.dataset)
@@ -132,7 +132,7 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
     else:
         corpus = PreparedCorpus(folder)
     own, train, sizes, sha256 = corpus.load_tokenizers(), corpus.load_pairs(), corpus.sizes, corpus.sha256
-    if tokenizers and [one.sha256 for one in tokenizers] != [one.sha256 for one in own]:
+    if tokenizers and any(given.sha256 != ours.sha256 for given, ours in zip(tokenizers, own, strict=True)):
         raise DataError(
             f"{data.dataset}: was prepared with another vocabulary than this run's. "
             "Prepare it with --tokenizer, or start another run"
@@ -152,7 +152,7 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
             f"{data.dataset}: all pairs have over {data.max_length} tokens. Raise data.max_length"
         )
     validation = next(name for name in VALIDATION_NAMES if name in corpus.splits)
-    # The splits stand in the order of the datasets, of which the first counts.
+    # `splits` is in the order of the datasets; the first test split is used.
     test = next((name for name in corpus.splits if name.startswith("test")), None)
     return TrainingData(
         own,
@@ -169,5 +169,6 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
 
 
 def _sizes_of(keep, sizes):
+    """Counts the pairs that `keep` keeps of each dataset."""
     ends = list(itertools.accumulate(sizes))
     return [int(keep[end - size : end].sum()) for size, end in zip(sizes, ends, strict=True)]

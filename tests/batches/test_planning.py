@@ -74,7 +74,7 @@ def test_fixed_padding_keeps_to_its_shapes_in_every_epoch(max_shapes):
 
 
 def exhaustive_cost(rows, source, target, budget):
-    """The least cost of all ways to cut a walk of parts into batches."""
+    """The least cost of all ways to cut ordered parts into batches."""
     best = np.inf
     number = len(rows)
     for cuts in itertools.product((False, True), repeat=number - 1):
@@ -173,7 +173,7 @@ def test_seed_and_epoch_decide_everything():
 
     assert order(1, 3) == order(1, 3)
     assert order(1, 3) != order(2, 3)
-    assert order(1, 3) != order(1, 11)  # the same walk, eight epochs on
+    assert order(1, 3) != order(1, 11)  # the same cell order, eight epochs on
 
 
 def test_locate_counts_the_batches_of_the_epochs_before():
@@ -184,7 +184,7 @@ def test_locate_counts_the_batches_of_the_epochs_before():
 
 
 def test_the_first_epoch_is_planned_without_the_others(monkeypatch):
-    # One walk of each number of bands; before, the walks of eight epochs were cut first.
+    # One cell order for each number of bands; once, the orders of eight epochs were cut first.
     calls, cut = [], cutting.cut_into_batches
     monkeypatch.setattr(cutting, "cut_into_batches", lambda *cells: calls.append(cells) or cut(*cells))
     EpochPlanner(*random_lengths(611), batch_tokens=307).plans(3)

@@ -536,7 +536,7 @@ def test_a_killed_worker_is_told_and_the_next_call_continues(corpus, tmp_path, m
 
     def some(*arguments):
         for number, job in enumerate(jobs(*arguments)):
-            yield job._replace(occurred=[Deadly()]) if number == 5 else job
+            yield job._replace(repeated=[Deadly()]) if number == 5 else job
 
     with monkeypatch.context() as patch:
         patch.setattr(sharding, "_jobs", some)
