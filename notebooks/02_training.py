@@ -174,6 +174,7 @@ history = model.fit(
     steps_per_epoch=STEPS // EPOCHS,
     epochs=EPOCHS,
     validation_data=validation,
+    shuffle=False,
     verbose=0,
 ).history
 minutes = (time.monotonic() - begin) / 60
