@@ -1,7 +1,7 @@
-"""Text in, text out: search, limits, ensembles, scores and alignments of translations.
+"""Translation: search, length limits, ensembles, scores and alignments.
 
-`Translator` joins tokenizers, models and search; `beam_search`, `greedy_search` and `sample` work with any
-step function and know no model; `Scorer` gives the probability of translations that exist already.
+`Translator` combines tokenizers, models and search. `beam_search`, `greedy_search` and `sample` work with any
+step function. `Scorer` computes the probability of given translations.
 """
 
 from keras_transformer import lazy_names

@@ -1,9 +1,8 @@
-"""Alignments from attention: hard and soft, of pieces and of words; NumPy only.
+"""Hard and soft alignments from attention, between pieces or words; NumPy only.
 
-Pieces are those of a tokenizer, U+2581 where a space stands before a word. The end of
-sentence and padding are never aligned: their rows and columns are left out before
-anything else, so a target piece points to the best of the real source pieces even where
-it looks at the end of the sentence most.
+Pieces are sub-words in which U+2581 stands for the space before a word. The end of sentence and padding are
+never aligned: their rows and columns are removed first, so a target piece is aligned to the best source
+piece even if most of its attention is on the end of sentence.
 """
 
 from typing import NamedTuple
@@ -11,17 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 SPACE = "\u2581"
-# Which step's attention belongs to a target piece: the step that produces it (Garg et al.,
-# 2019), or the next one, which reads it (Chen et al., 2020, "SHIFT-ATT").
+# The decoding step whose attention a target piece gets: the step with the piece as output (Garg et al.,
+# 2019), or the next step, with the piece as input (Chen et al., 2020, "SHIFT-ATT").
 CONVENTIONS = ("output", "input")
 UNITS = ("pieces", "words")
 
 
 class AlignmentChoice(NamedTuple):
-    """Which attention alignments are made of.
+    """The attention from which alignments are made.
 
     Attributes:
-        layer: number of the decoder layer, from 0.
+        layer: int, decoder layer, counted from 0.
         convention: `"output"` or `"input"`.
     """
 
@@ -30,25 +29,25 @@ class AlignmentChoice(NamedTuple):
 
 
 def soft_alignment(attention, source_pieces, target_pieces, *, convention, unit="words"):
-    """Returns how much each target piece or word looks at each source piece or word.
+    """Returns the attention of each target piece or word to each source piece or word.
 
-    Of words: the sum over the pieces of the source word, the mean over those of the
-    target word. A row sums to 1 less what the end of the sentence is given.
+    Between words: the sum over the pieces of the source word, the mean over the pieces of
+    the target word. A row sums to 1 minus the attention to the end of sentence.
 
     Args:
-        attention: float NumPy array, shape `(target_len, source_len)`; row i is of the
-            step that produces target piece i. Rows and columns beyond the pieces, of
-            the end of sentence or padding, may follow.
+        attention: float NumPy array, shape `(target_len, source_len)`. Row i belongs to the step
+            that produces target piece i. Rows and columns after the pieces (end of sentence,
+            padding) are ignored.
         source_pieces: list of str, without the end of sentence.
         target_pieces: list of str, without the end of sentence.
-        convention: one of `CONVENTIONS`. With `"input"` the last piece of a translation
-            that was cut off, which no step reads, has the step that produces it.
-        unit: one of `UNITS`.
+        convention: `"output"` or `"input"`, see `CONVENTIONS`. In a translation that was cut off, the
+            last piece is never an input; with `"input"` it gets the step that produces it.
+        unit: `"pieces"` or `"words"`.
 
     Returns:
         float NumPy array, shape `(num_target, num_source)`, in pieces or words.
     """
-    weights = _of_pieces(attention, len(source_pieces), len(target_pieces), convention)
+    weights = _piece_attention(attention, len(source_pieces), len(target_pieces), convention)
     if _check_choice("unit", unit, UNITS) == "pieces":
         return weights
     source_words, target_words = _membership(source_pieces), _membership(target_pieces)
@@ -56,18 +55,18 @@ def soft_alignment(attention, source_pieces, target_pieces, *, convention, unit=
 
 
 def hard_alignment(attention, source_pieces, target_pieces, *, convention, unit="words"):
-    """Returns a link from each target piece to the source piece that it looks at most.
+    """Links each target piece to the source piece with the largest attention.
 
-    Of words: one link wherever any of their pieces are linked.
+    Between words: two words are linked if any of their pieces are.
 
     Args:
-        attention: as `soft_alignment` takes it, as all others.
+        attention, source_pieces, target_pieces, convention, unit: as in `soft_alignment`.
 
     Returns:
-        list of `(source, target)`, numbers of pieces or words from 0, ascending. It is
-        empty where either side is.
+        list of `(source, target)`, numbers of pieces or words counted from 0, sorted; empty if
+        either side is empty.
     """
-    weights = _of_pieces(attention, len(source_pieces), len(target_pieces), convention)
+    weights = _piece_attention(attention, len(source_pieces), len(target_pieces), convention)
     _check_choice("unit", unit, UNITS)
     if not weights.size:
         return []
@@ -80,13 +79,12 @@ def hard_alignment(attention, source_pieces, target_pieces, *, convention, unit=
 
 
 def word_numbers(pieces):
-    """Returns the number of the word that each piece is of.
+    """Returns the number of the word that each piece belongs to.
 
-    Words are what spaces separate. A piece that is a space alone belongs to the word
-    after it.
+    Words are separated by spaces. A piece that is only a space belongs to the next word.
 
     Returns:
-        list of int, or `None` for spaces with no word after them.
+        list of int; `None` for spaces after the last word.
     """
     numbers, word, inside = [], -1, False
     for piece in pieces:
@@ -98,30 +96,29 @@ def word_numbers(pieces):
 
 
 def format_pharaoh(links):
-    """Returns links as Pharaoh writes them: `0-0 1-2`, source before target, from 0."""
+    """Returns links in Pharaoh's format: `0-0 1-2`, source-target, counted from 0."""
     return " ".join(f"{source}-{target}" for source, target in links)
 
 
 def format_soft(weights):
-    """Returns a soft alignment as Marian writes it.
+    """Returns a soft alignment in Marian's format.
 
     Args:
         weights: float NumPy array, shape `(num_target, num_source)`.
 
     Returns:
-        str: the weights of a target piece or word with commas between them, the next
-        after a space.
+        str: the rows separated by spaces, the weights in a row by commas.
     """
     return " ".join(",".join(f"{weight:.4f}" for weight in row) for row in weights)
 
 
 def default_choice(num_layers):
-    """Returns the `AlignmentChoice` of Garg et al. (2019): the last layer but one, at the producing step."""
+    """Returns the choice of Garg et al. (2019): the penultimate decoder layer, convention `"output"`."""
     return AlignmentChoice(max(num_layers - 2, 0), "output")
 
 
-def _of_pieces(attention, num_source, num_target, convention):
-    """The rows and columns of pieces, float, shape `(num_target, num_source)`."""
+def _piece_attention(attention, num_source, num_target, convention):
+    """Returns the attention between pieces, float, shape `(num_target, num_source)`."""
     attention = np.asarray(attention)
     if _check_choice("convention", convention, CONVENTIONS) == "input":
         attention = np.concatenate([attention[1:], attention[-1:]])
@@ -134,7 +131,7 @@ def _of_pieces(attention, num_source, num_target, convention):
 
 
 def _membership(pieces):
-    """float, shape `(num_words, num_pieces)`: 1 where the piece is of the word."""
+    """Returns float32, shape `(num_words, num_pieces)`: 1 if the piece belongs to the word."""
     numbers = word_numbers(pieces)
     num_words = max((number + 1 for number in numbers if number is not None), default=0)
     member = np.zeros((num_words, len(pieces)), np.float32)

@@ -1,4 +1,4 @@
-"""Search with one or several models: their caches, limits of length, forbidden tokens."""
+"""Decodes token ids with one model or an ensemble: caches, length limits, forbidden tokens."""
 
 import functools
 
@@ -10,14 +10,14 @@ from keras_transformer.translation.search import Step, beam_search, greedy_searc
 
 
 class Ensemble:
-    """One or several models as the functions that a search calls; the state holds the state of each.
+    """Models that decode together: the functions that `search` calls. Its state is a list, one entry a model.
 
-    The log-probability of a token is the mean of the models' log-probabilities, which is
-    not normalised again.
+    The log-probability of a token is the mean of the models' log-probabilities, not
+    renormalized.
 
     Args:
-        models: list of `Transformer`, of one target vocabulary.
-        grows: the caches grow with each position, see `Transformer.step`.
+        models: list of `Transformer`, with the same target vocabulary.
+        grows: bool, the caches grow with each position, see `Transformer.step`.
     """
 
     def __init__(self, models, *, grows):
@@ -25,80 +25,84 @@ class Ensemble:
         self.grows = grows
         self._kernels = [None] * len(models)
 
-    def start(self, source_ids, *, max_length, hypotheses):
-        """Encodes the sources and makes the caches.
+    def start(self, source_ids, *, max_length, num_hypotheses):
+        """Encodes the sources and creates the caches.
+
+        Args:
+            source_ids: int, shape `(batch, source_len)`.
+            max_length: int or int32 scalar, number of positions of the caches; not used if they grow.
+            num_hypotheses: int, of each sentence.
 
         Returns:
-            list of `DecoderState`, one a model.
+            list of `DecoderState`, one per model.
         """
-        self._kernels = [model.step_kernel(num_hypotheses=hypotheses) for model in self.models]
+        self._kernels = [model.step_kernel(num_hypotheses=num_hypotheses) for model in self.models]
         if self.grows:
-            max_length = 0 * ops.shape(source_ids)[1]  # not a constant: a loop would not let it grow
+            max_length = 0 * ops.shape(source_ids)[1]  # not a constant, whose size a loop could not change
         return [
-            model.start(model.encode(source_ids), max_length=max_length, num_hypotheses=hypotheses)
+            model.start(model.encode(source_ids), max_length=max_length, num_hypotheses=num_hypotheses)
             for model in self.models
         ]
 
     def step(self, ids, position, states):
-        """See `search`."""
-        steps = [
+        """Decodes one position, see `search`."""
+        outputs = [
             model.step(ids, position, state, grows=self.grows, kernel=kernel)
             for model, state, kernel in zip(self.models, states, self._kernels, strict=True)
         ]
-        states = [step.state for step in steps]
-        if len(steps) == 1:
-            return Step(steps[0].logits, states)
-        log_probs = [ops.log_softmax(ops.cast(step.logits, "float32"), axis=-1) for step in steps]
-        return Step(sum(log_probs) / len(steps), states, normalized=True)
+        states = [output.state for output in outputs]
+        if len(outputs) == 1:
+            return Step(outputs[0].logits, states)
+        log_probs = [ops.log_softmax(ops.cast(output.logits, "float32"), axis=-1) for output in outputs]
+        return Step(sum(log_probs) / len(outputs), states, normalized=True)
 
     def reorder(self, states, parents):
-        """See `search`."""
+        """Moves hypotheses to other slots, see `search`."""
         return [model.reorder(state, parents) for model, state in zip(self.models, states, strict=True)]
 
     def select_sentences(self, states, sentences):
-        """See `search`."""
+        """Keeps some sentences of the batch, see `search`."""
         return [
             model.select_sentences(state, sentences) for model, state in zip(self.models, states, strict=True)
         ]
 
 
 def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
-    """Searches translations of encoded sentences.
+    """Translates batches of source ids by greedy search, beam search or sampling.
 
-    A translation has at most as many tokens as its source and `config.max_length_offset`
-    more (section 6.1), end of sentence included on both sides; `config.max_length_ratio` and
-    `config.max_length` change that.
+    A translation is at most `config.max_length_offset` tokens longer than its source
+    (section 6.1), both counted with eos. `config.max_length_ratio` and `config.max_length`
+    change this limit.
 
-    Inside a graph for any number and length of sentences, sentences that are done leave the
-    batch, and the caches are no longer than what was decoded.
+    In a graph for any batch size and length, finished sentences are removed from the batch
+    and the caches are no longer than the decoded part.
 
     Args:
-        models: a `Transformer`, or a list of them (an ensemble) with the same special ids and
-            the same vocabularies.
+        models: a `Transformer`, or a list of them (an ensemble) with the same vocabularies and
+            special ids.
         source_ids: int, shape `(batch, source_len)`, ending with eos, padded.
         config: `SearchConfig`.
-        prefix_ids: int32, shape `(batch, prefix_len)`, tokens with which each translation
-            begins, padded at the end, without bos and eos; or `None`. There is room for one
-            token more than these at least.
-        uniforms: float32, shape `(batch, config.n_best, length)`, random numbers of at least 0
-            and below 1, for sampling, see `search.sample`; at least as long as the longest
-            translation can get.
+        prefix_ids: int32, shape `(batch, prefix_len)`, tokens that each translation starts with,
+            padded at the end, without bos and eos; or `None`. The length limit is at least one
+            token more than the prefix.
+        uniforms: float32, shape `(batch, config.n_best, length)`, random numbers in [0, 1) for
+            sampling, see `search.sample`; `length` is at least the largest length limit.
 
     Returns:
-        `Hypotheses` with `config.n_best` hypotheses a sentence.
+        `Hypotheses` with `config.n_best` hypotheses per sentence.
 
     Raises:
-        ValueError: sampling without `uniforms`, or settings that `Rules` refuses.
+        ValueError: sampling without `uniforms`, or settings that `Rules` does not accept.
     """
     models = list(models) if isinstance(models, (list, tuple)) else [models]
     if config.sampling and uniforms is None:
         raise ValueError("`uniforms` are needed where `config.sampling` is on. Received: None")
     special = models[0].special
     max_lengths = max_target_lengths(models, source_ids, config, prefix_ids)
-    max_length = ops.maximum(ops.max(max_lengths), 1)  # of no sentence, too
-    hypotheses = config.n_best if config.sampling else config.beam_size
-    decoder = Ensemble(models, grows=_is_dynamic(source_ids))
-    state = decoder.start(source_ids, max_length=max_length, hypotheses=hypotheses)
+    max_length = ops.maximum(ops.max(max_lengths), 1)  # 1 for an empty batch
+    num_hypotheses = config.n_best if config.sampling else config.beam_size
+    ensemble = Ensemble(models, grows=_is_dynamic(source_ids))
+    state = ensemble.start(source_ids, max_length=max_length, num_hypotheses=num_hypotheses)
     rules = Rules(
         eos_id=special.eos,
         pad_id=special.pad,
@@ -119,14 +123,14 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
         settings["early_stop"] = config.early_stop
         search = functools.partial(beam_search, **settings)
     return search(
-        decoder.step, state, first_ids, rules,
+        ensemble.step, state, first_ids, rules,
         max_lengths=max_lengths, max_length=max_length, prefix_ids=prefix_ids,
-        reorder=decoder.reorder, select_sentences=decoder.select_sentences,
+        reorder=ensemble.reorder, select_sentences=ensemble.select_sentences,
     )  # fmt: skip
 
 
 def max_target_lengths(models, source_ids, config, prefix_ids=None):
-    """The most tokens that each translation may have, end of sentence included.
+    """Returns the length limit of each translation in tokens, with eos.
 
     Returns:
         int32, shape `(batch,)`.
@@ -145,7 +149,7 @@ def max_target_lengths(models, source_ids, config, prefix_ids=None):
 
 
 def _is_dynamic(source_ids):
-    """Whether a graph is made for any number and length of sentences."""
+    """Whether `source_ids` belong to a graph for any batch size and length."""
     if keras.backend.backend() != "tensorflow":
         return False
     return source_ids.shape[0] is None and source_ids.shape[1] is None

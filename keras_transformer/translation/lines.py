@@ -1,8 +1,8 @@
-"""Lines in and lines out, as programs read and write them.
+"""Input lines in chunks, and output lines of translations and scores.
 
-`line_chunks` hands out the lines of an `Input` without delay. `text_lines`, `json_line` and
-`moses_lines` take the number of a text, from 0, and its `NBest`, and return whole lines; `score_text` and
-`score_json` return one line of a scored pair, without its newline.
+`line_chunks` yields the lines of an `Input` without delay. `text_lines`, `json_line` and `moses_lines`
+format the `NBest` of one text as whole lines; `score_text` and `score_json` format one scored pair as a
+line without its newline. Texts are numbered from 0.
 """
 
 import itertools
@@ -22,28 +22,28 @@ from keras_transformer.translation.alignment import (
     soft_alignment,
 )
 
-# A chunk that is not full is handed out when nothing comes for so long ...
+# A chunk that is not full is yielded when no line arrives for this time ...
 PAUSE_SECONDS = 0.02
-# ... and in any case after this.
+# ... and at the latest after this time.
 LONGEST_WAIT_SECONDS = 0.25
 MAX_CHUNK_CHARACTERS = 2**20
 _LINES_AHEAD = 64
 
 
 class Input:
-    """Lines that come from somewhere, and what is known of them beforehand.
+    """Lines of a stream or file.
 
     Args:
-        stream: as `iterate_lines` takes it.
-        name: what messages call it.
-        is_regular: whether it is a file on disk, whose end needs no waiting for.
-        num_bytes: its size; `None` where it is not known.
+        stream: as in `iterate_lines`.
+        name: str, for error messages.
+        is_regular: bool, whether it is a regular file, which never waits for more input.
+        num_bytes: int, its size; `None` if unknown.
     """
 
     def __init__(self, stream, name, *, is_regular, num_bytes=None):
         self._lines = iterate_lines(stream, name, on_bad_utf8="replace")
         self._name = name
-        self._num_taken = 0
+        self._num_lines = 0
         self.is_regular = is_regular
         self.num_bytes = num_bytes
 
@@ -56,38 +56,38 @@ class Input:
 
     @classmethod
     def of_reader(cls, reader):
-        """Reads a `LineReader`, of a plain or a compressed file."""
+        """Reads a `LineReader` of a plain or compressed file."""
         size = None if reader.is_compressed else reader.path.stat().st_size
         return cls(reader, str(reader.path), is_regular=True, num_bytes=size)
 
     def __iter__(self):
-        """Yields str, one line after the other; invalid UTF-8 becomes U+FFFD.
+        """Yields lines as str; invalid UTF-8 becomes U+FFFD.
 
         Raises:
-            DataError: the text is UTF-16, damaged, or has a line without end.
+            DataError: the text is UTF-16 or damaged, or a line is too long.
         """
         return self._lines
 
     def take(self, number):
-        """Returns the next lines of a file that has as many as another.
+        """Returns the next `number` lines of a file that is parallel to the main input.
 
         Raises:
-            DataError: there are no more, or as `__iter__`.
+            DataError: the file has fewer lines, or as `__iter__`.
         """
         lines = list(itertools.islice(self._lines, number))
-        self._num_taken += len(lines)
+        self._num_lines += len(lines)
         if len(lines) < number:
-            raise DataError(f"{self._name}: ends after {self._num_taken} lines; the input has more")
+            raise DataError(f"{self._name}: ends after {self._num_lines} lines; the input has more")
         return lines
 
     def expect_end(self):
-        """Raises `DataError` if lines are left after the other file has ended."""
+        """Raises `DataError` if the file has more lines than the main input."""
         if next(self._lines, None) is not None:
-            raise DataError(f"{self._name}: has more than the {self._num_taken} lines of the input")
+            raise DataError(f"{self._name}: has more than the {self._num_lines} lines of the input")
 
 
 def is_regular_file(stream):
-    """Whether a stream comes from a file on disk, so that its end needs no waiting for."""
+    """Whether a stream is a regular file, which never waits for more input."""
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     except (OSError, AttributeError):
@@ -95,34 +95,35 @@ def is_regular_file(stream):
 
 
 def line_chunks(lines, chunk_lines, *, waits=False):
-    """Yields lines in chunks: what has come, up to a number.
+    """Yields lines in chunks: the lines that have arrived, at most `chunk_lines`.
 
-    Of a stream that pauses, a chunk is what came until the pause, so that each line of
-    `tail -f` is answered at once; of one that brings more than is used, each chunk is full.
-    A thread reads ahead, `_LINES_AHEAD` lines and no more: an endless stream takes little memory.
+    If the stream pauses, the chunk ends, so that each line of `tail -f` is answered at once.
+    If lines arrive faster than they are used, every chunk is full. A thread reads at most
+    `_LINES_AHEAD` lines ahead, so an endless stream needs little memory.
 
     Args:
-        lines: iterable of str, which the thread uses up.
-        chunk_lines: most lines of a chunk. One of `MAX_CHUNK_CHARACTERS` is also full.
-        waits: waits until each chunk is full, for files, which never pause.
+        lines: iterable of str, consumed by the thread.
+        chunk_lines: int, maximum number of lines of a chunk. A chunk of
+            `MAX_CHUNK_CHARACTERS` characters is full, too.
+        waits: bool, waits until each chunk is full; for files, which never pause.
 
     Yields:
-        list of str. An exception of `lines` comes after the lines before it.
+        list of str. An exception of `lines` is raised after the lines before it.
     """
-    waiting = queue.Queue(min(chunk_lines, _LINES_AHEAD))
+    arrived = queue.Queue(min(chunk_lines, _LINES_AHEAD))
 
     def read():
         try:
             for line in lines:
-                waiting.put(line)
-            waiting.put(None)
+                arrived.put(line)
+            arrived.put(None)
         except Exception as error:
-            waiting.put(error)
+            arrived.put(error)
 
-    # A daemon: at the end of the program it may hang in a read that never returns.
+    # A daemon, because it may be blocked in a read when the program ends.
     threading.Thread(target=read, daemon=True).start()
     while True:
-        line = waiting.get()
+        line = arrived.get()
         chunk, characters, deadline = [], 0, time.monotonic() + LONGEST_WAIT_SECONDS
         while isinstance(line, str):
             chunk.append(line)
@@ -131,7 +132,7 @@ def line_chunks(lines, chunk_lines, *, waits=False):
                 break
             seconds = min(PAUSE_SECONDS, max(deadline - time.monotonic(), 0))
             try:
-                line = waiting.get(timeout=None if waits else seconds)
+                line = arrived.get(timeout=None if waits else seconds)
             except queue.Empty:
                 break
         if chunk:
@@ -142,68 +143,67 @@ def line_chunks(lines, chunk_lines, *, waits=False):
             return
 
 
-def text_lines(number, found, *, n_best=1, scores=False):
-    r"""Writes exactly `n_best` lines for each text, best first.
+def text_lines(number, result, *, n_best=1, scores=False):
+    r"""Returns exactly `n_best` lines of one text, best translation first.
 
-    Where there are fewer translations, as of a blank text, lines are blank, so that line
-    i * n_best + k is the k-th translation of text i.
+    Missing translations are blank lines, so that line i * n_best + k is the k-th translation of
+    text i.
 
     Args:
-        number: int, of the text; not written.
-        found: `NBest`.
-        n_best: lines for each text.
-        scores: each line begins with the score and a tab; a blank line stays blank but
-            for them where it is a translation.
+        number: int, of the text; not used.
+        result: `NBest`.
+        n_best: int, number of lines.
+        scores: bool, begins each line with the score and a tab. Missing translations stay blank.
     """
-    texts = [f"{one.score:.6f}\t{one.text}" if scores else one.text for one in found.translations[:n_best]]
-    texts += [""] * (n_best - len(texts))
-    return "".join(f"{text}\n" for text in texts)
+    best = result.translations[:n_best]
+    texts = [f"{item.score:.6f}\t{item.text}" if scores else item.text for item in best]
+    return "".join(f"{text}\n" for text in texts + [""] * (n_best - len(texts)))
 
 
-def json_line(number, found, *, n_best=1):
-    """Writes one JSON object for each text, on one line.
+def json_line(number, result, *, n_best=1):
+    """Returns one text's translations as a JSON object on one line.
 
-    It has `line` (from 1), the fields of the best translation, `source_pieces` and `flags`;
-    for `n_best` above 1 also `n_best`, the list of all translations with the same fields.
-    What is not finite, or was not asked for, is null.
+    It has `line` (counted from 1), the fields of the best translation, `source_pieces` and
+    `flags`; for `n_best` above 1 also `n_best`, the list of all translations with the same
+    fields. Values that are not finite or were not requested are null.
 
     Args:
         number: int, of the text.
-        found: `NBest`.
-        n_best: number of translations that were asked for.
+        result: `NBest`.
+        n_best: int, maximum number of translations.
     """
-    record = {"line": number + 1, **_fields(found.best)}
-    record |= {"source_pieces": found.source_pieces, "flags": found.flags}
+    record = {"line": number + 1, **_fields(result.best)}
+    record |= {"source_pieces": result.source_pieces, "flags": result.flags}
     if n_best > 1:
-        record["n_best"] = [_fields(translation) for translation in found.translations[:n_best]]
+        record["n_best"] = [_fields(translation) for translation in result.translations[:n_best]]
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def moses_lines(number, found, *, n_best=1):
-    """Writes `number ||| text ||| F0= log-probability ||| score`, a line for each translation.
+def moses_lines(number, result, *, n_best=1):
+    """Returns Moses' n-best lines: `number ||| text ||| F0= log-probability ||| score`, as Marian does.
 
-    So does Marian; texts are numbered from 0. A text has a line for each of its translations, at
-    least one. `|||` inside a translation becomes `&#124;&#124;&#124;`, Moses' escape. Where
-    an alignment was asked for, it is a field after the text, as `0-0 1-2`.
+    Each translation is a line; there is at least one. Texts are numbered from 0. `|||` inside a
+    translation becomes `&#124;&#124;&#124;`, Moses' escape. An alignment, if requested, is a field
+    after the text, such as `0-0 1-2`.
 
     Args:
         number: int, of the text.
-        found: `NBest`.
-        n_best: most lines.
+        result: `NBest`.
+        n_best: int, maximum number of lines.
     """
     lines = []
-    for one in found.translations[:n_best]:
-        fields = [str(number), one.text.replace("|||", "&#124;&#124;&#124;")]
-        if one.alignment is not None:
-            fields.append(format_pharaoh(one.alignment))
-        fields += [f"F0= {one.log_prob:.6f}", f"{one.score:.6f}"]
+    for translation in result.translations[:n_best]:
+        fields = [str(number), translation.text.replace("|||", "&#124;&#124;&#124;")]
+        if translation.alignment is not None:
+            fields.append(format_pharaoh(translation.alignment))
+        fields += [f"F0= {translation.log_prob:.6f}", f"{translation.score:.6f}"]
         lines.append(" ||| ".join(fields) + "\n")
     return "".join(lines)
 
 
 def _fields(translation):
     def rounded(value):
-        return round(value, 6) if math.isfinite(value) else None  # JSON knows no infinity
+        return round(value, 6) if math.isfinite(value) else None  # JSON has no infinity
 
     log_probs = translation.token_log_probs
     return {
@@ -217,14 +217,15 @@ def _fields(translation):
     }
 
 
-def score_text(scored, *, per_token=False, alignment=None, **how):
-    """Returns the log-probability; after tabs what else is asked for.
+def score_text(scored, *, per_token=False, alignment=None, **options):
+    """Returns the log-probability of a pair, and more fields after tabs.
 
     Args:
         scored: `Scored`.
-        per_token: adds the log-probabilities of the pieces and of the end.
-        alignment: `"hard"` adds Pharaoh's `0-0 1-2`, `"soft"` what `format_soft` writes.
-        **how: `convention` and `unit` of the alignment, of the first layer of `scored`.
+        per_token: bool, adds the log-probabilities of the target pieces and of the end of sentence.
+        alignment: `"hard"` adds the alignment in Pharaoh's format (`0-0 1-2`), `"soft"` in that of
+            `format_soft`.
+        **options: `convention` and `unit` of the alignment, which uses the first layer of `scored`.
 
     Returns:
         str, without a newline.
@@ -234,22 +235,22 @@ def score_text(scored, *, per_token=False, alignment=None, **how):
         fields.append(" ".join(f"{value:.6f}" for value in scored.log_probs))
     if alignment is not None:
         write = format_pharaoh if alignment == "hard" else format_soft
-        fields.append(write(_align(scored, alignment, how)))
+        fields.append(write(_align(scored, alignment, options)))
     return "\t".join(fields)
 
 
-def score_json(source, target, scored, *, alignment=None, **how):
-    """Returns a JSON object with all that is known of a pair.
+def score_json(source, target, scored, *, alignment=None, **options):
+    """Returns a JSON object with texts, pieces and log-probabilities of a pair.
 
-    Its `log_probs` are one longer than `target_pieces`: the last is of the end.
+    `log_probs` has one more entry than `target_pieces`, for the end of sentence.
 
     Args:
         source: str.
         target: str.
         scored: `Scored`.
-        alignment: `"hard"` adds a list of `[source, target]`, `"soft"` a list of rows, one
-            for each target piece or word.
-        **how: as in `score_text`.
+        alignment: `"hard"` adds a list of `[source, target]`, `"soft"` a list of rows, one per
+            target piece or word.
+        **options: as in `score_text`.
 
     Returns:
         str, without a newline.
@@ -263,13 +264,13 @@ def score_json(source, target, scored, *, alignment=None, **how):
         "log_probs": [round(float(value), 6) for value in scored.log_probs],
     }
     if alignment is not None:
-        found = _align(scored, alignment, how)
+        links = _align(scored, alignment, options)
         if alignment == "soft":
-            found = [[round(weight, 4) for weight in row] for row in found.tolist()]
-        record["alignment"] = found
+            links = [[round(weight, 4) for weight in row] for row in links.tolist()]
+        record["alignment"] = links
     return json.dumps(record, ensure_ascii=False)
 
 
-def _align(scored, alignment, how):
+def _align(scored, alignment, options):
     make = {"hard": hard_alignment, "soft": soft_alignment}[alignment]
-    return make(scored.attention[0], scored.source_pieces, scored.target_pieces, **how)
+    return make(scored.attention[0], scored.source_pieces, scored.target_pieces, **options)

@@ -1,6 +1,6 @@
-"""Scores given translations: log-probabilities of sentences and tokens, and attention.
+"""Scores given translations by forced decoding: log-probabilities of sentences and tokens, attention.
 
-One pass over whole sentences, target ids forced upon the decoder, instead of a search.
+The target ids are fed to the decoder (teacher forcing), so one pass replaces a search.
 """
 
 import math
@@ -17,12 +17,12 @@ from keras_transformer.translation.texts import batches_by_length
 
 
 class TooLongError(ValueError):
-    """A text has more tokens than are scored.
+    """A text has more tokens than the limit.
 
     Attributes:
         side: `"sources"` or `"targets"`.
-        number: of the text, from 0.
-        reason: the rest of the message.
+        number: int, of the text, counted from 0.
+        reason: str, the message without side and number.
     """
 
     def __init__(self, side, number, length, limit):
@@ -36,11 +36,11 @@ class Forced(NamedTuple):
     """Result of forced decoding of one pair.
 
     Attributes:
-        log_probs: float32 NumPy array, shape `(target_len,)`, log p of each target id
-            after those before it, in nats.
-        attention: float32 NumPy array, shape `(num_layers, target_len, source_len)`: row
-            i is the attention of the decoder when it produces target id i, mean of the
-            heads; `num_layers` is 0 where no layer was asked for.
+        log_probs: float32 NumPy array, shape `(target_len,)`, natural log-probability of each
+            target id given the ids before it.
+        attention: float32 NumPy array, shape `(num_layers, target_len, source_len)`, mean over
+            the heads. Row i is the attention of the decoder when it produces target id i.
+            `num_layers` is the number of requested layers, maybe 0.
     """
 
     log_probs: np.ndarray
@@ -53,10 +53,10 @@ class Scored(NamedTuple):
     Attributes:
         source_pieces: list of str, without the end of sentence.
         target_pieces: list of str, without the end of sentence.
-        log_probs: float32 NumPy array, shape `(len(target_pieces) + 1,)`, in nats, of
-            each target piece and of the end of the sentence.
+        log_probs: float32 NumPy array, shape `(len(target_pieces) + 1,)`, natural
+            log-probability of each target piece and of the end of sentence.
         attention: float32 NumPy array, shape `(num_layers, len(target_pieces) + 1,
-            len(source_pieces) + 1)`, as `Forced` has it.
+            len(source_pieces) + 1)`, as in `Forced`.
     """
 
     source_pieces: list
@@ -66,7 +66,7 @@ class Scored(NamedTuple):
 
     @property
     def log_prob(self):
-        """float, log p of the whole translation, its end included, in nats."""
+        """float, natural log-probability of the translation, with the end of sentence."""
         return float(self.log_probs.sum(dtype=np.float64))
 
 
@@ -75,16 +75,16 @@ class Scorer:
 
     Args:
         model: a `Transformer`.
-        tokenizers: a tokenizer of the model's vocabulary, or `Tokenizers`.
-        max_length: the longest source or target text in tokens, end included; a model
-            with learned positions has its own limit besides.
-        batch_tokens: budget of one batch, padding included, of either side.
+        tokenizers: a tokenizer with the model's vocabulary, or `Tokenizers`.
+        max_length: int, maximum number of tokens of a source or target text, with the end of
+            sentence. Learned positions may limit it further.
+        batch_tokens: int, maximum number of tokens of either side of a batch, with padding.
 
     Attributes:
-        choice: `AlignmentChoice` of the model, `alignment.default_choice`.
+        choice: `AlignmentChoice` of the model, see `alignment.default_choice`.
 
     Raises:
-        ValueError: as `Translator`; or a number below 1.
+        ValueError: as `Translator`, or a number is below 1.
     """
 
     def __init__(self, model, tokenizers, *, max_length=1024, batch_tokens=2048):
@@ -104,12 +104,12 @@ class Scorer:
         """Loads the model of a run folder.
 
         Args:
-            run_dir: folder of a training run.
-            checkpoint: which weights, as `RunFolder.load_weights` takes it.
-            **limits: `max_length` and `batch_tokens`, if others than the run's search has.
+            run_dir: path of a run folder.
+            checkpoint: the weights to load, as in `RunFolder.load_weights`.
+            **limits: `max_length` and `batch_tokens`; by default those of the run's search settings.
 
         Raises:
-            ValueError: not a run folder, or it holds no such weights.
+            ValueError: the path is no run folder, or it has no such weights.
         """
         run = RunFolder(run_dir)
         search = run.config.search
@@ -117,24 +117,23 @@ class Scorer:
         return cls(run.load_model(checkpoint=checkpoint), run.load_tokenizers(), **limits)
 
     def score(self, sources, targets, *, layers=(), heads=()):
-        """Scores pairs of texts, each as if it were alone.
+        """Scores pairs of texts; batches do not change the scores.
 
-        A blank target is the end of the sentence alone, which has a probability, too; a
-        blank source is what an encoder makes of an end of sentence alone, which no
-        model has seen in training.
+        A blank target has the probability of the end of sentence. A blank source is encoded as
+        an end of sentence alone, which the model never saw in training.
 
         Args:
             sources: list of str, one sentence each.
-            targets: list of str, one for each of `sources`.
-            layers: numbers of the decoder layers whose attention is returned.
-            heads: numbers of the heads of which it is the mean; none for all.
+            targets: list of str, one for each source.
+            layers: decoder layers whose cross-attention is returned, counted from 0.
+            heads: heads whose mean the attention is; empty for all.
 
         Returns:
             list of `Scored`, in the same order.
 
         Raises:
-            ValueError: different numbers of texts; a text that is too long, never cut; no such
-                layer or head.
+            ValueError: sources and targets differ in number, a text is too long (texts are never
+                cut), or a layer or head does not exist.
         """
         if len(sources) != len(targets):
             raise ValueError(
@@ -150,26 +149,26 @@ class Scorer:
                     raise TooLongError(side, number, len(row), self.max_length)
         forced = self._forced(*rows, layers=layers, heads=heads)
         pieces = self.tokenizers.source.pieces(sources), self.tokenizers.target.pieces(targets)
-        return [Scored(*of_pair, *result) for *of_pair, result in zip(*pieces, forced, strict=True)]
+        return [Scored(*pair, *result) for *pair, result in zip(*pieces, forced, strict=True)]
 
 
 def perplexity(scored):
-    """Returns exp of the mean of -log p over all target pieces, ends included (Table 3).
+    """Returns the perplexity per target piece, ends of sentence included (Table 3).
 
     Args:
-        scored: list of `Scored` or `Forced`, with one token at least.
+        scored: list of `Scored` or `Forced`, with at least one token.
     """
     total = math.fsum(float(pair.log_probs.sum(dtype=np.float64)) for pair in scored)
     return math.exp(-total / sum(len(pair.log_probs) for pair in scored))
 
 
 class ForcedDecoder:
-    """Runs a model over pairs of ids, many at a time.
+    """Computes log-probabilities and attention of pairs of id sequences, in batches.
 
     Args:
         model: a `Transformer`.
-        batch_tokens: budget of one batch, padding included, of the source and of the
-            target each; a pair that is longer has a batch of its own.
+        batch_tokens: int, maximum number of tokens of either side of a batch, with padding. A
+            longer pair is a batch of its own.
     """
 
     def __init__(self, model, batch_tokens=2048):
@@ -180,22 +179,20 @@ class ForcedDecoder:
         self._compiled = {}
 
     def __call__(self, source_rows, target_rows, *, layers=(), heads=()):
-        """Scores pairs, each as if it were alone.
+        """Scores pairs; batches do not change the scores.
 
         Args:
-            source_rows: list of sequences of int, as the encoder reads them, eos at the
-                end included.
-            target_rows: list of sequences of int, one for each source, as the decoder produces
-                them: without bos, with eos unless a search was cut off before it. One without
-                any id gives arrays without any entry.
-            layers: numbers of the decoder layers whose attention is returned.
-            heads: numbers of the heads of which the attention is the mean; none for all.
+            source_rows: list of sequences of int, encoder inputs, ending with eos.
+            target_rows: list of sequences of int, one for each source, decoder outputs: without
+                bos, ending with eos unless a search was cut off. An empty one gives empty arrays.
+            layers: decoder layers whose cross-attention is returned, counted from 0.
+            heads: heads whose mean the attention is; empty for all.
 
         Returns:
             list of `Forced`, in the same order.
 
         Raises:
-            ValueError: no such layer or head.
+            ValueError: a layer or head does not exist.
         """
         layers, heads = tuple(layers), tuple(heads)
         config = self.model.config
@@ -205,58 +202,58 @@ class ForcedDecoder:
         ):
             if not all(0 <= number < limit for number in numbers):
                 raise ValueError(f"`{name}` must hold numbers from 0 to {limit - 1}. Received: {numbers}")
-        found = [
+        results = [
             Forced(np.zeros(0, np.float32), np.zeros((len(layers), 0, len(row)), np.float32))
             for row in source_rows
         ]
-        some = [number for number, row in enumerate(target_rows) if len(row)]
-        lengths = [(len(target_rows[number]), len(source_rows[number])) for number in some]
+        nonempty = [index for index, row in enumerate(target_rows) if len(row)]
+        lengths = [(len(target_rows[index]), len(source_rows[index])) for index in nonempty]
         pad = self.model.special.pad
         for batch in batches_by_length(
             lengths, lambda size, *length: size * max(length) <= self.batch_tokens
         ):
-            numbers = [some[place] for place in batch]
+            indices = [nonempty[i] for i in batch]
             log_probs, attention = self._compile(layers, heads)(
-                pad_rows([source_rows[number] for number in numbers], pad),
-                pad_rows([target_rows[number] for number in numbers], pad),
+                pad_rows([source_rows[index] for index in indices], pad),
+                pad_rows([target_rows[index] for index in indices], pad),
             )
             log_probs, attention = log_probs.numpy(), attention.numpy()
-            for i, number in enumerate(numbers):
-                source_len, target_len = len(source_rows[number]), len(target_rows[number])
-                # Copies: a view would keep the padding of its whole batch alive.
-                found[number] = Forced(
+            for i, index in enumerate(indices):
+                source_len, target_len = len(source_rows[index]), len(target_rows[index])
+                # Copies: a view would keep the padding of the whole batch in memory.
+                results[index] = Forced(
                     log_probs[i, :target_len].copy(), attention[i, :, :target_len, :source_len].copy()
                 )
-        return found
+        return results
 
     def _compile(self, layers, heads):
-        """One graph for any number and length of sentences."""
+        """Returns a compiled function for any batch size and length."""
         if (layers, heads) not in self._compiled:
             self._compiled[layers, heads] = tf.function(
                 lambda source_ids, labels: self._decode(source_ids, labels, layers, heads),
                 input_signature=[tf.TensorSpec((None, None), tf.int32)] * 2,
-                autograph=False,  # there is no Python to be rewritten
+                autograph=False,  # no Python control flow
             )
         return self._compiled[layers, heads]
 
     def _decode(self, source_ids, labels, layers, heads):
         special = self.model.special
-        first = tf.fill((tf.shape(labels)[0], 1), special.bos)
-        target_ids = tf.concat([first, labels[:, :-1]], axis=1)
+        bos = tf.fill((tf.shape(labels)[0], 1), special.bos)
+        target_ids = tf.concat([bos, labels[:, :-1]], axis=1)
         attended = self.model.attend((source_ids, target_ids), cross=layers)
-        # The sums that validation makes, in float32 whatever the model computes in.
+        # Cross-entropy as in validation: float32 whatever the dtype of the model.
         statistics = token_statistics(labels, attended.logits, pad_id=special.pad)
         attention = tf.zeros(tf.stack([tf.shape(labels)[0], 0, tf.shape(labels)[1], tf.shape(source_ids)[1]]))
         if layers:
-            of_layers = [attended.cross[layer] for layer in layers]
+            by_layer = [attended.cross[layer] for layer in layers]
             if heads:
-                of_layers = [tf.gather(weights, heads, axis=1) for weights in of_layers]
-            attention = tf.stack([tf.reduce_mean(weights, axis=1) for weights in of_layers], axis=1)
+                by_layer = [tf.gather(weights, heads, axis=1) for weights in by_layer]
+            attention = tf.stack([tf.reduce_mean(weights, axis=1) for weights in by_layer], axis=1)
         return -statistics.cross_entropy, attention
 
 
 def pad_rows(rows, pad):
-    """Returns lists of ids as an int32 array, shape `(len(rows), longest)`, filled up with `pad`."""
+    """Returns lists of ids as an int32 array, shape `(len(rows), longest)`, padded with `pad`."""
     padded = np.full((len(rows), max(map(len, rows))), pad, np.int32)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row

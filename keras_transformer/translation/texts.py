@@ -1,7 +1,8 @@
-"""What every translator does before and after its search: texts to rows of ids, and rows to translations.
+"""Text side of translation, shared by all translators: texts to rows of ids, rows to translations.
 
-A text that is longer than the model takes is split where it harms least, or cut. `TextTranslator` is the
-base of `Translator` and of `CTranslate2Translator`. Nothing here imports Keras or TensorFlow.
+A text that is longer than the model accepts is split at ends of sentences or clauses, or cut.
+`TextTranslator` is the base class of `Translator` and `CTranslate2Translator`. Nothing here imports Keras
+or TensorFlow.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from keras_transformer.text.lines import one_line
 
 logger = logging.getLogger(__name__)
 
-# Ends of sentences and clauses of scripts that put no space after them.
+# Punctuation of scripts that write no space after it.
 _NO_SPACE_AFTER = frozenset("。！？｡．、，；：､")
 _SENTENCE_END = regex.compile(r"(?<![\p{STerm}…])[\p{STerm}…]++[\p{Pe}\p{Pf}\"'»”]*+")
 _CLAUSE_END = regex.compile(
@@ -25,9 +26,10 @@ _CLAUSE_END = regex.compile(
 _CHARACTER = regex.compile(r"\X")
 _SPACES = regex.compile(r"[ \t\u3000]+")
 _ABBREVIATION = regex.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|[0-9]{1,2}|\p{Lu})|\p{L}\.\s?\p{L})\.$")
-# A sentence of fewer bytes is joined to the next: often it is the rest of an abbreviation.
-_SHORT = 25
-_NEIGHBOURHOOD = 64
+# A sentence of fewer bytes is joined to the next one: often it is the end of an abbreviation.
+_MIN_SENTENCE_BYTES = 25
+# Distance from the middle of a text within which it may be split between two characters.
+_SPLIT_WINDOW = 64
 _WITHOUT_SPACES = frozenset({"Hani", "Hira", "Kana", "Hans", "Hant", "Jpan"})
 
 
@@ -36,16 +38,14 @@ class Translation(NamedTuple):
 
     Attributes:
         text: str, one line.
-        score: float, what it was ranked by: log-probability / length penalty. Of a text that
-            was split, the sum over its parts.
-        log_prob: float, natural logarithm, end of sentence included.
-        pieces: list of str, its sub-words as the target vocabulary writes them.
-        ids: list of int, its tokens, with the end of sentence where there is one.
-        finished: bool; false for one that was cut off at the limit of its length.
-        token_log_probs: list of float, one for each of `ids`; `None` where they were not
-            asked for.
-        alignment: list of (source piece, target piece), from 0; `None` where it was not
-            asked for.
+        score: float, log-probability / length penalty, by which it was ranked. The score of a
+            split text is the sum over its parts.
+        log_prob: float, natural logarithm, with the end of sentence.
+        pieces: list of str, its sub-words as in the target vocabulary.
+        ids: list of int, its tokens, with the end of sentence if it has one.
+        finished: bool, False if it was cut off at its length limit.
+        token_log_probs: list of float, one per entry of `ids`; `None` unless requested.
+        alignment: list of (source piece, target piece), counted from 0; `None` unless requested.
     """
 
     text: str
@@ -62,14 +62,14 @@ BLANK = Translation("", 0.0, 0.0, [], [], True)
 
 
 class NBest(NamedTuple):
-    """Results of translating one text.
+    """Results of translating one text: n-best translations and flags.
 
     Attributes:
-        translations: list of `Translation`, best first, at least one. A blank text has a
-            blank one; a text that was split has one, made of the best of each part.
+        translations: list of `Translation`, best first, at least one. A blank text has one blank
+            translation. A split text has one, the best translations of its parts joined.
         source_pieces: list of str, the sub-words that were translated.
-        num_parts: int, parts that were translated one by one: 0 for a blank text, over 1
-            for one that was split.
+        num_parts: int, number of parts that were translated: 0 for a blank text, more than 1
+            for a split one.
         is_cut: bool, whether the end of the text was left out.
     """
 
@@ -85,24 +85,24 @@ class NBest(NamedTuple):
 
     @property
     def flags(self):
-        """List of those of `"blank"`, `"split"`, `"cut"`, `"unfinished"` that hold."""
+        """List of str, a subset of `"blank"`, `"split"`, `"cut"`, `"unfinished"`."""
         flags = {
             "blank": self.num_parts == 0,
             "split": self.num_parts > 1,
             "cut": self.is_cut,
             "unfinished": not self.best.finished,
         }
-        return [name for name, holds in flags.items() if holds]
+        return [name for name, is_set in flags.items() if is_set]
 
 
 def join_parts(parts, source_pieces, separator):
-    """Makes one translation of those of the parts of a text.
+    """Joins the translations of the parts of a text.
 
     Args:
-        parts: list of `Translation`, all with details or none.
-        source_pieces: list of lists of str, the sub-words of each part, by whose number the
-            alignments are moved.
-        separator: str between their texts.
+        parts: list of `Translation`, all with details or all without.
+        source_pieces: list of lists of str, the sub-words of each part. Their numbers shift the
+            alignments.
+        separator: str between the texts of the parts.
 
     Returns:
         `Translation`.
@@ -131,12 +131,12 @@ def _concatenated(parts, field):
 
 
 class EncodedText(NamedTuple):
-    """One text as the model takes it.
+    """One text as rows of ids, each short enough for the model.
 
     Attributes:
-        rows: list of lists of int, the ids of each of its parts, without end of sentence;
-            none for a blank text.
-        is_cut: bool, whether its end was left out.
+        rows: list of lists of int, ids of each part, without end of sentence; empty for a
+            blank text.
+        is_cut: bool, whether the end of the text was left out.
     """
 
     rows: list
@@ -144,60 +144,59 @@ class EncodedText(NamedTuple):
 
 
 def encode_texts(texts, encode, *, limit, long_lines):
-    """Encodes texts; those over the limit are split or cut.
+    """Encodes texts and splits or cuts those over the limit.
 
-    A text is split at all its ends of sentences. A sentence that is still too long is
-    halved until its parts fit: at the mark of a clause about its middle, or else at the
-    space that is nearest to the middle, or else between two characters. The time is
-    proportional to the length, but for a logarithm.
+    A text is split at its ends of sentences. A sentence that is still too long is halved
+    until its parts fit: at the end of a clause near its middle, else at the space nearest to
+    the middle, else between two characters. The time is O(n log n).
 
     Args:
         texts: list of str.
         encode: function, list of str -> list of lists of int.
-        limit: most tokens of a row, at least 1.
+        limit: int, maximum number of tokens of a row, at least 1.
         long_lines: `"split"` or `"cut"`.
 
     Returns:
-        list of `EncodedText`, one for each text.
+        list of `EncodedText`, one per text.
     """
 
-    def fitted(text, row):
+    def fit(text, row):
         if len(row) <= limit:
             return EncodedText([row] if row else [], False)
         if long_lines == "cut":
             return EncodedText([row[:limit]], True)
-        return EncodedText(*_fit(sentences(_SPACES.sub(" ", text)), encode, limit))
+        return EncodedText(*_encode_parts(sentences(_SPACES.sub(" ", text)), encode, limit))
 
-    return [fitted(text, row) for text, row in zip(texts, encode(texts), strict=True)]
+    return [fit(text, row) for text, row in zip(texts, encode(texts), strict=True)]
 
 
 def sentences(text):
-    """Splits a text at the ends of its sentences.
+    """Splits a text into sentences.
 
-    An end is a full stop or the like, as Unicode's `Sentence_Terminal` says, with closing
-    quotes and brackets; after it come a space and no lower-case letter, or anything where
-    a script writes no spaces. Initials, numbers of up to two digits and a few titles are
-    no ends; and what is very short stays with what follows.
+    A sentence ends with a character of Unicode's class `Sentence_Terminal` and any closing
+    quotes and brackets after it. Then must follow a space and no lower-case letter; scripts
+    without spaces need nothing. Initials, numbers of up to two digits and a few titles
+    (`Dr.`) end no sentence. A very short sentence stays joined to the next one.
 
     Returns:
-        list of str, without spaces at their ends; joined by spaces they are the text again,
-        but for its runs of spaces and where no space stood.
+        list of str, stripped. Joined by spaces they are the text again, except for runs of
+        spaces and for ends without a space.
     """
-    found, begin = [], 0
+    parts, begin = [], 0
     for match in _SENTENCE_END.finditer(text):
         end = match.end()
-        if _ends_here(text, match) and len(text[begin:end].strip().encode()) >= _SHORT:
-            found.append(text[begin:end])
+        if _ends_here(text, match) and len(text[begin:end].strip().encode()) >= _MIN_SENTENCE_BYTES:
+            parts.append(text[begin:end])
             begin = end
-    found.append(text[begin:])
-    return [one.strip() for one in found if one.strip()]
+    parts.append(text[begin:])
+    return [part.strip() for part in parts if part.strip()]
 
 
 def sentence_separator(language):
-    """Returns what goes between sentences of a language: nothing for Chinese and Japanese.
+    """Returns the separator of sentences in a language: a space, or "" for Chinese and Japanese.
 
     Args:
-        language: its code; an unknown one is taken to write spaces.
+        language: str, its code. Unknown languages get a space.
     """
     try:
         scripts = expected_scripts(language)
@@ -216,78 +215,81 @@ def _ends_here(text, match):
     return not _ABBREVIATION.search(before)
 
 
-def _fit(parts, encode, limit):
-    """Returns the rows of parts of a text, halved until they fit, and whether a character was cut."""
+def _encode_parts(parts, encode, limit):
+    """Encodes parts and halves those over the limit; returns the rows and whether a character was cut."""
     rows, is_cut = [], False
     for part, row in zip(parts, encode(parts), strict=True):
         if len(row) <= limit:
             rows += [row] if row else []
-        elif len(part) == 1:  # one character of more bytes than fit
+        elif len(part) == 1:  # one character with more tokens than the limit
             rows.append(row[:limit])
             is_cut = True
         else:
-            more, cut = _fit([half for half in _halves(part) if half], encode, limit)
+            more, cut = _encode_parts([half for half in _halves(part) if half], encode, limit)
             rows += more
             is_cut |= cut
     return rows, is_cut
 
 
 def _halves(text):
-    """Cuts a text of at least two characters in two, near its middle."""
+    """Splits a text of at least two characters into two, near its middle."""
     middle, quarter = len(text) // 2, len(text) // 4
     clauses = [
         match.end()
         for match in _CLAUSE_END.finditer(text, quarter, len(text) - quarter)
         if match[0][0] in _NO_SPACE_AFTER or text[match.end() : match.end() + 1].isspace()
     ]
-    spaces = [at for at in (text.rfind(" ", 0, middle), text.find(" ", middle)) if at > 0]
-    # A character with its marks may be as long as its text: only those round the middle are looked at.
-    around = max(0, middle - _NEIGHBOURHOOD), min(len(text), middle + _NEIGHBOURHOOD)
-    characters = [match.end() for match in _CHARACTER.finditer(text, *around)][:-1]
+    spaces = [index for index in (text.rfind(" ", 0, middle), text.find(" ", middle)) if index > 0]
+    # Only near the middle: a character with combining marks may be as long as the text.
+    window = max(0, middle - _SPLIT_WINDOW), min(len(text), middle + _SPLIT_WINDOW)
+    characters = [match.end() for match in _CHARACTER.finditer(text, *window)][:-1]
     end = min(clauses or spaces or characters or [middle], key=lambda end: abs(end - middle))
     return text[:end].strip(), text[end:].strip()
 
 
 def batches_by_length(lengths, fits):
-    """Groups rows of similar length.
+    """Groups rows of similar length into batches.
 
     Args:
-        lengths: list of tuples of int, the lengths of each row; the first one orders most.
-        fits: function, number of rows in a batch and the largest of each of their lengths -> bool.
+        lengths: list of tuples of int, the lengths of each row (e.g. target and source). Rows
+            are sorted by them, the first length first.
+        fits: function, `(num_rows, *longest)` -> bool: whether a batch of `num_rows` rows with
+            these maximum lengths is allowed.
 
     Returns:
-        list of lists of numbers of rows, the longest first: memory runs short at once or not at all.
+        list of lists of row indices, longest rows first: if memory is too small, the first batch fails.
     """
     batches, longest = [], ()
-    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        grown = tuple(map(max, longest, lengths[number]))
-        if not batches or not fits(len(batches[-1]) + 1, *grown):
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        new_longest = tuple(map(max, longest, lengths[index]))
+        if not batches or not fits(len(batches[-1]) + 1, *new_longest):
             batches.append([])
-            grown = lengths[number]
-        batches[-1].append(number)
-        longest = grown
+            new_longest = lengths[index]
+        batches[-1].append(index)
+        longest = new_longest
     return batches[::-1]
 
 
 class Part(NamedTuple):
-    """One row to be searched: a text, or a part of one."""
+    """One row to translate: a text or a part of one."""
 
     row: list  # of int, without end of sentence
-    prefix: list  # of int, tokens with which the translation begins
-    number: int  # of the text in its stream
+    prefix: list  # of int, tokens that the translation starts with
+    number: int  # of the text, counted over the whole stream
     index: int  # of the part in its text
 
 
 class TextTranslator:
-    """Translates texts by a search of rows, which a subclass has.
+    """Base class of translators: translates texts; a subclass translates rows of ids.
 
     The subclass defines `_max_source_length(config)` and `_translate_parts(parts, config, details)`,
-    which returns for each `Part` a list of `Translation`, best first.
+    which returns a list of `Translation` for each `Part`, best first.
 
     Args:
         tokenizers: `Tokenizers`: the source's encodes, the target's decodes.
         search: `SearchConfig`, the defaults of `translate`.
-        target_language: its code; decides what goes between the parts of a long line.
+        target_language: str, its code. It decides whether the translated parts of a long line
+            are joined by spaces.
     """
 
     def __init__(self, tokenizers, search, target_language):
@@ -300,42 +302,39 @@ class TextTranslator:
 
         Args:
             texts: list of str, one sentence each.
-            prefixes: as of `n_best`.
-            **search: fields of `SearchConfig` to change, such as `beam_size=1`.
+            prefixes: as in `n_best`.
+            **search: fields of `SearchConfig` to override, such as `beam_size=1`.
 
         Returns:
-            list of str, one for each text in the same order. A blank text gives `""`.
+            list of str, one per text in the same order; `""` for a blank text.
         """
-        found = self.n_best(texts, prefixes, **search)
+        results = self.n_best(texts, prefixes, **search)
         limit = self._max_source_length(self._config(search)) - 1
         for flag in ("cut", "split"):
-            if number := sum(flag in one.flags for one in found):
+            if number := sum(flag in result.flags for result in results):
                 logger.warning("%s %d sentences at %d tokens", flag, number, limit)
-        return [one.best.text for one in found]
+        return [result.best.text for result in results]
 
     def n_best(self, texts, prefixes=None, *, first_number=0, details=False, **search):
-        """Translates sentences, and returns all that is known of the translations.
+        """Translates sentences and returns n-best lists with scores and flags.
 
-        A text over the limit is translated in parts, `search.long_lines` permitting. It has
-        one translation, the best ones of its parts joined: the alternatives of the parts
-        would combine to any number, none of which was ranked against another. A prefix
-        begins the first part.
+        A text over the limit is translated in parts if `search.long_lines` is `"split"`. It
+        has one translation, the best ones of its parts joined, because combinations of the
+        parts' n-best lists were never ranked against each other. A prefix applies to the first part.
 
         Args:
             texts: list of str.
-            prefixes: list of str, one for each text: what its translation must begin with; `""` for
-                nothing.
-            first_number: int, number of the first text in all of its stream, by which
-                sampling draws: then a text's samples depend neither on its batch nor on
-                the chunk that it comes in.
-            details: also fills `token_log_probs` and `alignment`, by one more pass.
-            **search: as of `translate`.
+            prefixes: list of str, one per text, that its translation must start with; `""` for none.
+            first_number: int, number of the first text in the whole stream. Sampling is keyed
+                by text numbers, so samples depend neither on batches nor on chunks.
+            details: bool, also fills `token_log_probs` and `alignment`, by forced decoding.
+            **search: as in `translate`.
 
         Returns:
-            list of `NBest`, one for each text in the same order.
+            list of `NBest`, one per text in the same order.
 
         Raises:
-            ValueError: a setting that is refused, or another number of prefixes than of texts.
+            ValueError: an invalid setting, or texts and prefixes differ in number.
         """
         for name, given in (("texts", texts), ("prefixes", prefixes)):
             if isinstance(given, (str, bytes)):
@@ -355,19 +354,19 @@ class TextTranslator:
             for number, (text, prefix) in enumerate(zip(encoded, prefix_rows, strict=True), first_number)
             for index, row in enumerate(text.rows)
         ]
-        found = iter(self._translate_parts(parts, config, details))
+        translations = iter(self._translate_parts(parts, config, details))
         blank = BLANK._replace(token_log_probs=[], alignment=[]) if details else BLANK
-        return [self._joined([next(found) for _ in text.rows] or [[blank]], text) for text in encoded]
+        return [self._join([next(translations) for _ in text.rows] or [[blank]], text) for text in encoded]
 
     def _config(self, search):
         return replace(self.search, **search) if search else self.search
 
     def _translations(self, rows, scores, log_probs, finished):
-        """Returns the `Translation`s of rows of target ids."""
+        """Returns a list of `Translation`, one per row of target ids."""
         texts = self.tokenizers.target.decode(rows)
         return [
             Translation(
-                text=one_line(text),  # a byte token or a code point may spell a newline
+                text=one_line(text),  # byte tokens may decode to a newline
                 score=float(score),
                 log_prob=float(log_prob),
                 pieces=self._pieces(self.tokenizers.target, row),
@@ -379,14 +378,14 @@ class TextTranslator:
             )
         ]
 
-    def _joined(self, parts, encoded):
-        """Returns the `NBest` of one text, given the translations of its parts."""
+    def _join(self, parts, encoded):
+        """Returns the `NBest` of an `EncodedText`, given the n-best lists of its parts."""
         source_pieces = [self._pieces(self.tokenizers.source, row) for row in encoded.rows]
         best = parts[0]
         if len(parts) > 1:
-            best = [join_parts([ones[0] for ones in parts], source_pieces, self._separator)]
+            best = [join_parts([n_best[0] for n_best in parts], source_pieces, self._separator)]
         return NBest(best, list(itertools.chain(*source_pieces)), len(encoded.rows), encoded.is_cut)
 
     @staticmethod
     def _pieces(tokenizer, ids):
-        return [tokenizer.entries[one][1] for one in ids if one != tokenizer.special.eos]
+        return [tokenizer.entries[token][1] for token in ids if token != tokenizer.special.eos]

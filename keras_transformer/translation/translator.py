@@ -1,4 +1,4 @@
-"""Text in, text out: tokenizer, one model or several, and search together."""
+"""`Translator`: text to text with tokenizers, one model or an ensemble, and search."""
 
 import concurrent.futures
 import os
@@ -18,21 +18,21 @@ from keras_transformer.translation.texts import TextTranslator, batches_by_lengt
 
 
 class Translator(TextTranslator):
-    """Translates sentences with one model, or with several together.
+    """Translates sentences with one model or an ensemble.
 
     Args:
-        models: a `Transformer`, or a list of such, whose log-probabilities are averaged.
-        tokenizers: a tokenizer of the models' vocabulary, or `Tokenizers`: the
-            source's encodes, the target's decodes.
+        models: a `Transformer`, or a list of them, whose log-probabilities are averaged.
+        tokenizers: a tokenizer with the models' vocabulary, or `Tokenizers`: the source's
+            encodes, the target's decodes.
         search: `SearchConfig`, the defaults of `translate`.
-        target_language: its code; decides what goes between the parts of a long line.
-        threads: number of batches that are searched at the same time. On CPUs one for each core
-            pays, each of which then works on a batch of its own, once
-            `tf.config.threading.set_intra_op_parallelism_threads(1)` was called.
+        target_language: str, its code. It decides whether the translated parts of a long line
+            are joined by spaces.
+        threads: int, number of batches that are searched in parallel. On a CPU the fastest is one
+            thread per core after `tf.config.threading.set_intra_op_parallelism_threads(1)`.
 
     Raises:
-        ValueError: the vocabularies are not as large as a model's, have other
-            special ids, or are two where a model shares one matrix.
+        ValueError: a vocabulary and a model differ in size or special ids, or there are two
+            vocabularies for a model with one embedding matrix.
     """
 
     def __init__(self, models, tokenizers, search=None, *, target_language="", threads=1):
@@ -51,17 +51,17 @@ class Translator(TextTranslator):
 
     @classmethod
     def load(cls, run_dirs, *, checkpoint="final", threads=1):
-        """Loads the model of a run folder, or those of several.
+        """Loads the model of a run folder, or an ensemble from several.
 
         Args:
-            run_dirs: folder of a training run, or a list of such; their search
-                settings are those of the first.
-            checkpoint: which weights, as `RunFolder.load_weights` takes it.
-            threads: as of `Translator`.
+            run_dirs: path of a run folder, or a list of them. The search settings are those
+                of the first.
+            checkpoint: the weights to load, as in `RunFolder.load_weights`.
+            threads: as in `Translator`.
 
         Raises:
-            ValueError: not a run folder, or it holds no such weights; or several have not
-                the same vocabularies.
+            ValueError: a path is no run folder, it has no such weights, or the runs have
+                different vocabularies.
         """
         run_dirs = [run_dirs] if isinstance(run_dirs, (str, os.PathLike)) else list(run_dirs)
         runs = [RunFolder(run_dir) for run_dir in run_dirs]
@@ -85,21 +85,21 @@ class Translator(TextTranslator):
         return min([config.max_source_length, *limits])
 
     def _translate_parts(self, parts, config, details):
-        def numbers_of_a_row(source_length):
+        def elements_per_row(source_length):
             return sum(model.config.numbers_in_search(source_length, config) for model in self.models)
 
-        def translate(numbers):
-            return self._translate_batch([parts[number] for number in numbers], config)
+        def translate(indices):
+            return self._translate_batch([parts[index] for index in indices], config)
 
         translations = [None] * len(parts)
-        batches = _batches(parts, config.batch_tokens, numbers_of_a_row, self._threads)
-        for numbers, found in zip(batches, self._map(translate, batches), strict=True):
-            for number, of_part in zip(numbers, found, strict=True):
-                translations[number] = of_part
-        return self._with_details(parts, translations) if details else translations
+        batches = _batches(parts, config.batch_tokens, elements_per_row, self._threads)
+        for indices, results in zip(batches, self._map(translate, batches), strict=True):
+            for index, n_best in zip(indices, results, strict=True):
+                translations[index] = n_best
+        return self._add_details(parts, translations) if details else translations
 
     def _map(self, function, batches):
-        """`map(function, batches)`, of several batches at a time."""
+        """`map(function, batches)` in `threads` threads."""
         if min(self._threads, len(batches)) < 2:
             yield from map(function, batches)
             return
@@ -107,7 +107,7 @@ class Translator(TextTranslator):
         try:
             yield from pool.map(function, batches)
         finally:
-            pool.shutdown(cancel_futures=True)  # an interrupt waits for those begun, not for all
+            pool.shutdown(cancel_futures=True)  # an interrupt waits for running batches only
 
     def _translate_batch(self, parts, config):
         special = self.tokenizers.source.special
@@ -117,41 +117,44 @@ class Translator(TextTranslator):
             arguments["prefix_ids"] = pad_rows([part.prefix for part in parts], special.pad)
         if config.sampling:
             arguments["uniforms"] = _uniforms(parts, config)
-        found = self._search(config, arguments)(source_ids, **arguments)
-        ids, scores, log_probs, lengths, finished = (values.numpy() for values in found)
+        hypotheses = self._search(config, arguments)(source_ids, **arguments)
+        ids, scores, log_probs, lengths, finished = (values.numpy() for values in hypotheses)
         exists = np.isfinite(scores)
-        exists[:, 0] = True  # whatever happened, a sentence has a translation
-        places = np.nonzero(exists)
-        rows = [row[:length].tolist() for row, length in zip(ids[places], lengths[places], strict=True)]
-        found = iter(self._translations(rows, scores[places], log_probs[places], finished[places]))
-        return [[next(found) for _ in range(number)] for number in exists.sum(axis=1)]
+        exists[:, 0] = True  # every sentence has a translation, even if no hypothesis is possible
+        rows = [row[:length].tolist() for row, length in zip(ids[exists], lengths[exists], strict=True)]
+        translations = iter(self._translations(rows, scores[exists], log_probs[exists], finished[exists]))
+        return [[next(translations) for _ in range(number)] for number in exists.sum(axis=1)]
 
-    def _with_details(self, parts, translations):
-        """Adds to each `Translation` the log-probabilities of its tokens, and its alignment.
+    def _add_details(self, parts, translations):
+        """Adds token log-probabilities and an alignment to each `Translation`, by forced decoding.
 
-        Of several models, both are made of the means of what each gives.
+        An ensemble's log-probabilities and attention are the means over its models.
         """
-        pairs = [(part, one) for part, of_part in zip(parts, translations, strict=True) for one in of_part]
+        pairs = [
+            (part, translation)
+            for part, n_best in zip(parts, translations, strict=True)
+            for translation in n_best
+        ]
         source_rows = [[*part.row, self.tokenizers.source.special.eos] for part, _ in pairs]
-        target_rows = [one.ids for _, one in pairs]
+        target_rows = [translation.ids for _, translation in pairs]
         layers = [default_choice(model.config.num_decoder_layers).layer for model in self.models]
         by_model = [
             decoder(source_rows, target_rows, layers=[layer])
             for decoder, layer in zip(self._decoders, layers, strict=True)
         ]
         detailed = []
-        for (part, one), *forced in zip(pairs, *by_model, strict=True):
-            attention = np.mean([model.attention[0] for model in forced], axis=0)
-            pieces = self._pieces(self.tokenizers.source, part.row), one.pieces
+        for (part, translation), *forced in zip(pairs, *by_model, strict=True):
+            attention = np.mean([result.attention[0] for result in forced], axis=0)
+            pieces = self._pieces(self.tokenizers.source, part.row), translation.pieces
             links = hard_alignment(attention, *pieces, convention="output", unit="pieces")
-            log_probs = np.mean([model.log_probs for model in forced], axis=0)
-            detailed.append(one._replace(token_log_probs=log_probs.tolist(), alignment=links))
+            log_probs = np.mean([result.log_probs for result in forced], axis=0)
+            detailed.append(translation._replace(token_log_probs=log_probs.tolist(), alignment=links))
         detailed = iter(detailed)
-        return [[next(detailed) for _ in of_part] for of_part in translations]
+        return [[next(detailed) for _ in n_best] for n_best in translations]
 
     def _search(self, config, arguments):
-        """Returns the whole search as one graph for any number and length of sentences."""
-        # What the graph does not depend on must not make another.
+        """Returns the search as one compiled graph for any batch size and length."""
+        # Settings that do not change the graph must not cause another compilation.
         config = replace(config, seed=1, long_lines="split", batch_tokens=1, max_source_length=2)
         key = (config, *arguments)
         with self._compiling:
@@ -168,26 +171,26 @@ class Translator(TextTranslator):
         def search(source_ids, **arguments):
             return tuple(search_ids(self.models, source_ids, config, **arguments))
 
-        # The loop is `ops.while_loop`: nothing is left to AutoGraph.
+        # AutoGraph is not needed: the loop is `ops.while_loop`.
         return tf.function(search, autograph=False).get_concrete_function(
             tf.TensorSpec((None, None), tf.int32, name="source_ids"),
             **{name: specs[name] for name in arguments},
         )
 
 
-def _batches(parts, batch_tokens, numbers_of_a_row, threads):
-    """Groups the numbers of parts of similar length, within the budgets of tokens and memory.
+def _batches(parts, batch_tokens, elements_per_row, threads):
+    """Groups parts of similar length into lists of indices, within the token and memory budgets.
 
-    The budget of memory is for all batches that are searched at the same time. Few parts
-    are shared out evenly among them.
+    The memory budget is shared by all batches that are searched in parallel. A few parts
+    are distributed evenly over the threads.
     """
     lengths = [(len(part.row) + 1,) for part in parts]
     longest = max(lengths, default=(1,))[0]
     share = -(-sum(length for (length,) in lengths) // (threads * longest)) * longest
 
     def fits(size, length):
-        memory = size * numbers_of_a_row(length) * threads
-        return size * length <= min(batch_tokens, share) and memory <= MAX_NUMBERS_IN_SEARCH
+        elements = size * elements_per_row(length) * threads
+        return size * length <= min(batch_tokens, share) and elements <= MAX_NUMBERS_IN_SEARCH
 
     return batches_by_length(lengths, fits)
 
@@ -195,8 +198,8 @@ def _batches(parts, batch_tokens, numbers_of_a_row, threads):
 def _uniforms(parts, config):
     """Random numbers, float32, shape `(batch, n_best, max_length)`.
 
-    Each sample has a stream of its own, named by the seed, the numbers of the text and the
-    part, and its own number: it depends neither on the batch nor on `n_best`.
+    Each sample has its own random stream, keyed by the seed, the number of the text, the index
+    of the part and the index of the sample. So it depends neither on the batch nor on `n_best`.
     """
     longest = max(len(part.row) + 1 for part in parts)
     length = min(int(longest * config.max_length_ratio) + config.max_length_offset + 1, config.max_length)

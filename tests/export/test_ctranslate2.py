@@ -129,7 +129,7 @@ def our_search(model, rows, *, never, beam_size, length, early_stop=False, alpha
     source_ids = np.zeros((len(rows), max(map(len, rows)) + 1), "int32")
     for i, row in enumerate(rows):
         source_ids[i, : len(row) + 1] = [*row, 2]
-    state = decoder.start(source_ids, max_length=length, hypotheses=beam_size)
+    state = decoder.start(source_ids, max_length=length, num_hypotheses=beam_size)
     blocked = np.isin(np.arange(model.config.target_vocab_size), never)
 
     def step(ids, position, state):
