@@ -51,10 +51,10 @@ def settings_of(dataset):
 
 
 def refuse_prepared(dataset):
-    """Checks that none of the datasets `"A,B"` is a prepared or partly prepared folder.
+    """Checks that the datasets `"A,B"` include no prepared or partly prepared folder.
 
     Raises:
-        DataError: one of them is.
+        DataError: they include one.
     """
     for name in (part.strip() for part in dataset.split(",")):
         if is_prepared(name):

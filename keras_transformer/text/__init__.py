@@ -1,8 +1,8 @@
-"""From files, TensorFlow Datasets or Unicode CLDR to clean pairs of text.
+"""Reads and cleans parallel text from files, TensorFlow Datasets or Unicode CLDR.
 
-`open_dataset(name)` finds the pairs of a name; `Cleaner` drops the pairs that would harm a model and
-counts why; `read_lines` has the one definition of a line. No Keras here, and TensorFlow only for
-TensorFlow Datasets.
+`open_dataset(name)` opens a dataset by its name. `Cleaner` finds the pairs to drop from training, with a
+reason for each. `read_lines` and its relatives define what a line of text is. Nothing here imports Keras;
+TensorFlow is imported for TensorFlow Datasets only.
 """
 
 from keras_transformer import lazy_names

@@ -1,30 +1,30 @@
-"""The built-in corpus: locale data as parallel sentences, made on the spot.
+"""The built-in corpus: parallel sentences generated from locale data.
 
-Unicode's Common Locale Data Repository (CLDR, read through Babel) knows how several hundred languages
-write dates, units, amounts of money and lists of names; num2words spells numbers out. One value written
-in two locales is a sentence pair:
+Unicode's Common Locale Data Repository (CLDR, read with Babel) has the formats of dates, units, amounts of
+money and lists of names in several hundred languages; num2words spells out numbers. One value, written in two
+locales, is a sentence pair:
 
     3 hours ago                     ->  vor 3 Stunden
     Kenya, Peru, or Japan           ->  Kenia, Peru oder Japan
     three hundred and forty-second  ->  dreihundertzweiundvierzigste
 
-Every text is what the two libraries give for the locale; no template belongs to one language. Only
-characters that nobody types are changed: every kind of space (U+00A0, U+202F, U+2009, ...) becomes an
-ordinary one, and marks that steer the direction of writing (U+200E, U+200F, ...) are removed.
+The two libraries produce every text; there are no templates for single languages. Only characters that
+nobody types are changed: every kind of space (U+00A0, U+202F, U+2009, ...) becomes an ordinary space, and
+bidirectional marks (U+200E, U+200F, ...) are removed.
 
-The corpus is meant to be learnt by a small model in minutes, so it keeps four promises:
+A small model should learn the corpus in minutes, so the corpus has four properties:
 
-* A source text has one target. A style that would give a source text a second target (English writes the
-  long and the medium date of May alike, "May 3, 2015") is left out for that pair of locales; pairs that
-  still collide are dropped.
-* The source says all that the target needs: no weekday to be computed from the date, no unknown century.
-* Training, validation and test share no source text, not even in another case.
-* Held-out sentences are new combinations of known words: outside the spelled-out numbers, each word of a
-  validation or test pair, on either side, is in at least `MIN_WORD_SENTENCES` training sentences.
+* A source text has one target. If a style would give a source text a second target (in English, the long
+  and the medium date are the same in May, "May 3, 2015"), it is not used for this pair of locales. Pairs
+  that still collide are dropped.
+* The source has all information of the target: the model need not compute a weekday or guess a century.
+* Training, validation and test share no source text, ignoring case.
+* Held-out sentences are new combinations of known words: except in spelled-out numbers, each word of a
+  validation or test pair, on either side, occurs in at least `MIN_WORD_SENTENCES` training sentences.
 
 The pairs depend on the locales, `num_pairs`, `seed` and the versions of the two libraries; not on the
-clock, the time zone or `PYTHONHASHSEED`. A kind that one of the locales lacks is left out: the spelled-out
-numbers where num2words does not know the language, numbers such as "12 million" in Japanese.
+clock, the time zone or `PYTHONHASHSEED`. A kind of sentence is omitted if one of the locales lacks it, such
+as spelled-out numbers in a language that num2words does not know, or "12 million" in Japanese.
 """
 
 import collections
@@ -48,7 +48,7 @@ MIN_WORD_SENTENCES = 5
 
 
 class Splits(NamedTuple):
-    """Three lists of `(source_text, target_text)`, or of `Example`; no source text is in two of them."""
+    """Three disjoint lists of `(source_text, target_text)` or of `Example`."""
 
     train: list
     validation: list
@@ -69,9 +69,10 @@ def make_pairs(source, target, *, num_pairs=DEFAULT_PAIRS, seed=1):
     Args:
         source: str, locale of the source side, such as `en`, `pt_BR` or `pt-BR`.
         target: str, locale of the target side.
-        num_pairs: int, pairs in the three splits together; fewer come back where the locales give fewer
-            distinct sentences. Test takes one in twenty, at most 1,000; validation half as many.
-        seed: int, chooses the sentences, their order and the split.
+        num_pairs: int, total number of pairs in the three splits; fewer are returned if the locales have
+            fewer distinct sentences. One pair in twenty is for test, at most 1,000, and half that number
+            for validation.
+        seed: int, seed of the choice of the sentences, their order and the split.
 
     Returns:
         `Splits` of `(source_text, target_text)`.
@@ -84,7 +85,7 @@ def make_pairs(source, target, *, num_pairs=DEFAULT_PAIRS, seed=1):
 
 
 def make_examples(source, target, *, num_pairs=DEFAULT_PAIRS, seed=1):
-    """Makes the same corpus as `make_pairs`, in the same order, each pair with its kind.
+    """Makes the corpus of `make_pairs`, in the same order, with the kind of each pair.
 
     Returns:
         `Splits` of `Example`.
@@ -121,43 +122,43 @@ def available_locales():
 
 
 def parse_locale(name, argument="source"):
-    """Reads a locale's name.
+    """Parses the name of a locale.
 
     Args:
         name: str, with `_` or `-` between language, script and territory.
-        argument: str, what the caller calls it, for the message.
+        argument: str, name of the caller's argument, for the message.
 
     Returns:
         `babel.Locale`.
 
     Raises:
-        ValueError: Babel has no such locale; the message gives the nearest name.
+        ValueError: Babel has no such locale; the message suggests the most similar name.
     """
-    wanted = name.strip().replace("-", "_")
+    identifier = name.strip().replace("-", "_")
     try:
-        if wanted.lower() != "root":
-            return babel.Locale.parse(wanted)
+        if identifier.lower() != "root":
+            return babel.Locale.parse(identifier)
     except (babel.UnknownLocaleError, ValueError):
         pass  # both become the one message below
     raise ValueError(
-        f"`{argument}` must be a locale that Babel knows, such as 'en' or 'pt_BR'.{_hint(wanted)} "
+        f"`{argument}` must be a locale that Babel knows, such as 'en' or 'pt_BR'.{_hint(identifier)} "
         f"Received: {argument}={name!r}"
     )
 
 
-def _hint(wanted):
-    """Returns " Did you mean 'de'?" for `german`, `Deutsch` or `de_XY`; "" where nothing is near."""
+def _hint(identifier):
+    """Returns " Did you mean 'de'?" for `german`, `Deutsch` or `de_XY`; "" if no name is similar."""
     names = {name.lower(): name for name in available_locales()}
     for code, english_name in sorted(babel.Locale("en").languages.items()):
         if code in names:
             names |= {name.lower(): code for name in (english_name, babel.Locale(code).language_name or code)}
-    siblings = [name for name in names if name.split("_")[0] == wanted.lower().split("_")[0]]
-    near = difflib.get_close_matches(wanted.lower(), siblings or names, n=1)
+    siblings = [name for name in names if name.split("_")[0] == identifier.lower().split("_")[0]]
+    near = difflib.get_close_matches(identifier.lower(), siblings or names, n=1)
     return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 
-_NUM_DATE_PROBES, _NUM_PROBES = 40, 16  # 40 dates have every month
-_MAX_FRUITLESS = 200
+_NUM_DATE_PROBES, _NUM_PROBES = 40, 16  # the 40 dates include every month
+_MAX_FRUITLESS = 200  # draws in a row without a new sentence, after which a kind is exhausted
 _MAX_NAME_LENGTH = 24
 
 
@@ -171,7 +172,7 @@ def sentence(locale, kind, items, style="standard"):
         style: str, how several items are joined: `standard` ("and") or `or`.
 
     Returns:
-        str, in characters that can be typed.
+        str, with ordinary spaces and without bidirectional marks.
     """
     texts = [KIND_TABLE[kind].item_text(locale, *item) for item in items]
     return plain(babel.lists.format_list(texts, style, locale))
@@ -181,7 +182,7 @@ def make_example(locales, kind, items, style="standard"):
     """Writes the same sentence in both locales.
 
     Returns:
-        `Example`, or None where one of the locales cannot write it.
+        `Example`, or `None` if one of the locales cannot write it.
     """
     try:
         source, target = (sentence(locale, kind, items, style) for locale in locales)
@@ -193,15 +194,15 @@ def make_example(locales, kind, items, style="standard"):
 
 
 def find_options(locales):
-    """Finds what both locales can write such that a source text has one target.
+    """Finds the kinds and options that both locales can write and that give a source text one target.
 
     Args:
         locales: `Locales`.
 
     Returns:
-        dict from the name of a kind to the list of its options; kinds that have none are absent.
+        dict from the name of a kind to the list of its options; kinds without options are absent.
     """
-    found, target_of = {}, {}
+    options, target_of = {}, {}
     for name, kind in KIND_TABLE.items():
         values = _probe_values(name)
         for option in kind.options():
@@ -210,16 +211,16 @@ def find_options(locales):
             examples = [make_example(locales, name, [(*option, *value)]) for value in values]
             if None in examples or (name in NAME_KINDS and not _is_simple(examples[0])):
                 continue
-            if name == "money" and ("currencies", *option) not in found.get("currency", []):
+            if name == "money" and ("currencies", *option) not in options.get("currency", []):
                 continue
             if _add_if_unambiguous(target_of, examples):
-                found.setdefault(name, []).append(option)
-    return found
+                options.setdefault(name, []).append(option)
+    return options
 
 
 def _probe_values(name):
-    """Returns the values on which the options of a kind are compared: the same ones for all of them."""
-    if name in ("cardinal", "year"):  # the same numbers, since French writes the year 1999 as the number
+    """Returns the values with which all options of a kind are compared."""
+    if name in ("cardinal", "year"):  # the same numbers for both: French writes the year 1999 as the number
         return [(number,) for number in (342, *range(1105, 2000, 37), 1999)]
     kind = KIND_TABLE[name]
     if kind.draw_value is None:
@@ -236,7 +237,7 @@ def _says_enough(locales, fields, option):
 
 
 def _is_simple(example):
-    """Tells whether a name is short and free of what would look like a list, a number or a remark."""
+    """Returns whether a name is short and has no digits, commas, semicolons or brackets."""
     texts = (example.source, example.target)
     return all(
         len(text) <= _MAX_NAME_LENGTH and not re.search(r"[\d,;()\[\]、،（）]", text) for text in texts
@@ -244,7 +245,7 @@ def _is_simple(example):
 
 
 def _add_if_unambiguous(target_of, examples):
-    """Adds the examples to a dict from source to target; adds none if one source got a second target."""
+    """Adds all examples to a dict from source to target, or none if a source would get a second target."""
     added = {}
     for example in examples:
         known = target_of.get(_key(example)) or added.setdefault(_key(example), example.target)
@@ -262,7 +263,7 @@ def _key(example):
 
 
 def _make_basics(locales, options):
-    """Returns what held-out sentences are made of: every name alone, and the numbers below 100 in words."""
+    """Returns examples of the parts of sentences: every name alone, and the numbers below 100 in words."""
     basics = {}
     for kind in NAME_KINDS:
         for option in options.get(kind, []):
@@ -277,26 +278,26 @@ def _make_basics(locales, options):
 
 
 def _draw_examples(rng, locales, options, basics, num_pairs):
-    """Returns `basics` and new examples of all kinds, shuffled: `num_pairs`, or all that are found."""
-    found = {_key(example): example for example in basics}
+    """Adds random examples of all kinds to `basics`, up to `num_pairs` if there are enough; shuffles them."""
+    examples = {_key(example): example for example in basics}
     ambiguous = set()
-    fruitless = collections.Counter()  # draws in a row that gave nothing new
+    fruitless = collections.Counter()  # by kind: draws in a row that gave nothing new
     kinds = list(options)
-    while len(found) < num_pairs and kinds:
+    while len(examples) < num_pairs and kinds:
         (kind,) = rng.choices(kinds, [KIND_TABLE[name].weight for name in kinds])
         example = _draw_example(rng, locales, kind, options[kind])
         key = _key(example) if example else None
-        if key is None or key in ambiguous or key in found:
+        if key is None or key in ambiguous or key in examples:
             fruitless[kind] += 1
             if fruitless[kind] >= _MAX_FRUITLESS:
                 kinds.remove(kind)
-            if key in found and found[key].target != example.target:
-                del found[key]
+            if key in examples and examples[key].target != example.target:
+                del examples[key]
                 ambiguous.add(key)
         else:
             fruitless[kind] = 0
-            found[key] = example
-    examples = list(found.values())
+            examples[key] = example
+    examples = list(examples.values())
     rng.shuffle(examples)
     return examples
 
@@ -311,19 +312,19 @@ def _draw_example(rng, locales, kind, options):
 
 
 def _words(example):
-    """Returns the words of both sides, each marked with its side; digits and punctuation are not words."""
+    """Returns {(side, word)} of both sides; digits and punctuation are not words."""
     sides = (("source", example.source), ("target", example.target))
     return {(side, word) for side, text in sides for word in re.findall(r"[^\W\d_]+", text.casefold())}
 
 
 def _split(rng, examples, basics):
-    """Takes out test and validation, in the order of `examples`; training keeps enough of every word."""
+    """Splits the examples; every word of a held-out pair stays in enough training sentences."""
     num_test = min(1000, len(examples) // 20)
     num_held_out = num_test + num_test // 2
     sentences = collections.Counter(word for example in examples for word in _words(example))
     train, held_out = [], []
     for example in examples:
-        spelled = example.kind in SPELLED_KINDS  # one long word in German: known in parts, not as a whole
+        spelled = example.kind in SPELLED_KINDS  # in German one long word, known only by its parts
         words = set() if spelled else _words(example)
         rare = any(sentences[word] <= MIN_WORD_SENTENCES for word in words)
         if len(held_out) == num_held_out or example in basics or rare:
@@ -331,6 +332,6 @@ def _split(rng, examples, basics):
         else:
             sentences.subtract(_words(example))
             held_out.append(example)
-    rng.shuffle(train)  # what cannot be held out stood first
+    rng.shuffle(train)  # until here, examples that could not be held out came first
     num_test = min(num_test, len(held_out) * 2 // 3)
     return Splits(train, held_out[num_test:], held_out[:num_test])

@@ -1,8 +1,8 @@
-"""The sentences of the built-in corpus: how one locale writes a value, and the kinds of value there are.
+"""The kinds of sentences of the built-in corpus, and the functions that write a value in one locale.
 
-One value in one locale is one text. A text function raises `LookupError`, or what Babel raises, where the
-locale has no data. The `..._fields` functions tell which fields of a date a style writes, so that no
-target says more than its source.
+The `..._text` functions write one value in one locale. They raise `LookupError`, or an exception of Babel, if
+the locale has no data. The `..._fields` functions return the fields of a date that a style writes; they are
+used to exclude styles whose target has fields that the source lacks.
 """
 
 import calendar
@@ -28,7 +28,7 @@ _LENGTHS = ("full", "long", "medium", "short")
 
 
 def plain(text):
-    """Writes each run of spaces of any kind as one U+0020 and removes bidirectional marks."""
+    """Replaces each run of spaces of any kind by one U+0020 and removes bidirectional marks."""
     return re.sub(" +", " ", text.translate(_TYPED)).strip()
 
 
@@ -47,12 +47,12 @@ def time_text(locale, style, moment):
 
 
 def date_time_text(locale, style, moment):
-    """Returns a date and a time; `style` is medium or short, since longer ones name a time zone."""
+    """Returns a date and a time; `style` is medium or short, because longer styles include a time zone."""
     return babel.dates.format_datetime(moment, style, locale=locale)
 
 
 def interval_text(locale, skeleton, start, steps):
-    """Returns the time from `start` to `steps` later: quarters of an hour, months or days, by `skeleton`."""
+    """Returns the interval of `steps` quarters of an hour, days or months from `start`, by `skeleton`."""
     if "H" in skeleton:
         end = start + datetime.timedelta(minutes=15 * steps)
     elif "d" in skeleton:
@@ -63,7 +63,7 @@ def interval_text(locale, skeleton, start, steps):
     return babel.dates.format_interval(start, end, skeleton, fuzzy=False, locale=locale)
 
 
-SECONDS = dict(reversed(babel.dates.TIMEDELTA_UNITS))  # of a second, a minute, ..., a year
+SECONDS = dict(reversed(babel.dates.TIMEDELTA_UNITS))  # {unit: seconds}, from second to year
 
 
 def relative_text(locale, unit, count):
@@ -75,9 +75,9 @@ def relative_text(locale, unit, count):
 
 def unit_text(locale, unit, length, number):
     """Returns "12 kilometers" for `("length-kilometer", "long", 12)`."""
-    for inherited in (length, "short"):  # CLDR's root: a long name that is not given is the short one
+    for inherited in (length, "short"):  # in CLDR, a missing long name is inherited from the short one
         text = babel.units.format_unit(number, unit, inherited, locale=locale)
-        if unit not in text:  # Babel writes an identifier for what it lacks
+        if unit not in text:  # Babel returns the identifier if it has no name
             return text
     raise LookupError(f"{locale} has no {length} name of {unit}")
 
@@ -111,24 +111,24 @@ def percent_text(locale, share):
 def round_number_text(locale, magnitude, count):
     """Returns "12 million" for `(10**6, 12)`."""
     text = babel.numbers.format_compact_decimal(count * magnitude, format_type="long", locale=locale)
-    if str(count) not in text:  # Hindi counts in lakhs: the digits would have to be computed
+    if str(count) not in text:  # as in Hindi, which counts in lakhs and so changes the digits
         raise LookupError(f"{locale} has no word for {magnitude}")
     return text
 
 
 def name_text(locale, table, code):
-    """Returns "Kenya" for `("territories", "KE")`; also `languages` and `currencies`."""
+    """Returns "Kenya" for `("territories", "KE")`; other tables are `languages` and `currencies`."""
     return getattr(locale, table)[code]
 
 
-_NUM2WORDS_NAMES = {"nb": "no", "kk": "kz"}  # where its name is not the ISO code
+_NUM2WORDS_NAMES = {"nb": "no", "kk": "kz"}  # num2words' codes that are not ISO codes
 _NO_NUMBER = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, TypeError)
 
 
 def number_text(locale, form, number):
-    """Returns the number in words; `form` is cardinal, ordinal or year."""
+    """Returns a number in words; `form` is cardinal, ordinal or year."""
     for name in (str(locale), locale.language, _NUM2WORDS_NAMES.get(locale.language)):
-        if name in num2words.CONVERTER_CLASSES:  # num2words itself takes Filipino for Finnish
+        if name in num2words.CONVERTER_CLASSES:  # checked here, because num2words takes Filipino for Finnish
             break
     else:
         raise LookupError(f"num2words does not know {locale}")
@@ -136,7 +136,7 @@ def number_text(locale, form, number):
         raise LookupError("Japanese years count from emperors' accessions, which have to be memorised")
     try:
         text = num2words.num2words(number, lang=name, to=form)
-    except _NO_NUMBER as error:  # what its languages raise for a form that they lack
+    except _NO_NUMBER as error:  # raised for forms that a language lacks
         raise LookupError(f"num2words has no {form} of {number} in {name}") from error
     if form == "ordinal" and text == num2words.num2words(number, lang=name):
         raise LookupError(f"num2words gives the cardinal for the ordinal of {number} in {name}")
@@ -154,7 +154,7 @@ def _fields(*patterns):
 
 
 def date_fields(locale, style):
-    """Returns the fields, of `GyQMdEHms`, that a date style or skeleton writes."""
+    """Returns the fields that a date style or skeleton writes, a set of letters of `GyQMdEHms`."""
     patterns = locale.date_formats if style in _LENGTHS else locale.datetime_skeletons
     return _fields(patterns[style].pattern)
 
@@ -166,20 +166,20 @@ def time_fields(locale, style):
 
 
 def date_time_fields(locale, style):
-    """Returns the fields that date and time of one style write."""
+    """Returns the fields that the date and the time of one style write."""
     return date_fields(locale, style) | time_fields(locale, style)
 
 
 def interval_fields(locale, skeleton):
-    """Returns the fields that an interval skeleton writes, whichever field differs."""
+    """Returns the fields that an interval skeleton writes for any of its greatest differences."""
     return set().union(*(_fields(*parts) for parts in locale.interval_formats[skeleton].values()))
 
 
-# Values, drawn at random; each a tuple of the last arguments of a text function.
+# Random values: each function returns a tuple, the last arguments of a text function.
 
 
 def _moment(rng):
-    # Two digits tell these years apart, and each is frequent.
+    # A range in which two digits identify a year, and each year is frequent.
     year, month = rng.randint(1990, 2029), rng.randint(1, 12)
     day = rng.randint(1, calendar.monthrange(year, month)[1])
     return (datetime.datetime(year, month, day, rng.randrange(24), rng.randrange(60), rng.randrange(60)),)
@@ -216,9 +216,9 @@ def _number_of_two(first, second):
     return lambda rng: (rng.choice((rng.randint(*first), rng.randint(*second))),)
 
 
-# Options: styles, units, codes; each a tuple of the arguments before those.
+# Options: styles, units and codes. Each is a tuple, the arguments between the locale and the value.
 
-# By Babel's identifiers, `length-kilometer`.
+# Babel's identifiers, such as `length-kilometer`.
 _UNITS_OF = {
     "duration": "second minute hour day week month year millisecond decade century",
     "length": "millimeter centimeter meter kilometer inch foot yard mile light-year",
@@ -247,7 +247,7 @@ _PRICE_CURRENCIES = (
     "EUR USD GBP JPY CHF CAD AUD NZD CNY HKD INR KRW SEK NOK DKK "
     "PLN CZK HUF RUB TRY BRL MXN ZAR ILS THB SGD TWD VND PHP UAH"
 )
-# Tender on a fixed day, since Babel's default is today.
+# Currencies in use on a fixed day, because Babel's default is today.
 _TENDER_DAY = datetime.date(2020, 1, 1)
 
 
@@ -287,16 +287,17 @@ def _names(table):
 
 
 class Kind(NamedTuple):
-    """One kind of sentence: `item_text(locale, *option, *value)`, alone or in a list.
+    """One kind of sentence: one or several texts `item_text(locale, *option, *value)`, joined as a list.
 
     Attributes:
-        weight: int, how often it is drawn, relative to the other kinds.
-        item_text: function of a locale, an option and a value.
-        options: function without arguments, list of tuples: styles, units, codes.
-        draw_value: function of a `random.Random`, tuple: the numbers and dates of one item; `None` where a
-            name is chosen by its option.
-        sizes: tuple of int, drawn at random: how many items are joined by "and" or "or"; 1 is an item alone.
-        fields: function of a locale and an option, the set of fields of a date that it writes, or `None`.
+        weight: int, relative frequency of the kind.
+        item_text: function of a locale, an option and a value; returns str.
+        options: function without arguments; returns a list of tuples: styles, units, codes.
+        draw_value: function of a `random.Random`; returns a tuple, the numbers and dates of one item. `None`
+            for names, which have an option but no value.
+        sizes: tuple of int, numbers of items to draw from; several items are joined by "and" or "or".
+        fields: function of a locale and an option; returns the set of date fields written. `None` for kinds
+            other than dates and times.
     """
 
     weight: int
@@ -312,7 +313,7 @@ class Kind(NamedTuple):
 
 
 _DATES = "full long yMMMEd yMMMd short medium yMd MMMEd MMMMd MMMd yMMMM yMMM yQQQQ yQQQ"
-# The order matters where two options collide: the earlier one stays. Weights are about per cent.
+# If two options collide, the earlier one in this order is kept. Weights are roughly percentages.
 KIND_TABLE = {
     "date": Kind(10, date_text, _each(_DATES), _moment, fields=date_fields),
     "time": Kind(4, time_text, _each("short medium EHm"), _moment, fields=time_fields),
@@ -335,6 +336,6 @@ KIND_TABLE = {
     "ordinal": Kind(5, number_text, _each("ordinal"), _number_of_two((100, 999), (1000, 1999))),
     "year": Kind(2, number_text, _each("year"), _number(1100, 1999)),
 }
-KINDS = (*KIND_TABLE, "name")  # a bare name of a country, language or currency: in training only
+KINDS = (*KIND_TABLE, "name")  # "name": a single country, language or currency, in training only
 NAME_KINDS = ("country", "language", "currency")
 SPELLED_KINDS = ("cardinal", "ordinal", "year")

@@ -1,8 +1,8 @@
-"""Filters of parallel text, and the report of what they kept and dropped.
+"""Filters for parallel text, and a report of how many pairs each filter dropped.
 
-Each filter is an option of `CleaningConfig`, each drop has a reason. The filters see blocks of pairs, so
-that work can be shared among processes. Every filter but `duplicate` (`Seen`) judges a pair by that pair
-alone; reports of parts add up.
+Each filter is an option of `CleaningConfig` and has one entry in `REASONS`. Filters work on blocks of pairs,
+which several processes can share. Every filter looks at each pair alone, except `duplicate` (`Seen`). The
+reports of blocks can be added.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from ftfy.badness import is_bad
 from keras_transformer.text.languages import expected_scripts
 from keras_transformer.text.lines import DataError
 
-# Why a pair is dropped, in the order in which the filters look: what that means, and its setting.
+# {reason: (description, setting)}, in the order of the filters.
 REASONS = {
     "empty": ("a side is blank", "cleaning.drop_empty"),
     "damaged": ("damaged encoding", "cleaning.drop_damaged"),
@@ -30,29 +30,29 @@ REASONS = {
     "duplicate": ("occurred before", "cleaning.drop_duplicates"),
 }
 CODES = {reason: code for code, reason in enumerate(REASONS, start=1)}
-# A longer side of up to this many tokens, end of sentence included, may have any ratio to the shorter:
-# "Go." and "Geh jetzt bitte los." differ by more than long sentences that translate each other.
+# The length ratio is not checked if the longer side has at most this number of tokens, end of sentence
+# included: translations of short sentences can differ much in length ("Go." and "Geh jetzt bitte los.").
 RATIO_FREE_LENGTH = 10
 
-# What Windows-1252 and Latin-1 make of the bytes that begin and continue a character of UTF-8.
+# A UTF-8 sequence that was decoded as Windows-1252 or Latin-1: a leading byte and a continuation byte.
 _CONTINUATIONS = bytes(range(0x80, 0xC0)).decode("cp1252", "ignore")
 _SUSPECT = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{_CONTINUATIONS}]")
 
 
 class Cleaner:
-    """Tells which pairs to drop, and why.
+    """Finds the pairs to drop and the reason for each.
 
-    A code is 0 for a pair to keep, else 1 + the place in `REASONS` of the first filter that
-    drops it. Can be pickled, for a pool of processes.
+    The result is a code per pair: 0 to keep it, otherwise 1 + the index in `REASONS` of the first filter that
+    drops it. A `Cleaner` can be pickled for a process pool.
 
     Args:
         config: `CleaningConfig`.
         source_language: str, such as `"en"` or `"pt-BR"`.
         target_language: str.
-        max_length: longest side, in tokens, end of sentence included.
+        max_length: maximum tokens on either side, end of sentence included.
 
     Raises:
-        ValueError: letters of other scripts have a limit, and CLDR does not know a language.
+        ValueError: `max_foreign_letters` is set and CLDR does not know a language.
     """
 
     def __init__(self, config, source_language, target_language, *, max_length):
@@ -61,7 +61,7 @@ class Cleaner:
         self._scripts = tuple(map(self._scripts_of, (source_language, target_language)))
 
     def text_reasons(self, source, target):
-        """Looks at the text of a block of pairs.
+        """Applies the filters that need only the text.
 
         Args:
             source: list of str.
@@ -77,13 +77,13 @@ class Cleaner:
             )
         codes = np.zeros(len(source), np.uint8)
         stripped = list(map(str.strip, source)), list(map(str.strip, target))
-        # From last to first: the code of the first filter stands in the end.
+        # In reverse order: the code of an earlier filter overwrites that of a later one.
         if self.config.drop_identical:
             same = np.fromiter(map(operator.eq, *stripped), bool, len(source))
             codes[same] = CODES["identical"]
         if self.config.drop_damaged or self.config.max_foreign_letters < 1:
-            marked = [self._marks(*side) for side in zip((source, target), self._scripts, strict=True)]
-            foreign, damaged = (np.logical_or(*sides) for sides in zip(*marked, strict=True))
+            flags = [self._check_letters(*side) for side in zip((source, target), self._scripts, strict=True)]
+            foreign, damaged = (np.logical_or(*sides) for sides in zip(*flags, strict=True))
             codes[foreign] = CODES["script"]
             codes[damaged] = CODES["damaged"]
         if self.config.drop_empty:
@@ -93,7 +93,7 @@ class Cleaner:
         return codes
 
     def length_reasons(self, source_lengths, target_lengths):
-        """Looks at the lengths of a block of pairs.
+        """Applies the filters that need the lengths in tokens.
 
         Args:
             source_lengths: int NumPy array, shape `(num_pairs,)`, in tokens, end of
@@ -123,11 +123,11 @@ class Cleaner:
                 ) from error
             return frozenset()
 
-    def _marks(self, lines, scripts):
-        """Returns whether each line has too many foreign letters, and whether it is damaged."""
+    def _check_letters(self, lines, scripts):
+        """Returns two bool arrays, shape `(num_lines,)`: too many foreign letters, damaged encoding."""
         foreign, damaged = np.zeros(len(lines), bool), np.zeros(len(lines), bool)
         limit = self.config.max_foreign_letters
-        # ASCII is never damaged, and its letters are Latin.
+        # ASCII lines are never damaged and have only Latin letters.
         skips_ascii = "Latn" in scripts or limit == 1
         for row, text in enumerate(lines):
             if skips_ascii and text.isascii():
@@ -138,23 +138,23 @@ class Cleaner:
 
 
 def is_damaged(text):
-    """Tells whether a text holds U+FFFD, or UTF-8 that was read as another encoding and encoded again.
+    """Returns whether a text contains U+FFFD or mojibake, UTF-8 that was decoded in another encoding.
 
-    `ä` becomes `Ã¤` and `’` becomes `â€™` where UTF-8 was taken for Windows-1252 or Latin-1. Sound text has
-    such neighbours, too (`CAFÉ…`, `Spaß“`): `ftfy.badness` knows which are unlikely.
+    In UTF-8 decoded as Windows-1252 or Latin-1, `ä` becomes `Ã¤` and `’` becomes `â€™`. Correct text can
+    contain such sequences too (`CAFÉ…`, `Spaß“`); the heuristic of `ftfy.badness` finds the unlikely ones.
     """
     return "\ufffd" in text or (_SUSPECT.search(text) is not None and is_bad(text))
 
 
 def foreign_share(text, scripts):
-    """Returns the share of letters of other scripts among the letters of a text; 0 without letters.
+    """Returns the share of letters in a text that are not of the given scripts; 0 without letters.
 
-    Letters of no single script (Common and Inherited, such as `ー` and `µ`) do not count; a letter that
-    Unicode counts to several scripts is of each of them.
+    Letters of the scripts Common and Inherited (such as `ー` and `µ`) are not counted. A letter that Unicode
+    assigns to several scripts belongs to all of them.
 
     Args:
         text: str.
-        scripts: frozenset of Unicode's names of scripts, as of `expected_scripts`.
+        scripts: frozenset of Unicode script codes, see `expected_scripts`.
     """
     letters, foreign = _letters(scripts)
     number = sum(map(len, letters.findall(text)))
@@ -163,18 +163,17 @@ def foreign_share(text, scripts):
 
 @functools.lru_cache(maxsize=8)
 def _letters(scripts):
-    """Patterns of runs of letters that count, and of those among them that are foreign."""
+    """Returns two patterns: runs of letters that count, and runs of foreign letters among them."""
     counting = r"[\p{L}--[\p{sc=Common}\p{sc=Inherited}]]"
     expected = "".join(rf"\p{{scx={script}}}" for script in sorted(scripts))
     return regex.compile(f"{counting}+", regex.V1), regex.compile(f"[{counting}--[{expected}]]+", regex.V1)
 
 
 def pair_hashes(source, target):
-    """Hashes pairs of sentences; spaces at either end of a sentence do not matter.
+    """Hashes pairs of sentences; spaces at the ends of a sentence are ignored.
 
-    A pure function of the text, the same in every process and on every machine. Among n
-    different pairs, two share a hash with a probability of about n * n / 2**65: 3e-5 for
-    33 million pairs.
+    The hash depends only on the text, so it is the same in every process and on every machine. The
+    probability of a collision among n different pairs is about n * n / 2**65: 3e-5 for 33 million pairs.
 
     Args:
         source: list of str.
@@ -184,7 +183,7 @@ def pair_hashes(source, target):
         uint64 NumPy array, shape `(num_pairs,)`.
     """
     digests = [
-        # No line holds a newline, so different pairs are different bytes.
+        # Lines contain no newline, so different pairs give different bytes.
         blake2b(f"{a.strip()}\n{b.strip()}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
         for a, b in zip(source, target, strict=True)
     ]
@@ -192,10 +191,10 @@ def pair_hashes(source, target):
 
 
 class Seen:
-    """The hashes so far: tells of each new one whether it occurred before.
+    """A set of hashes that finds repeated pairs.
 
-    Holds sorted arrays, each more than twice as long as the next: 8 bytes a pair, twice
-    that for a moment while two arrays are merged.
+    The hashes are in sorted arrays, each more than twice as long as the next. They take 8 bytes per pair,
+    and temporarily 16 while two arrays are merged.
     """
 
     def __init__(self):
@@ -206,31 +205,31 @@ class Seen:
         return sum(map(len, self._runs))
 
     def add(self, hashes):
-        """Takes the hashes of the next block of pairs.
+        """Adds the hashes of the next block of pairs.
 
         Args:
-            hashes: uint64 NumPy array, shape `(num_pairs,)`, as of `pair_hashes`.
+            hashes: uint64 NumPy array, shape `(num_pairs,)`, see `pair_hashes`.
 
         Returns:
-            bool NumPy array, shape `(num_pairs,)`: True where the same hash came earlier, in
-            this block or in one before.
+            bool NumPy array, shape `(num_pairs,)`, true for hashes that occurred earlier, in
+            this block or in a block before it.
         """
         order = np.argsort(hashes, kind="stable")
         ordered = hashes[order]
         before = np.zeros(len(hashes), bool)
         before[1:] = ordered[1:] == ordered[:-1]
         for run in self._runs:
-            place = np.searchsorted(run, ordered)
-            before |= run[np.minimum(place, len(run) - 1)] == ordered
+            index = np.searchsorted(run, ordered)
+            before |= run[np.minimum(index, len(run) - 1)] == ordered
         new = ordered[~before]
         while self._runs and len(self._runs[-1]) <= 2 * len(new):
             new = np.concatenate([self._runs.pop(), new])
-            new.sort(kind="stable")  # merges what is sorted already
+            new.sort(kind="stable")  # a stable sort merges sorted runs in linear time
         if len(new):
             self._runs.append(new)
-        found = np.empty(len(hashes), bool)
-        found[order] = before
-        return found
+        repeated = np.empty(len(hashes), bool)
+        repeated[order] = before
+        return repeated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +254,7 @@ class CleaningReport:
         """Counts one block of pairs.
 
         Args:
-            codes: uint8 NumPy array, shape `(num_pairs,)`: 0, or 1 + place in `REASONS`.
+            codes: uint8 NumPy array, shape `(num_pairs,)`: 0, or 1 + index in `REASONS`.
             source: list of str, of the same length.
             target: list of str, of the same length.
             num_replaced_utf8: lines in which invalid UTF-8 was replaced.
@@ -271,10 +270,10 @@ class CleaningReport:
 
     @classmethod
     def from_dict(cls, values):
-        """Returns the report that `to_dict` made a dict of.
+        """Returns the report of a dict that `to_dict` returned.
 
         Raises:
-            ValueError: the dict is none of those.
+            ValueError: the dict has other keys or inconsistent counts.
         """
         try:
             report = cls(**{key: value for key, value in values.items() if key != "num_kept"})
@@ -286,11 +285,11 @@ class CleaningReport:
 
     @property
     def num_kept(self):
-        """Pairs that no filter dropped."""
+        """Number of pairs that no filter dropped."""
         return self.num_pairs - sum(self.dropped.values())
 
     def __add__(self, other):
-        """Returns the counts of both parts together."""
+        """Returns the report of both parts together."""
         names = ("num_pairs", "num_identical", "num_replaced_utf8")
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         dropped = {reason: self.dropped[reason] + other.dropped[reason] for reason in REASONS}
@@ -301,7 +300,7 @@ class CleaningReport:
         return {"num_pairs": self.num_pairs, "num_kept": self.num_kept} | dataclasses.asdict(self)
 
     def table(self):
-        """Returns the counts as aligned text: a row for all pairs, one a reason, one for those kept."""
+        """Returns the counts as a text table: pairs read, dropped for each reason, and kept."""
         rows = [("pairs read", self.num_pairs)]
         rows += [(f"- {REASONS[reason][0]}", number) for reason, number in self.dropped.items() if number]
         rows += [("pairs kept", self.num_kept)]
@@ -313,34 +312,34 @@ class CleaningReport:
         )
 
     def warnings(self):
-        """Returns a list of str, one line each: what looks like a mistake in the corpus.
+        """Returns warnings about likely mistakes in the corpus, a list of str of one line each.
 
-        Blank sides of over 1 % of the pairs; the same text on both sides of over half; lines with
-        replaced UTF-8.
+        Warns if over 1 % of the pairs have a blank side, if over half have the same text on both sides, and
+        if invalid UTF-8 was replaced.
         """
-        found = []
+        warnings = []
         if 100 * self.dropped["empty"] > self.num_pairs:
-            found.append(
+            warnings.append(
                 f"{self._share(self.dropped['empty'])} have a blank side. Check that line i of one file "
                 "translates line i of the other"
             )
         if 2 * self.num_identical > self.num_pairs:
-            found.append(
+            warnings.append(
                 f"{self._share(self.num_identical)} have the same text on both sides. Check that source "
                 "and target are two languages, or drop such pairs with --set cleaning.drop_identical=true"
             )
         if self.num_replaced_utf8:
-            found.append(
+            warnings.append(
                 f"invalid UTF-8 was replaced by U+FFFD on {self.num_replaced_utf8:,} lines. Drop such pairs "
                 "with --set cleaning.drop_damaged=true"
             )
-        return found
+        return warnings
 
     def check(self, name="the corpus"):
-        """Refuses a corpus that lost all of its pairs.
+        """Checks that the filters kept a pair.
 
         Raises:
-            DataError: no pair was kept; the message names the counts and their settings.
+            DataError: all pairs were dropped; the message lists the counts and their settings.
         """
         if self.num_kept:
             return

@@ -1,8 +1,7 @@
-"""Where pairs of sentences come from: a name becomes an object with splits and blocks.
+"""Opens parallel corpora by name: the built-in corpus, folders, archives and TensorFlow Datasets.
 
-Built in, a folder of files, an archive of such files, or TensorFlow Datasets. All give
-the same: `splits`, `blocks(split, num_pairs)`, `fingerprint(split)`. `load_corpus` joins the
-splits of several in memory.
+All datasets have the same interface: `name`, `splits`, `blocks(split, num_pairs)` and `fingerprint(split)`.
+`load_corpus` concatenates one or several datasets in memory.
 """
 
 import functools
@@ -31,12 +30,12 @@ from keras_transformer.text.parallel import (
     make_blocks,
 )
 
-# OWNER/NAME of the Hugging Face Hub, as far as it is no name of TensorFlow Datasets.
+# OWNER/NAME of the Hugging Face Hub; tried after the names of TensorFlow Datasets.
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
-    """Finds a dataset by name.
+    """Opens a dataset by name.
 
     Args:
         dataset: str, one of
@@ -44,25 +43,25 @@ def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
             the path of a folder of parallel files (see `folders`);
             the path of a `.zip`, `.tar`, `.tgz` or `.tar.xz` archive of such files;
             `NAME/CONFIG` or `NAME/CONFIG:VERSION` of TensorFlow Datasets, such as
-            `wmt14_translate/de-en`, downloaded where it is not prepared yet.
+            `wmt14_translate/de-en`; downloaded and prepared if necessary.
         source: source language, as in the names of files or features.
         target: target language.
-        data_dir: folder of the prepared sets of TensorFlow Datasets and, in `unpacked`,
-            of unpacked archives. `None`: TensorFlow Datasets' own folder, and a
-            temporary folder for an archive.
+        data_dir: folder of prepared TensorFlow Datasets, and of unpacked archives in its
+            subfolder `unpacked`. `None` uses the default folder of TensorFlow Datasets, and
+            a temporary folder for an archive.
         manual_dir: folder of files downloaded by hand, for TensorFlow Datasets.
 
     Returns:
         An object with
-        `name`, what messages call it;
-        `splits`, tuple of str;
+        `name`, its name in messages;
+        `splits`, a tuple of str;
         `blocks(split, num_pairs=50_000)`, a generator of `Block` in constant memory;
-        `fingerprint(split)`, JSON-able, which changes when the data do.
+        `fingerprint(split)`, a JSON value that changes when the data change.
 
     Raises:
-        DataError: there is no such dataset, or it does not hold the two languages, or
+        DataError: there is no such dataset; it lacks one of the languages; or
             it cannot be read, unpacked or downloaded.
-        ValueError: an unknown locale of the built-in corpus.
+        ValueError: a locale of the built-in corpus is unknown.
     """
     check_dataset(dataset, data_dir)
     if dataset.startswith("cldr/"):
@@ -76,14 +75,14 @@ def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
 
 
 def check_dataset(dataset, data_dir=None):
-    """Refuses the name of what is no dataset; neither reads nor downloads one.
+    """Checks that a dataset of this name exists; neither reads nor downloads it.
 
     Args:
-        dataset: str, as `open_dataset` takes it.
-        data_dir: folder of prepared sets of TensorFlow Datasets, as of `open_dataset`.
+        dataset: str, see `open_dataset`.
+        data_dir: folder of prepared TensorFlow Datasets, see `open_dataset`.
 
     Raises:
-        DataError: the message says what a dataset is.
+        DataError: it does not exist; the message lists the kinds of datasets.
     """
     path = pathlib.Path(dataset)
     if dataset.startswith("cldr/") or path.is_dir() or is_archive(path):
@@ -107,10 +106,10 @@ def check_dataset(dataset, data_dir=None):
 
 
 def find_split(dataset, split):
-    """Returns the name under which a dataset holds a split, or `None`.
+    """Returns the dataset's own name of a split, or `None`.
 
-    `"validation"`, `"valid"`, `"val"` and `"dev"` find each other, and `"test"` finds the
-    first name that starts with `test`.
+    `"validation"`, `"valid"`, `"val"` and `"dev"` are synonyms. `"test"` finds the first name, in
+    alphabetical order, that starts with `test`.
     """
     names = dataset.splits
     if split in names:
@@ -123,25 +122,26 @@ def find_split(dataset, split):
 
 
 def languages_of(dataset):
-    """Returns (source, target) that a dataset's name tells, or `None`."""
-    # pt-BR and zh-Hans hold a hyphen, too: what follows it starts with a capital.
+    """Returns (source, target) of a name `cldr/SOURCE-TARGET`, or `None` for other datasets."""
+    # Locales such as pt-BR and zh-Hans contain a hyphen too; a capital letter follows it.
     locale = r"([a-z]{2,}(?:[-_][A-Z]\w+)*)"
     match = re.fullmatch(f"cldr/{locale}-{locale}", dataset)
     return match.groups() if match else None
 
 
 class CldrDataset:
-    """The built-in corpus; see `open_dataset` for what a dataset is."""
+    """The built-in corpus as a dataset; see `open_dataset` for the interface."""
 
     splits = cldr.Splits._fields
 
     def __init__(self, dataset, source, target):
-        named = languages_of(dataset)
-        if named is None:
+        languages = languages_of(dataset)
+        if languages is None:
             raise DataError(f"{dataset}: the built-in corpus is named cldr/SOURCE-TARGET")
-        if {source, target} != set(named):
+        if {source, target} != set(languages):
             raise DataError(
-                f"{dataset} holds {named[0]} and {named[1]}. Received: source {source!r}, target {target!r}"
+                f"{dataset} holds {languages[0]} and {languages[1]}. "
+                f"Received: source {source!r}, target {target!r}"
             )
         self.name = dataset
         self._languages = source, target
@@ -151,13 +151,13 @@ class CldrDataset:
         return cldr.make_pairs(*self._languages)
 
     def blocks(self, split, num_pairs=BLOCK_LINES):
-        """Yields `Block`s of a split."""
+        """Yields the `Block`s of a split."""
         check_split(self, split)
         lines = ([f"{text}\n".encode() for text in pair] for pair in getattr(self._pairs, split))
         return make_blocks([NamedPairs(f"{self.name} {split}", lines)], num_pairs, keep_blank_end=True)
 
     def fingerprint(self, split):
-        """Returns name, languages and the versions of the two libraries that it is made by."""
+        """Returns a dict: name, languages, split, and the versions of Babel and num2words."""
         check_split(self, split)
         versions = {name: importlib.metadata.version(name) for name in ("Babel", "num2words")}
         return {"name": self.name, "languages": list(self._languages), "split": split, **versions}
@@ -169,11 +169,11 @@ class Corpus(NamedTuple):
     Attributes:
         train: `Pairs` without blank sides, one dataset after the other.
         validation: `Pairs`.
-        test: `Pairs`, or `None` where the corpus has none.
-        test_name: name of the test split, such as `"test_2016_flickr"`.
-        num_blank: pairs left out of training because a side was blank.
-        sizes: tuple of int, the number of training pairs of each dataset, in order;
-            0 for one that has no training split.
+        test: `Pairs`, or `None` if no dataset has a test split.
+        test_name: name of the test split, such as `"test_2016_flickr"`, or "".
+        num_blank: number of training pairs dropped because a side was blank.
+        sizes: tuple of int, number of training pairs of each dataset, in order;
+            0 for a dataset without a training split.
     """
 
     train: Pairs
@@ -185,7 +185,12 @@ class Corpus(NamedTuple):
 
 
 class OpenSplit(NamedTuple):
-    """One split of one dataset: an object of `open_dataset`, and a name of its splits."""
+    """One split of an open dataset.
+
+    Attributes:
+        dataset: a dataset returned by `open_dataset`.
+        name: str, one of its `splits`.
+    """
 
     dataset: object
     name: str
@@ -197,8 +202,7 @@ class OpenSplit(NamedTuple):
             `Pairs`.
 
         Raises:
-            DataError: it cannot be read, is empty, or its sides differ in their number
-                of lines.
+            DataError: the split cannot be read or is empty, or its sides have different numbers of lines.
         """
         label = f"{self.dataset.name} {self.name}"
         pairs = decode_blocks(self.dataset.blocks(self.name), label, on_bad_utf8=on_bad_utf8)
@@ -208,7 +212,7 @@ class OpenSplit(NamedTuple):
 
 
 def dataset_names(dataset):
-    """Returns the names in a list of datasets, `"A,B"`; so no name holds a comma.
+    """Splits a comma-separated list of datasets, `"A,B"`, into names.
 
     Returns:
         list of str.
@@ -246,12 +250,12 @@ def first_split(datasets, split):
 def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_bad_utf8="refuse"):
     """Reads the training, validation and test pairs of a corpus.
 
-    Training pairs come from every dataset; validation and test each from the first that
-    has them. A folder has them as `valid.*` (or `validation`, `val`, `dev`) and `test.*`
-    (or the first split whose name starts with `test`).
+    Training pairs come from all datasets, validation and test pairs from the first dataset that
+    has such a split. In a folder, these splits are called `valid` (or `validation`, `val`, `dev`) and `test`
+    (or the first name that starts with `test`).
 
     Args:
-        dataset: name of a dataset as in `open_dataset`, or several, `"A,B"`.
+        dataset: name of a dataset (see `open_dataset`), or several, `"A,B"`.
         source: source language, as in the names of files or features.
         target: target language.
         data_dir: see `open_dataset`.
@@ -262,10 +266,9 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
         `Corpus`.
 
     Raises:
-        DataError: a dataset or file is missing, empty, not UTF-8, or the two sides
-            differ in their number of lines; or there is no training or validation
-            split.
-        ValueError: an unknown locale.
+        DataError: a dataset or file is missing, empty or not UTF-8; the two sides have different
+            numbers of lines; or there is no training or no validation split.
+        ValueError: a locale is unknown.
     """
     datasets = open_datasets(dataset, source, target, data_dir=data_dir, manual_dir=manual_dir)
     validation, test = first_split(datasets, "validation"), first_split(datasets, "test")
@@ -297,12 +300,12 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
 
 
 def open_split(dataset, split, source, target, *, data_dir=None, manual_dir=None):
-    """Finds one split of a corpus, in the first of its datasets that has it.
+    """Opens one split of a corpus, from the first dataset that has it.
 
     Args:
-        dataset: as in `load_corpus`.
-        split: `"train"`, `"validation"`, `"test"`, or a dataset's own name for a split;
-            `"validation"` and `"test"` also find what `load_corpus` finds.
+        dataset: name of a dataset (see `open_dataset`), or several, `"A,B"`.
+        split: `"train"`, `"validation"`, `"test"`, or the dataset's own name of a split;
+            `"validation"` and `"test"` are looked up like in `find_split`.
         source: source language.
         target: target language.
         data_dir: see `open_dataset`.
@@ -315,11 +318,11 @@ def open_split(dataset, split, source, target, *, data_dir=None, manual_dir=None
         DataError: there is no such dataset or split.
     """
     datasets = open_datasets(dataset, source, target, data_dir=data_dir, manual_dir=manual_dir)
-    found = first_split(datasets, split)
-    if found is None:
+    opened_split = first_split(datasets, split)
+    if opened_split is None:
         known = dict.fromkeys(name for opened in datasets for name in opened.splits)
         raise DataError(f"{dataset}: no split {split!r}. Known: {', '.join(known)}")
-    return found
+    return opened_split
 
 
 def load_split(dataset, split, source, target, *, data_dir=None, manual_dir=None, on_bad_utf8="refuse"):
@@ -329,27 +332,27 @@ def load_split(dataset, split, source, target, *, data_dir=None, manual_dir=None
         `Pairs`.
 
     Raises:
-        DataError: as `open_split` and `OpenSplit.load`.
+        DataError: see `open_split` and `OpenSplit.load`.
     """
-    found = open_split(dataset, split, source, target, data_dir=data_dir, manual_dir=manual_dir)
-    return found.load(on_bad_utf8=on_bad_utf8)
+    opened = open_split(dataset, split, source, target, data_dir=data_dir, manual_dir=manual_dir)
+    return opened.load(on_bad_utf8=on_bad_utf8)
 
 
 def epoch_weights(sizes, dataset_weights="", temperature=1.0):
-    """Returns how many times each dataset is seen in an epoch.
+    """Returns the number of times an epoch sees each dataset: its weight, or temperature sampling.
 
     Args:
-        sizes: the number of training pairs of each dataset, as in `Corpus`.
-        dataset_weights: these numbers as text, such as `"1,2.5"`; or `""`.
-        temperature: T, at least 1. Without weights, the share of dataset i in an epoch
-            is proportional to `n_i ** (1 / T)`: at 1 every pair is seen once, above it
-            small datasets more often. The epoch has the number of pairs of all together.
+        sizes: list of int, number of training pairs of each dataset.
+        dataset_weights: the weights as text, such as `"1,2.5"`; `""` for no weights.
+        temperature: float, T >= 1, used without weights. The share of dataset i in an epoch
+            is proportional to `n_i ** (1 / T)`. At T = 1 every pair is seen once; a higher T repeats
+            small datasets. The number of pairs per epoch stays the sum of `sizes`.
 
     Returns:
-        list of float, one for each size; 1.0 for a dataset without training pairs.
+        list of float, one per dataset; 1.0 for a dataset without training pairs.
 
     Raises:
-        ValueError: a weight is missing, not above 0, or given together with a temperature.
+        ValueError: a weight is missing or not above 0, or weights and a temperature are both given.
     """
     if not 1 <= temperature < math.inf:
         raise ValueError(f"`temperature` must be at least 1. Received: temperature={temperature}")

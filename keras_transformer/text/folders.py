@@ -1,15 +1,19 @@
-"""A folder or an archive of parallel files as a corpus with splits.
+"""Datasets in folders and archives of parallel files.
 
-The name of a file is SPLIT.LANGUAGE, SPLIT.SOURCE-TARGET.LANGUAGE as OPUS and WMT write it, or SPLIT.tsv
-and SPLIT.SOURCE-TARGET.tsv with two columns (without the languages in its name, the source comes first).
-The pair of languages is named in either order, and `.gz`, `.xz` or `.bz2` may follow. Files of other
-languages are ignored.
+Names of files:
 
-A split is one such file or pair of files; or a folder of that name with any number of them; or, for
-training only, numbered parts such as `train.1.en` or `train-00.en` (`test.2016` and `test.2017` are two
-test sets, not two parts of one). Several are read in the order of their names, numbered parts in that of
-their numbers. Where nothing is called `train`, all that is called neither validation nor test is for
-training: `Europarl.de-en.*` of an OPUS archive is.
+- `SPLIT.LANGUAGE`, or `SPLIT.SOURCE-TARGET.LANGUAGE` as in OPUS and WMT, two files for a split;
+- `SPLIT.tsv` or `SPLIT.SOURCE-TARGET.tsv`, one file with two columns; without languages in the name, the
+  first column is the source.
+
+SOURCE-TARGET may be in either order, and `.gz`, `.xz` or `.bz2` may follow. Files of other languages are
+ignored.
+
+A split is one such file or pair of files, or a subfolder with the name of the split and any number of them.
+The training split may also be numbered parts, such as `train.1.en` or `train-00.en` (`test.2016` and
+`test.2017` are two test splits). Files are read in the order of their names, numbered parts in the order of
+their numbers. If nothing is called `train`, all files whose names are not those of validation or test splits
+are training files, such as `Europarl.de-en.*` of an OPUS archive.
 """
 
 import contextlib
@@ -40,9 +44,9 @@ _LOCALE = r"[a-z]{2,3}(?:[-_][A-Z]\w*)*"
 _PART = re.compile(rf"{TRAIN}[.-](\d+)")
 _HELD_OUT = re.compile("val|dev|test|eval|newstest|newsdev", re.IGNORECASE)
 
-# Text shrinks to a fifth or so; what shrinks to a hundredth says the same over and over.
+# Limits against archive bombs. Text compresses to about a fifth; only repetition compresses to a hundredth.
 MAX_RATIO = 200
-SMALL_BYTES = 2**26  # up to this size an archive may unpack whatever its ratio
+SMALL_BYTES = 2**26  # unpacked size up to which any ratio is allowed
 MAX_BYTES = 2**38
 MAX_MEMBERS = 1_000_000
 ENDINGS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
@@ -51,7 +55,7 @@ _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZM
 
 
 class FolderDataset:
-    """The parallel files of one folder.
+    """The parallel files of one folder as a dataset; see `open_dataset` for the interface.
 
     Args:
         folder: the folder.
@@ -59,7 +63,7 @@ class FolderDataset:
         target: target language.
 
     Raises:
-        DataError: two files claim to be the same split.
+        DataError: the names of two files stand for the same split.
     """
 
     def __init__(self, folder, source, target):
@@ -79,37 +83,37 @@ class FolderDataset:
         """Yields the pairs of a split, in order; see `make_blocks`.
 
         Raises:
-            DataError: there is no such split, it lacks a side, or it cannot be read.
+            DataError: there is no such split, one of its sides is missing, or it cannot be read.
         """
-        # A generator of this object: temporary files stay as long as they are read.
+        # `yield from` keeps this object, and so its temporary folder, while the files are read.
         yield from make_blocks(self.files(split), num_pairs)
 
     def fingerprint(self, split):
-        """Returns what changes when the files of a split do.
+        """Returns the identity of the files of a split.
 
         Returns:
             list of dict with `path` (absolute), `size` (bytes) and `mtime_ns`.
 
         Raises:
-            DataError: as `blocks`.
+            DataError: see `files`.
         """
         return [file_identity(path) for file in self.files(split) for path in file.paths]
 
     def files(self, split):
-        """Returns the files of a split in the order in which they are read.
+        """Returns the files of a split in reading order.
 
         Returns:
             list of `FilePair` and `TabSeparatedFile`.
 
         Raises:
-            DataError: there is no such split, a file of it lacks its other side, or it is there twice.
+            DataError: there is no such split, it occurs in two forms, or one side of a file is missing.
         """
         forms = [[self._files[split]] if split in self._files else []]
         if split == TRAIN:
             forms += [self._parts(), self._unnamed()]
         if split in self._subfolders():
-            found = self._find(self.folder / split)
-            forms.append([found[name] for name in sorted(found)])
+            files = self._find(self.folder / split)
+            forms.append([files[name] for name in sorted(files)])
         forms = [[self._join(sides) for sides in form] for form in forms if form]
         if self.splits:
             check_split(self, split)
@@ -125,11 +129,12 @@ class FolderDataset:
         return forms[0]
 
     def _parts(self):
-        # By number, so that part 10 follows part 9, with or without leading zeros.
+        """Returns the numbered parts of the training split, in numerical order."""
         names = sorted((int(part[1]), part[0]) for part in map(_PART.fullmatch, self._files) if part)
         return [self._files[name] for _, name in names]
 
     def _unnamed(self):
+        """Returns the training files of a folder in which nothing is called `train`."""
         if TRAIN in self._files or self._parts() or TRAIN in self._subfolders():
             return []
         return [self._files[name] for name in sorted(self._files) if not _HELD_OUT.match(name)]
@@ -139,21 +144,21 @@ class FolderDataset:
         return {folder.name for folder in folders if any(map(self._named, folder.iterdir()))}
 
     def _find(self, folder):
-        """Returns {split: {side: path}} of the files of a folder; a side is as `_named` calls it."""
-        found = {}
+        """Returns {split: {side: path}} for the files of a folder; see `_named` for the sides."""
+        splits = {}
         for path in sorted(folder.iterdir()):
             split, side = self._named(path) or (None, None)
             if split is None:
                 continue
-            sides = found.setdefault(split, {})
+            sides = splits.setdefault(split, {})
             for other, first in sides.items():
                 if {side, other} != {"source", "target"}:
                     raise DataError(f"{first} and {path} are the same split twice. Keep one of the two")
             sides[side] = path
-        return found
+        return splits
 
     def _join(self, sides):
-        """Returns the file or pair of files with these sides."""
+        """Returns a `FilePair` or `TabSeparatedFile` of {side: path}."""
         ((side, path), *more) = sides.items()
         if side in ("columns", "swapped columns"):
             return TabSeparatedFile(path, int(side == "swapped columns"))
@@ -164,7 +169,7 @@ class FolderDataset:
         return FilePair(sides["source"], sides["target"])
 
     def _named(self, path):
-        """Returns (split, side) that the name of a file says, or `None` for anything else.
+        """Parses the name of a file; returns (split, side), or `None` if it is not of these languages.
 
         A side is `"source"`, `"target"`, `"columns"` or `"swapped columns"`.
         """
@@ -180,15 +185,15 @@ class FolderDataset:
             if ending == "tsv" and languages == f"{self.target}-{self.source}":
                 side = "swapped columns"
         elif front and pair and ending in ("tsv", *pair.groups()):
-            return None  # the name says that it is of another pair of languages
+            return None  # another pair of languages
         return (split, side) if split else None
 
 
 class ArchiveDataset(FolderDataset):
-    """The parallel files in one archive.
+    """The parallel files of one archive as a dataset; see `open_dataset` for the interface.
 
-    They are unpacked into `data_dir`, to be found there the next time, or into a temporary folder that
-    is removed with this object.
+    The archive is unpacked into `data_dir`, where later calls find it. Without `data_dir` it is unpacked into
+    a temporary folder that is removed with this object.
     """
 
     def __init__(self, path, source, target, data_dir=None):
@@ -202,7 +207,7 @@ class ArchiveDataset(FolderDataset):
 
     def fingerprint(self, split):
         """Returns a list of one dict: `path`, `size` and `mtime_ns` of the archive."""
-        self.files(split)  # refuses what is no split
+        self.files(split)  # raises DataError if there is no such split
         return [file_identity(self.name)]
 
 
@@ -213,31 +218,30 @@ def file_identity(path):
     return {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
 
-# Archives, unpacked with suspicion: a member that would land outside the folder, a link, a device, or a size
-# that no text has refuses the whole archive. A folder of unpacked files is complete or does not exist.
+# Archives are not trusted: a member outside the folder, a link, a device or an implausible size makes the
+# whole archive invalid. Unpacking is atomic: the folder of unpacked files is complete or does not exist.
 
 
 def is_archive(path):
-    """Returns whether a path is a file whose name says that it is an archive."""
+    """Returns whether a path is a file with the ending of an archive."""
     path = pathlib.Path(path)
     return path.is_file() and path.name.lower().endswith(ENDINGS)
 
 
 def unpack(path, parent):
-    """Unpacks an archive into a folder of its own.
+    """Unpacks an archive into a new subfolder of `parent`, or finds the subfolder of an earlier call.
 
     Args:
         path: a `.zip`, `.tar`, `.tgz`, `.tar.xz`, ... file.
-        parent: the folder in which to make that folder. If it is there already, it
-            holds this very archive (path, size and time of change) and is used as is.
+        parent: the parent folder. The name of the subfolder is derived from the path, size and
+            modification time of the archive.
 
     Returns:
-        `pathlib.Path` of the folder; where the archive holds a single folder that is no split of a
-        corpus, of this inner folder.
+        `pathlib.Path` of the subfolder. If it contains a single folder that is not a split, that folder.
 
     Raises:
-        DataError: the archive is damaged, or holds what a corpus does not: a path that
-            leads outside, a link, a device, a password, far more bytes than text shrinks to.
+        DataError: the archive is damaged, encrypted or too large for text, or a member is a link, a device
+            or outside the folder.
     """
     path, parent = pathlib.Path(path), pathlib.Path(parent)
     status = path.stat()
@@ -250,7 +254,7 @@ def unpack(path, parent):
         try:
             _unpack_into(path, temporary, min(MAX_BYTES, max(SMALL_BYTES, MAX_RATIO * status.st_size)))
             with contextlib.suppress(OSError):
-                temporary.rename(folder)  # unless another process was faster
+                temporary.rename(folder)  # another process may have been faster
             if not folder.exists():
                 raise DataError(f"{path}: cannot be unpacked into {folder}")
         finally:
@@ -289,7 +293,7 @@ def _unpack_into(path, folder, max_bytes):
 
 
 def _members(path):
-    """Yields (name, size in bytes, function that opens it or `None` for a folder) of an archive's members."""
+    """Yields (name, size in bytes, function that opens it, or `None` for a folder) for each member."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
@@ -305,7 +309,7 @@ def _members(path):
                 _check_kind(path, member.name, member.isreg() or member.isdir())
                 open_member = None if member.isdir() else functools.partial(archive.extractfile, member)
                 yield member.name, member.size, open_member
-            # The checksum of a gzip file stands behind all that a tar file needs.
+            # Read to the end, because the checksum of a gzip file comes after the last member.
             while archive.fileobj.read(2**20):
                 pass
 

@@ -1,7 +1,7 @@
-"""Languages: the scripts each is written in, by CLDR; and corpora whose sides are swapped or in one language.
+"""Scripts of languages, from CLDR; detection of corpora with swapped sides or with one language on both.
 
-The language of a text is what py3langid says (a naive Bayes model over n-grams of bytes,
-139 languages), asked to choose between the two languages of the corpus.
+Languages are identified by py3langid (a naive Bayes model over byte n-grams, 139 languages), restricted to
+the two languages of the corpus.
 """
 
 import functools
@@ -12,21 +12,21 @@ from typing import NamedTuple
 import babel.core
 
 SAMPLE_SIZE = 1000
-# A text counts for a language from this probability on: names and numbers alone tell nothing.
+# A text counts for a language from this probability on; names and numbers alone stay below it.
 MIN_CONFIDENCE = 0.8
 
-_NAMES = {"nb": "no", "fil": "tl"}  # where the model's name is not CLDR's
-# What CLDR writes with one code and Unicode with those of its parts.
+_NAMES = {"nb": "no", "fil": "tl"}  # py3langid's codes that differ from CLDR's
+# CLDR's codes of mixed scripts, and the Unicode scripts that they combine.
 _PARTS = {"Jpan": ["Hani", "Hira", "Kana"], "Kore": ["Hang", "Hani"], "Hans": ["Hani"], "Hant": ["Hani"]}
-# Languages in daily use in a second script besides the likely one (each has locales of both in CLDR).
+# The second script of languages that are written in two (CLDR has locales of both).
 _SECOND = dict.fromkeys(("az", "bs", "uz"), "Cyrl") | dict.fromkeys(("kk", "pa"), "Arab")
 _SECOND |= {"ks": "Deva", "mn": "Mong", "sd": "Deva", "sr": "Latn"}
 
 
 def primary_language(language):
-    """Returns the language of a code without script and region, such as `"pt"` of `"pt-BR"`.
+    """Returns the language subtag of a code, without script and region: `"pt"` for `"pt-BR"`.
 
-    Codes that ISO or CLDR replaced become their successors: `"eng"` is `"en"`, `"iw"` is `"he"`.
+    Deprecated codes and aliases are replaced: `"eng"` becomes `"en"`, `"iw"` becomes `"he"`.
 
     Raises:
         ValueError: CLDR knows no such language.
@@ -37,14 +37,14 @@ def primary_language(language):
 def expected_scripts(language):
     """Returns the scripts in which a language is written.
 
-    A script in the code decides (`"sr-Latn"`); else the likely script of language and region,
-    and the second one of a language that has two (`"sr"` is Cyrillic and Latin).
+    If the code has a script (`"sr-Latn"`), only that; otherwise the likely script of language and region,
+    and the second script of languages that have two (`"sr"` is Cyrillic and Latin).
 
     Args:
         language: str, such as `"de"`, `"pt-BR"`, `"zh_TW"` or `"sr-Latn"`.
 
     Returns:
-        frozenset of Unicode's names, such as `{"Hira", "Kana", "Hani"}` for `"ja"`.
+        frozenset of Unicode script codes, such as `{"Hira", "Kana", "Hani"}` for `"ja"`.
 
     Raises:
         ValueError: CLDR knows no such language.
@@ -59,16 +59,16 @@ def expected_scripts(language):
 
 
 class LanguageCheck(NamedTuple):
-    """What the sides of a sample look like.
+    """Result of `check_languages`: how many sampled sentences are in the wrong language.
 
     Attributes:
-        source_language: str, as asked.
-        target_language: str, as asked.
-        num_pairs: pairs of the sample; 0 where a language is not known, or the two are too close to tell
-            apart: no check was made.
-        num_swapped: pairs with each side in the other's language.
-        num_source_in_target: source sides in the target language.
-        num_target_in_source: target sides in the source language.
+        source_language: str, the expected language of the source.
+        target_language: str, the expected language of the target.
+        num_pairs: number of pairs checked; 0 if no check was made, because py3langid does not know one of
+            the languages or has the same code for both.
+        num_swapped: pairs with both sides in the other side's language.
+        num_source_in_target: source sentences in the target language.
+        num_target_in_source: target sentences in the source language.
     """
 
     source_language: str
@@ -79,7 +79,7 @@ class LanguageCheck(NamedTuple):
     num_target_in_source: int = 0
 
     def warnings(self):
-        """Returns a list of str, one line each: sides that are mostly in the other's language."""
+        """Returns a list of str, one line for each side that is mostly in the other side's language."""
         source, target = self.source_language, self.target_language
         swapped, *sides = (
             f"{number:,} of {self.num_pairs:,} sampled pairs" if 2 * number > self.num_pairs else ""
@@ -99,7 +99,7 @@ class LanguageCheck(NamedTuple):
 
 
 def check_languages(source, target, source_language, target_language):
-    """Identifies the language of each side of some pairs.
+    """Identifies the language of both sides of sampled pairs.
 
     Args:
         source: list of str.
@@ -134,8 +134,8 @@ def check_languages(source, target, source_language, target_language):
 
 @functools.cache
 def _model():
-    """Returns the identifier and the names of all languages that it knows."""
-    from py3langid import langid  # half a second and some 60 MB: only for those who check
+    """Returns (language identifier, frozenset of the codes of its languages)."""
+    from py3langid import langid  # imported here, because it takes half a second and about 60 MB
 
     identifier = langid.LanguageIdentifier.from_model_file(
         langid.MODEL_FILE, norm_probs=True, min_confidence=MIN_CONFIDENCE
@@ -147,7 +147,7 @@ def _subtags(language):
     """Returns (language, script, region) of a code; the last two may be empty."""
     name, *rest = re.split("[-_]", language)
     name, *implied = babel.core.get_global("language_aliases").get(name.lower(), name.lower()).split("_")
-    rest += implied  # behind: a script in the code itself comes first
+    rest += implied  # appended, so that a script in the code itself comes first
     if name == "und" or name not in babel.core.get_global("likely_subtags"):
         raise ValueError(
             "The language must be a code that CLDR knows, such as 'de', 'pt-BR' or 'zh-Hant'. "

@@ -1,9 +1,9 @@
-"""The one reader of text files: training, evaluation and translation all use it.
+"""Reads text files line by line; training, evaluation and translation all use this module.
 
-A line ends at byte 0x0A and nowhere else. Python's text mode and `str.splitlines` also break lines at
-U+2028, U+0085 and others, which silently shifts one side of a parallel corpus against the other.
+A line ends at byte 0x0A and nowhere else. Python's `str.splitlines` also breaks lines at U+2028, U+0085 and
+others, and text mode at carriage returns, which silently misaligns the two sides of a parallel corpus.
 
-`LineReader` gives the raw lines of a file, plain or compressed. `decode_lines` decodes a block of them;
+`LineReader` yields the raw lines of a file, plain or compressed. `decode_lines` decodes a list of raw lines;
 `iterate_lines` decodes a stream line by line.
 """
 
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 ON_BAD_UTF8 = ("refuse", "replace")
 MAX_LINE_BYTES = 2**22
 
-# All at which `str.splitlines` would break a line, and NUL: each becomes a space.
+# Characters at which `str.splitlines` would break a line, and NUL: each becomes a space.
 _ODD = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"
 _TO_SPACE = dict.fromkeys(map(ord, _ODD), " ")
 _BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
-# By their first bytes: a browser may unpack a file and keep its name, or the reverse.
+# Recognised by their first bytes, because browsers may unpack a file and keep its name, or the reverse.
 _COMPRESSED = {
     "gzip": (re.compile(rb"\x1f\x8b\x08"), gzip.open),
     "xz": (re.compile(rb"\xfd7zXZ\0"), lzma.open),
@@ -44,11 +44,11 @@ _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 
 class DataError(ValueError):
-    """Text that cannot be used; the message is one line with file, line and remedy."""
+    """Invalid text data; the message is one line that names the file, the line and the remedy."""
 
 
 class Pairs(NamedTuple):
-    """The two sides of a parallel corpus; line i of one translates line i of the other."""
+    """The two sides of a parallel corpus; `target[i]` translates `source[i]`."""
 
     source: list  # of str
     target: list  # of str, of the same length
@@ -57,22 +57,22 @@ class Pairs(NamedTuple):
 def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
     """Yields the lines of a binary stream, such as `sys.stdin.buffer`.
 
-    A byte-order mark at the start and a carriage return before a line's end are removed; any other
-    character that some program takes for a line's end becomes a space. The last line counts whether or
-    not a newline ends it.
+    Removes a byte-order mark at the start, and a carriage return before a newline. Every other character
+    that `str.splitlines` treats as the end of a line becomes a space, and so does NUL. The last line counts
+    even without a newline.
 
     Args:
-        stream: a binary file, or an iterable of bytes that are cut after `b"\\n"`, such as a `LineReader`.
-        name: what messages call the stream.
-        on_bad_utf8: `"refuse"` raises `DataError` at the first byte that is not UTF-8; `"replace"` puts
-            U+FFFD in its place and logs on how many lines.
+        stream: a binary file, or an iterable of bytes that each end with `b"\\n"`, such as a `LineReader`.
+        name: name of the stream in messages.
+        on_bad_utf8: `"refuse"` raises `DataError` at the first byte that is not UTF-8; `"replace"` replaces
+            it by U+FFFD and logs the number of such lines.
 
     Yields:
-        str, one line without its end.
+        str, one line without the newline.
 
     Raises:
-        DataError: the text is UTF-16; or not UTF-8, unless that is to be replaced; or a file has a line of
-            more than `MAX_LINE_BYTES`.
+        DataError: the text is UTF-16; it is not UTF-8 and `on_bad_utf8` is `"refuse"`; or a file has a line
+            of more than `MAX_LINE_BYTES`.
     """
     num_replaced = 0
     lines = _raw_lines(stream, name) if hasattr(stream, "readline") else stream
@@ -84,7 +84,7 @@ def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
 
 
 def _raw_lines(stream, name):
-    """Yields the lines of a binary file; never holds more of a line than `MAX_LINE_BYTES`."""
+    """Yields the raw lines of a binary file; reads at most `MAX_LINE_BYTES` + 1 bytes of a line."""
     read = functools.partial(stream.readline, MAX_LINE_BYTES + 1)
     for number, line in enumerate(iter(read, b""), start=1):
         if len(line) > MAX_LINE_BYTES:
@@ -96,21 +96,20 @@ def _raw_lines(stream, name):
 
 
 def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
-    """Decodes lines of a file as `iterate_lines` does, all at once.
+    """Decodes consecutive lines of a file by the rules of `iterate_lines`.
 
     Args:
-        lines: list of bytes, cut after `b"\\n"`; only the last may lack it.
-        name: what messages call the file.
-        first_line: number of the first of these lines in the file, from 1. Line 1 may
-            begin with a byte-order mark.
+        lines: list of bytes, each with `b"\\n"` at its end; only the last may lack it.
+        name: name of the file in messages.
+        first_line: number of `lines[0]` in the file, from 1. Line 1 may begin with a byte-order mark.
         on_bad_utf8: `"refuse"` or `"replace"`.
 
     Returns:
-        `(list of str, num_replaced)`: the lines without their ends, and the number of lines on which
-        U+FFFD stands for bytes that are not UTF-8.
+        `(list of str, num_replaced)`: the lines without newlines, and the number of lines in which
+        invalid UTF-8 was replaced by U+FFFD.
 
     Raises:
-        DataError: the text is UTF-16; or not UTF-8, unless that is to be replaced.
+        DataError: the text is UTF-16; or it is not UTF-8 and `on_bad_utf8` is `"refuse"`.
     """
     if on_bad_utf8 not in ON_BAD_UTF8:
         raise ValueError(f"`on_bad_utf8` must be one of {list(ON_BAD_UTF8)}. Received: {on_bad_utf8!r}")
@@ -129,7 +128,7 @@ def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
         ]
         text, num_replaced = "".join(text for text, _ in decoded), sum(replaced for _, replaced in decoded)
     text = (text if text.endswith("\n") else text + "\n").replace("\r\n", "\n")
-    if any(character in text for character in _ODD):  # a third of the time of one pattern
+    if any(character in text for character in _ODD):  # three times as fast as a regular expression
         text = text.translate(_TO_SPACE)
     texts = text.removesuffix("\n").split("\n")
     if len(texts) != len(lines):
@@ -138,7 +137,7 @@ def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
 
 
 def _decode_line(line, name, number, on_bad_utf8):
-    """Returns the text of one line, and whether invalid bytes of it were replaced."""
+    """Returns (text, whether invalid bytes were replaced) of one line."""
     try:
         return line.decode("utf-8"), False
     except UnicodeDecodeError as error:
@@ -159,12 +158,12 @@ def _refuse_utf16(line, name):
 
 
 def one_line(text):
-    """Returns a text with a space for each character that some program takes for a line's end."""
+    """Returns a text as one line: each character that may end a line becomes a space."""
     return text.replace("\n", " ").translate(_TO_SPACE)
 
 
 def warn_of_replaced(name, num_replaced):
-    """Logs on how many lines of a file invalid UTF-8 was replaced, if on any."""
+    """Logs the number of lines in which invalid UTF-8 was replaced, if it is not 0."""
     if num_replaced:
         logger.warning("%s: replaced invalid UTF-8 on %d lines", name, num_replaced)
 
@@ -172,18 +171,18 @@ def warn_of_replaced(name, num_replaced):
 class LineReader:
     """Iterator over the raw lines of one file, plain or compressed by gzip, xz or bzip2.
 
-    The first bytes tell the compression, not the name. Each line is bytes with `b"\\n"` at its end; a
-    file that is nothing but a byte-order mark has no lines. Use as a context manager.
+    The compression is detected from the first bytes, not from the name. Each line is bytes with `b"\\n"` at
+    its end. A file that consists of a byte-order mark has no lines. Use as a context manager.
 
     Args:
         path: the file.
 
     Attributes:
-        is_compressed: bool, whether the lines are not the bytes of the file.
+        is_compressed: bool, whether the file is compressed.
 
     Raises:
-        DataError: the file is missing, a folder, unreadable, or packed in another form. While it is read:
-            it is damaged or cut short, is UTF-16, or has a line of more than `MAX_LINE_BYTES`.
+        DataError: the file is missing, a folder, unreadable, or compressed in an unsupported format; or,
+            while reading: it is damaged or truncated, is UTF-16, or has a line of more than `MAX_LINE_BYTES`.
     """
 
     def __init__(self, path):
@@ -204,12 +203,16 @@ class LineReader:
             raise
         self.is_compressed = self._form is not None
         if self.is_compressed:
-            # These read line by line in Python; a buffer round them does it in C.
+            # The decompressors split lines in Python; a buffered reader around them does it in C.
             self._stream = io.BufferedReader(_COMPRESSED[self._form][1](self._file), 2**20)
         self._lines = self._read()
 
     def _find_form(self, path):
-        """Returns the name of the compression, or `None`; refuses a form that is not read."""
+        """Returns the name of the compression, or `None`.
+
+        Raises:
+            DataError: the format is not supported.
+        """
         try:
             first = self._file.peek(16)[:16]
         except OSError as error:
@@ -221,7 +224,7 @@ class LineReader:
             if mark.match(first):
                 return form
         form = _ENDINGS.get(path.suffix)
-        if form and any(byte < 9 for byte in first):  # text has none of these
+        if form and any(byte < 9 for byte in first):  # such control bytes do not occur in text
             raise DataError(
                 f"{path}: ends in {path.suffix} and is neither {form} nor text. Get or make it again"
             )
@@ -257,10 +260,10 @@ class LineReader:
 
 
 def read_lines(path, *, on_bad_utf8="refuse"):
-    """Returns the lines of a UTF-8 file; see `iterate_lines` for what a line is.
+    """Returns the lines of a UTF-8 file as a list of str; see `iterate_lines` for what a line is.
 
     Args:
-        path: a file, plain or compressed as `LineReader` reads it.
+        path: a file, plain or compressed (see `LineReader`).
         on_bad_utf8: `"refuse"` or `"replace"`.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Files of parallel text as blocks of raw line pairs, in constant memory.
+"""Reads parallel text files as blocks of raw line pairs, in constant memory.
 
-Two forms: two files where line i of one translates line i of the other, and one tab-separated file. The
-bytes stay as they are until `decode_block`.
+Parallel text is either two files, where line i of one translates line i of the other, or one tab-separated
+file. Blocks hold raw bytes; `decode_block` decodes them.
 """
 
 import itertools
@@ -27,13 +27,13 @@ MAX_BLOCK_BYTES = 2**26
 
 
 class Origin(NamedTuple):
-    """Where the pairs of a block from number `begin` on come from.
+    """File and line of the pairs of a block, from pair `begin` on.
 
     Attributes:
-        begin: int, a pair of the block, from 0.
-        source_name: what messages call the file of the source side.
-        target_name: what messages call the file of the target side.
-        first_line: int, line of pair `begin` in those files, from 1.
+        begin: int, index of a pair in the block.
+        source_name: name of the source file in messages.
+        target_name: name of the target file in messages.
+        first_line: int, line number of pair `begin` in these files, from 1.
     """
 
     begin: int
@@ -46,12 +46,12 @@ class Block(NamedTuple):
     """Consecutive pairs of raw lines.
 
     Attributes:
-        source: list of bytes, each with `b"\\n"` at its end and nowhere else.
+        source: list of bytes, each one line with `b"\\n"` at its end.
         target: list of bytes, of the same length.
-        source_name: what messages call the file of the first pair's source.
-        target_name: the same of its target.
-        first_line: int, line of the first pair in those files, from 1.
-        others: tuple of `Origin`, one for each further file within the block.
+        source_name: name, in messages, of the source file of the first pair.
+        target_name: name, in messages, of the target file of the first pair.
+        first_line: int, line number of the first pair in these files, from 1.
+        others: tuple of `Origin`, one for each further file that begins within the block.
     """
 
     source: list
@@ -77,7 +77,7 @@ class FilePair(NamedTuple):
         """Yields (source line, target line), bytes.
 
         Raises:
-            DataError: as `LineReader`; or a file is empty; or they differ in their number of lines.
+            DataError: see `LineReader`; or a file is empty; or the numbers of lines differ.
         """
         number = -1
         with LineReader(self.source_path) as source, LineReader(self.target_path) as target:
@@ -99,10 +99,10 @@ class FilePair(NamedTuple):
 
 
 class TabSeparatedFile(NamedTuple):
-    """One file with the two sides in its first two columns.
+    """A tab-separated file with the two sides in its first two columns.
 
-    Further columns, such as scores or attributions, are ignored. Every line has as many columns as the
-    first, so that a tab inside a sentence is noticed; a blank line is a pair of blank sides.
+    Further columns, such as scores or attributions, are ignored. All lines must have the same number of
+    columns, so that a tab inside a sentence is detected. A blank line is a pair of blank sides.
 
     Attributes:
         path: the file.
@@ -121,8 +121,8 @@ class TabSeparatedFile(NamedTuple):
         """Yields (source line, target line), bytes.
 
         Raises:
-            DataError: as `LineReader`; or the file is empty; or a line has another number of columns
-                than the first, or only one.
+            DataError: see `LineReader`; or the file is empty; or a line has only one column, or another
+                number of columns than the lines before it.
         """
         number, num_columns = 0, None
         with LineReader(self.path) as reader:
@@ -144,10 +144,10 @@ class TabSeparatedFile(NamedTuple):
 
 
 class NamedPairs(NamedTuple):
-    """Pairs of lines that are in no file.
+    """Pairs of lines that do not come from a file.
 
     Attributes:
-        name: what messages call their place; pair i is line i of it.
+        name: name of the pairs in messages, where pair i (from 1) is called line i.
         lines: iterable of (source line, target line), bytes with `b"\\n"` at their ends.
     """
 
@@ -156,7 +156,7 @@ class NamedPairs(NamedTuple):
 
     @property
     def paths(self):
-        """The name."""
+        """The name; there are no files."""
         return (self.name,)
 
     def pairs(self):
@@ -165,19 +165,20 @@ class NamedPairs(NamedTuple):
 
 
 def make_blocks(files, num_pairs=BLOCK_LINES, *, keep_blank_end=False):
-    """Yields the pairs of several files, one after the other.
+    """Yields the pairs of several files in blocks, one file after the other.
 
     Args:
         files: list of `FilePair`, `TabSeparatedFile` and `NamedPairs`.
-        num_pairs: int, pairs of each block but the last, which may have fewer, and those of
-            long lines, which end at about `MAX_BLOCK_BYTES`.
-        keep_blank_end: keeps pairs of blank lines at the end of a file, and takes files without text.
+        num_pairs: int, pairs per block. The last block may have fewer, and so does a block of long lines,
+            which ends at about `MAX_BLOCK_BYTES`.
+        keep_blank_end: if true, keeps pairs of blank lines at the end of a file and allows files without
+            text.
 
     Yields:
         `Block`.
 
     Raises:
-        DataError: as `pairs` of the files; or a file has no pair with text on both sides.
+        DataError: see `pairs` of the files; or a file has no pair with text on both sides.
     """
     if num_pairs < 1:
         raise ValueError(f"`num_pairs` must be at least 1. Received: num_pairs={num_pairs}")
@@ -201,7 +202,7 @@ def make_blocks(files, num_pairs=BLOCK_LINES, *, keep_blank_end=False):
 
 
 def _without_blank_end(file):
-    blank_pairs, num_pairs, has_text = [], 0, False  # blank pairs are an end, until text follows
+    blank_pairs, num_pairs, has_text = [], 0, False  # blank pairs are held back until text follows
     for pair in file.pairs():
         num_pairs += 1
         blank = _is_blank(pair[0]), _is_blank(pair[1])
@@ -220,9 +221,9 @@ def _without_blank_end(file):
 
 
 def _is_blank(line):
-    if b"!" <= line[:1] <= b"~":  # nearly always: spares the decoding
+    if b"!" <= line[:1] <= b"~":  # true for most lines, which need no decoding
         return False
-    # Of the bytes that are a space in `decode_lines`, `str.strip` keeps NUL alone.
+    # `decode_lines` turns NUL into a space, but `str.strip` does not strip it.
     return not line.decode("utf-8", "replace").replace("\0", " ").strip()
 
 
@@ -230,11 +231,11 @@ def decode_block(block, *, on_bad_utf8="refuse"):
     """Decodes the lines of a block.
 
     Returns:
-        `(Pairs, num_replaced)`: the texts, and the number of lines of both sides on which U+FFFD stands
-        for bytes that are not UTF-8.
+        `(Pairs, num_replaced)`: the texts, and the number of lines of both sides in which invalid UTF-8
+        was replaced by U+FFFD.
 
     Raises:
-        DataError: names the file and line of the first byte that is not UTF-8.
+        DataError: a byte is not UTF-8 and `on_bad_utf8` is `"refuse"`; the message names its file and line.
     """
     origins = [Origin(0, *block[2:5]), *block.others]
     ends = [origin.begin for origin in origins[1:]] + [len(block.source)]
@@ -242,46 +243,46 @@ def decode_block(block, *, on_bad_utf8="refuse"):
     for origin, end in zip(origins, ends, strict=True):
         sides = (block.source, origin.source_name), (block.target, origin.target_name)
         for texts, (lines, name) in zip(pairs, sides, strict=True):
-            found, replaced = decode_lines(
+            decoded, replaced = decode_lines(
                 lines[origin.begin : end], name=name, first_line=origin.first_line, on_bad_utf8=on_bad_utf8
             )
-            texts += found
+            texts += decoded
             num_replaced += replaced
     return pairs, num_replaced
 
 
 def decode_blocks(blocks, name, *, on_bad_utf8="refuse"):
-    """Decodes all of some blocks; logs under `name` on how many lines bytes were replaced.
+    """Decodes several blocks; logs the number of lines with replaced UTF-8 under `name`.
 
     Returns:
         `Pairs`.
     """
     pairs, num_replaced = Pairs([], []), 0
     for block in blocks:
-        found, replaced = decode_block(block, on_bad_utf8=on_bad_utf8)
-        pairs.source.extend(found.source)
-        pairs.target.extend(found.target)
+        decoded, replaced = decode_block(block, on_bad_utf8=on_bad_utf8)
+        pairs.source.extend(decoded.source)
+        pairs.target.extend(decoded.target)
         num_replaced += replaced
     warn_of_replaced(name, num_replaced)
     return pairs
 
 
 def stream_files(source_path, target_path, num_pairs):
-    """Yields the pairs of two files, decoded; bytes that are not UTF-8 become U+FFFD.
+    """Yields the decoded pairs of two files in chunks; invalid UTF-8 becomes U+FFFD.
 
-    Nothing is left out: blank lines at the end are pairs, too.
+    All lines are pairs, blank lines at the end too.
 
     Args:
-        source_path: a file, plain or compressed as `LineReader` reads it, or a pipe.
-        target_path: another.
-        num_pairs: int, pairs of each chunk but the last.
+        source_path: a file, plain or compressed (see `LineReader`), or a pipe.
+        target_path: a file or pipe.
+        num_pairs: int, pairs per chunk; the last may have fewer.
 
     Yields:
         `Pairs`.
 
     Raises:
-        DataError: as `FilePair.pairs`; for files that can be read twice, different numbers of lines are
-            reported before the first pair is yielded.
+        DataError: see `FilePair.pairs`. Files that can be read twice (no pipes) are checked for equal numbers
+            of lines before the first pair is yielded.
     """
     files = FilePair(pathlib.Path(source_path), pathlib.Path(target_path))
     if all(path.is_file() for path in files.paths):
@@ -296,14 +297,14 @@ def stream_files(source_path, target_path, num_pairs):
 
 
 def stream_columns(stream, name, num_pairs):
-    """Yields the pairs of a binary stream: source, tab, target; further columns are ignored.
+    """Yields the pairs of a tab-separated binary stream in chunks; columns after the second are ignored.
 
-    A blank line is a pair of blank sides. Bytes that are not UTF-8 become U+FFFD.
+    A blank line is a pair of blank sides. Invalid UTF-8 becomes U+FFFD.
 
     Args:
-        stream: as `iterate_lines` takes it.
-        name: what messages call it.
-        num_pairs: int, pairs of each chunk but the last.
+        stream: a binary stream, see `iterate_lines`.
+        name: name of the stream in messages.
+        num_pairs: int, pairs per chunk; the last may have fewer.
 
     Yields:
         `Pairs`.
@@ -324,19 +325,19 @@ def stream_columns(stream, name, num_pairs):
 
 
 def check_split(dataset, split):
-    """Raises `DataError` if a dataset, as of `open_dataset`, has no such split."""
+    """Raises `DataError` if a dataset (see `open_dataset`) has no such split."""
     if split not in dataset.splits:
         raise DataError(f"{dataset.name}: no split {split!r}. Known: {', '.join(dataset.splits)}")
 
 
 def drop_empty(pairs):
-    """Drops pairs with a blank side; warns where they are over 1 %.
+    """Drops pairs with a blank side; logs a warning if they are more than 1 %.
 
     Returns:
         `(Pairs, num_dropped)`.
 
     Raises:
-        DataError: nothing is left.
+        DataError: all pairs have a blank side.
     """
     kept = [pair for pair in zip(*pairs, strict=True) if all(map(str.strip, pair))]
     num_pairs, num_dropped = len(pairs.source), len(pairs.source) - len(kept)

@@ -1,8 +1,8 @@
-"""Translation sets of TensorFlow Datasets, by name.
+"""Translation datasets of TensorFlow Datasets, opened by name, such as `wmt14_translate/de-en`.
 
-`wmt14_translate/de-en`, or any other whose features are one text a language. A set that is not on this
-machine is downloaded and prepared by TensorFlow Datasets itself, which verifies checksums and shows a
-prepared set only when it is complete. Added here: three attempts, and one line that says what to do by hand.
+Any dataset works whose features are one text per language. TensorFlow Datasets downloads and prepares a
+missing dataset; it verifies checksums, and a prepared dataset appears only when it is complete. This module
+adds three download attempts, and error messages that say how to download a file by hand.
 """
 
 import contextlib
@@ -25,15 +25,14 @@ _READ_AT_ONCE = 1000
 
 
 def nearest_names(dataset, data_dir=None):
-    """Returns names of translation sets like that of `dataset`.
+    """Returns the names of TensorFlow Datasets that are most similar to `dataset`.
 
     Args:
         dataset: NAME, NAME/CONFIG or NAME/CONFIG:VERSION.
-        data_dir: folder of prepared sets, as of `TfdsDataset`.
+        data_dir: folder of prepared datasets, see `TfdsDataset`.
 
     Returns:
-        list of up to three str; the very name alone if there is such a set; `None` for what has not the
-        form of a name.
+        list of up to three str; only NAME if it exists; `None` if `dataset` does not have this form.
     """
     match = _NAME.fullmatch(dataset)
     if match is None:
@@ -46,20 +45,20 @@ def nearest_names(dataset, data_dir=None):
 
 
 class TfdsDataset:
-    """One translation set of TensorFlow Datasets.
+    """A translation dataset of TensorFlow Datasets; see `open_dataset` for the interface.
 
     Args:
-        dataset: NAME, NAME/CONFIG or NAME/CONFIG:VERSION. The config may name the two
-            languages in either order, or be left out where the languages tell it.
-        source: source language, one of the set's features.
-        target: target language, another.
-        data_dir: folder of prepared sets; `None` is the library's own default.
-        manual_dir: folder of files that were downloaded by hand; `None` is
+        dataset: NAME, NAME/CONFIG or NAME/CONFIG:VERSION. The config may have the two
+            languages in either order; it may be omitted if the languages determine it.
+        source: source language, the name of a feature.
+        target: target language, the name of another feature.
+        data_dir: folder of prepared datasets; `None` uses the library's default.
+        manual_dir: folder of files downloaded by hand; `None` uses
             `downloads/manual` in `data_dir`.
 
     Raises:
-        DataError: there is no such set, it does not hold the two languages, or it can
-            neither be found nor prepared.
+        DataError: there is no such dataset, it lacks one of the languages, or it cannot be
+            downloaded or prepared.
     """
 
     def __init__(self, dataset, source, target, *, data_dir=None, manual_dir=None):
@@ -76,12 +75,12 @@ class TfdsDataset:
         return tuple(self._builder.info.splits)
 
     def blocks(self, split, num_pairs=BLOCK_LINES):
-        """Yields the pairs of a split in the order in which they are stored.
+        """Yields the pairs of a split in stored order, in blocks.
 
-        A newline within a text becomes a space. Line i of a block's names is example i.
+        A newline within a text becomes a space. In messages, line i is example i, from 1.
 
         Yields:
-            `Block`, as `make_blocks`.
+            `Block`, see `make_blocks`.
 
         Raises:
             DataError: there is no such split, or its files are damaged.
@@ -91,7 +90,7 @@ class TfdsDataset:
         return make_blocks([pairs], num_pairs, keep_blank_end=True)
 
     def fingerprint(self, split):
-        """Returns what tells a split from another and from other versions of it."""
+        """Returns a dict that identifies a split: name, version, split and number of examples."""
         check_split(self, split)
         info = self._builder.info
         return {
@@ -105,7 +104,7 @@ class TfdsDataset:
         import tensorflow as tf
 
         tfds = _library()
-        # One shard after the other; a cache would hold the whole set in memory.
+        # Shards in order, and no cache, which would hold the whole dataset in memory.
         reading = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=reading)
         try:
@@ -121,7 +120,7 @@ class TfdsDataset:
             ) from error
 
     def _damaged(self, split):
-        """Returns the path of the first file that cannot be read, else the folder."""
+        """Returns the path of the first file that cannot be read, or the folder if all can be read."""
         import tensorflow as tf
 
         for path in self._builder.info.splits[split].filepaths:
@@ -137,7 +136,7 @@ def _library():
     try:
         import tensorflow_datasets as tfds
 
-        tfds.core  # noqa: B018  # imported when it is first asked for
+        tfds.core  # noqa: B018  # imports the submodule, which is loaded lazily
     except ImportError as error:
         raise DataError(
             f"TensorFlow Datasets cannot be imported ({_one_line(error)}). Install it: pip install "
@@ -154,7 +153,7 @@ def _make_builder(dataset, source, target, data_dir):
     try:
         known = list(tfds.builder_cls(name).builder_configs)
     except tfds.core.registered.DatasetNotFoundError:
-        known = []  # its prepared files may do without the program that made them
+        known = []  # a prepared dataset can be read without its builder class
     if known and config not in known:
         config = _find_config(dataset, config, known, source, target)
     full_name = "/".join(filter(None, [name, config])) + (f":{version}" if version else "")
@@ -165,7 +164,7 @@ def _make_builder(dataset, source, target, data_dir):
 
 
 def _find_config(dataset, config, known, source, target):
-    """Returns the config of two languages, named in another order or not at all."""
+    """Returns the config for two languages, given in the other order or not at all."""
     if config:
         candidates = ["-".join(reversed(config.split("-")))]
     else:
@@ -205,7 +204,7 @@ def _prepare(builder, dataset, manual_dir):
     )
     for attempt, wait in enumerate((*WAIT_SECONDS, None), start=1):
         try:
-            # The library prints its progress; standard output is for results.
+            # The library prints progress to standard output, which is for results.
             with contextlib.redirect_stdout(sys.stderr):
                 builder.download_and_prepare(download_config=settings)
             return
@@ -215,7 +214,7 @@ def _prepare(builder, dataset, manual_dir):
                 raise DataError(
                     f"{dataset}: {reason}. Replace that file and run the same command again"
                 ) from error
-            # The library retries some answers by itself, for minutes.
+            # A RetryError comes after minutes of the library's own retries.
             if wait is None or isinstance(error, requests.exceptions.RetryError):
                 raise DataError(_advice(dataset, manual_dir, error, reason, attempt)) from error
             time.sleep(wait)
