@@ -1,7 +1,7 @@
-"""Text to ids and back, in Python and inside a TensorFlow graph.
+"""Sub-word tokenizers, in Python and in the TensorFlow graph.
 
-Byte-pair and unigram vocabularies (SentencePiece) and word pieces (section 5.1 of the paper); sub-word
-sampling for training; `Tokenizers` is the pair that a model has for source and target.
+BPE and unigram vocabularies (SentencePiece), word pieces (section 5.1 of the paper), and sub-word sampling
+for training. `Tokenizers` is the pair of tokenizers of a model, for source and target.
 """
 
 from keras_transformer import lazy_names

@@ -1,6 +1,6 @@
-"""What the vocabularies have in common: files, special ids, cleaning of text, sampling.
+"""The base class of the tokenizers: files, special ids, Unicode normalisation, sub-word sampling.
 
-`SubwordTokenizer` and `WordPieceTokenizer` add how text becomes pieces and pieces text.
+`SubwordTokenizer` and `WordPieceTokenizer` implement encoding and decoding.
 """
 
 import bisect
@@ -16,22 +16,21 @@ import unicodedata
 from keras_transformer.config.settings import SpecialIds
 from keras_transformer.files import write_atomically
 
-ROLES = ("pad", "bos", "eos", "unk")  # of the special ids
-SPACE = "\u2581"  # stands for the space before a word, inside pieces
+ROLES = ("pad", "bos", "eos", "unk")  # names of the special ids
+SPACE = "\u2581"  # marks, inside pieces, the space before a word
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer:
-    """A vocabulary with fixed special ids; the base of all kinds.
+    """Base class of the tokenizers, which have a vocabulary with fixed special ids.
 
     Attributes:
-        model_bytes: the vocabulary as `save` writes it.
+        model_bytes: the serialised vocabulary, as `save` writes it.
         special: its `SpecialIds`.
-        normalization: name of the normalization which it was trained with.
-        unicode_form: the Unicode normalisation form which Python and the graph apply
-            before all else, or `None`.
+        normalization: name of the normalization that it was trained with.
+        unicode_form: the Unicode normalisation form that Python and the graph apply first, or `None`.
 
-    A subclass gives `vocab_size`, `normalise`, `encode`, `pieces`, `decode`,
+    Subclasses implement `vocab_size`, `normalise`, `encode`, `pieces`, `decode`,
     `encode_tensor`, `decode_tensor`, `is_fallback`, `has_own_token`, `_sample_word` and
     `_kinds_and_pieces`.
     """
@@ -41,16 +40,16 @@ class Tokenizer:
         self.special = special
         self.normalization = normalization
         self.unicode_form = unicode_form
-        # The unknown id stays: it stands for text, and shows as "⁇".
+        # The unknown id is not among them: it replaces text, and is decoded as "⁇".
         self._textless = (special.pad, special.bos, special.eos)
 
     @classmethod
     def load(cls, path, *, special=None):
-        """Reads a vocabulary that `save` wrote.
+        """Loads a vocabulary from a file that `save` wrote.
 
         Args:
             path: the file.
-            special: the special ids which the vocabulary must have.
+            special: the `SpecialIds` that the vocabulary must have; `None` for the default ones.
 
         Raises:
             ValueError: the file cannot be read, is damaged or of another kind, or has
@@ -59,22 +58,22 @@ class Tokenizer:
         return cls(read_model(path), special=special, name=str(path))
 
     def save(self, path):
-        """Writes the vocabulary: the file is complete, or it does not appear."""
+        """Writes the vocabulary to a file, atomically."""
         write_atomically(path, self.model_bytes)
 
     @functools.cached_property
     def sha256(self):
-        """SHA-256 of `model_bytes`, in hexadecimal: the identity of the vocabulary."""
+        """Hexadecimal SHA-256 of `model_bytes`; it identifies the vocabulary."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
     @functools.cached_property
     def entries(self):
-        """What each id stands for, which another vocabulary may have at another id.
+        """The meaning of each id, to match the ids of two vocabularies.
 
         Returns:
-            list of (kind, text), no two equal, one for each id: `("special", "pad")` and the
-            other roles, `("text", PIECE)`, `("byte", "<0x41>")`, or another kind of
-            SentencePiece's.
+            list of distinct (kind, text), one for each id: `("special", "pad")` and the
+            other special tokens, `("text", PIECE)`, `("byte", "<0x41>")`, or another
+            SentencePiece type.
         """
         entries = list(self._kinds_and_pieces())
         for role in ROLES:
@@ -85,25 +84,24 @@ class Tokenizer:
         return functools.partial(type(self), special=self.special), (self.model_bytes,)
 
     def sample(self, texts, *, dropout, seed):
-        """Encodes with random segmentations: sub-word regularisation, for training.
+        """Encodes with random segmentations (sub-word regularisation), for training.
 
-        The result is a pure function of vocabulary, texts, `dropout` and `seed`, in
-        any process and thread; and `decode` gives the same texts as after `encode`.
+        The result depends only on vocabulary, texts, `dropout` and `seed`, not on process or
+        thread. `decode` returns the same texts as after `encode`.
 
         Args:
             texts: list of str.
-            dropout: at least 0 and below 1; 0 is `encode`. In a BPE vocabulary, the
-                probability with which each merge is left out at each step (BPE-dropout,
-                Provilkov et al., 2020). In word pieces, that with which each matching
-                piece of over one character is passed over (MaxMatch-dropout, Hiraoka,
-                2022). In a unigram vocabulary, a segmentation is drawn with probability
-                proportional to P(segmentation) ** alpha, where alpha = 1 / dropout - 1
-                is that of Kudo (2018): 0.5 draws as the model says (alpha 1), more
-                comes nearer to uniform (0.83 is Kudo's alpha of 0.2).
+            dropout: float in [0, 1); 0 is the same as `encode`. BPE: the probability of
+                leaving out each merge at each step (BPE-dropout, Provilkov et al., 2020).
+                Word pieces: the probability of skipping each matching piece of more than
+                one character (MaxMatch-dropout, Hiraoka, 2022). Unigram: a segmentation
+                is drawn with probability proportional to P(segmentation) ** alpha (Kudo,
+                2018) with alpha = 1 / dropout - 1; 0.5 samples from the model (alpha 1),
+                higher values are closer to uniform (0.83 is alpha 0.2).
             seed: int.
 
         Returns:
-            list of lists of int, as `encode`.
+            list of lists of int, see `encode`.
         """
         if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
             raise ValueError(f"`dropout` must be at least 0 and below 1. Received: {dropout!r}")
@@ -111,8 +109,8 @@ class Tokenizer:
             raise ValueError(f"`seed` must be a whole number. Received: {seed!r}")
         if dropout == 0:
             return self.encode(texts)
-        # Not SentencePiece's own sampling: from 0.2.3 on, one seed gives another
-        # stream in every process, so that a run could not continue as it began.
+        # SentencePiece's own sampling is not reproducible: from 0.2.3 on, the same seed gives
+        # different samples in every process, so a resumed run would not be the same.
         chooser = random.Random(seed).random
         return [
             [number for word in words for number in self._sample_word(word, dropout, chooser)]
@@ -120,7 +118,7 @@ class Tokenizer:
         ]
 
     def _words(self, texts):
-        """Yields the normalised words of each text, without the sign for a space."""
+        """Yields the list of normalised words of each text, without `SPACE`."""
         for text in self._cleaned(texts):
             yield [word for word in self.normalise(text).split(" ") if word]
 
@@ -137,7 +135,7 @@ class Tokenizer:
         return texts
 
     def _text_ids(self, ids):
-        """Returns rows of int without padding, beginning and end; refuses unknown ids."""
+        """Returns rows of int without padding, bos and eos; raises `ValueError` for ids out of range."""
         rows = [[number for number in map(int, row) if number not in self._textless] for row in ids]
         for number in set().union(*rows):
             if not 0 <= number < self.vocab_size:
@@ -157,10 +155,10 @@ class Tokenizer:
 
 
 def read_model(path):
-    """Returns the bytes of a vocabulary's file.
+    """Returns the bytes of a vocabulary file.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the file cannot be read.
     """
     try:
         return pathlib.Path(path).read_bytes()
@@ -168,27 +166,31 @@ def read_model(path):
         raise ValueError(f"{path}: cannot read the tokenizer model: {error.strerror}") from error
 
 
-def check_special(found, special, name):
-    """Returns the `SpecialIds` of a vocabulary; raises `ValueError` if it has others than asked for."""
+def check_special(actual, special, name):
+    """Returns `actual`, the `SpecialIds` of a vocabulary; raises `ValueError` if they are not `special`."""
     special = special or SpecialIds()
-    if found != special:
+    if actual != special:
         raise ValueError(
-            f"{name} has other special ids than asked for. Expected: {special}. Received: {found}"
+            f"{name} has other special ids than asked for. Expected: {special}. Received: {actual}"
         )
-    return found
+    return actual
 
 
 def check_choice(name, value, choices):
-    """Raises `ValueError` if `value` is none of `choices`."""
+    """Raises `ValueError` if `value` is not in `choices`."""
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {list(choices)}. Received: {value!r}")
 
 
 def clean_text(text, unicode_form):
-    """Makes a str that has UTF-8, in a Unicode normalisation form or, for `None`, as it is.
+    """Replaces surrogates by U+FFFD, so that UTF-8 can encode the text, and applies a normalisation form.
 
-    Python and tensorflow-text each bring a version of Unicode: they may order marks
-    differently that are newer than the older of the two (22 marks for Python 3.11).
+    Python and tensorflow-text have different versions of Unicode. They may order
+    combining marks differently that only the newer version knows (22 marks for Python 3.11).
+
+    Args:
+        text: str.
+        unicode_form: `"NFC"`, `"NFKC"`, or `None` for no normalisation.
     """
     if not isinstance(text, str):
         raise TypeError(f"`texts` must hold str only. Received: {type(text).__name__}")
@@ -198,7 +200,7 @@ def clean_text(text, unicode_form):
 
 
 def valid_utf8(tf, texts):
-    """Replaces what is not UTF-8 by U+FFFD, in the graph."""
+    """Replaces invalid UTF-8 by U+FFFD, in the graph."""
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
@@ -216,33 +218,33 @@ def import_tensorflow_text():
 
 
 def refuse_one_text(texts, expected):
-    """Raises `TypeError` for one text in the place of several."""
+    """Raises `TypeError` if `texts` is a single text."""
     if isinstance(texts, (str, bytes)):
         raise TypeError(f"`texts` must be {expected} of str. Received: {type(texts).__name__}")
 
 
-# Random segmentations of one word. `chooser` returns floats from 0 to below 1 as
-# `random.Random(seed).random` does; nothing else is random.
+# Random segmentations of one word. Their only source of randomness is `chooser`, which returns
+# floats in [0, 1), like `random.Random(seed).random`.
 
 
 def bpe_dropout(word, scores, dropout, chooser):
-    """Merges the characters of a word, leaving out merges at random.
+    """Segments a word by BPE merges, leaving out merges at random (BPE-dropout).
 
-    Algorithm 1 of Provilkov et al. (2020): at each step, each possible merge is left out
-    with probability `dropout`; the best of those that are left is applied, the leftmost
-    among equals; the word is done when none is left.
+    Algorithm 1 of Provilkov et al. (2020). At each step, each possible merge is left out
+    with probability `dropout`, and the remaining merge with the highest score is applied,
+    the leftmost if several are equal. The algorithm ends at a step without a remaining merge.
 
     Args:
-        word: str, with the sign for a space.
-        scores: dict, piece to its score; the higher is merged first.
-        dropout: from 0 to 1.
-        chooser: see above.
+        word: str, beginning with `SPACE`.
+        scores: dict from a piece to its score; the highest score is merged first.
+        dropout: float in [0, 1].
+        chooser: function that returns random floats in [0, 1).
 
     Returns:
         list of str.
     """
     pieces = list(word)
-    # merged[i] is the score of joining pieces i and i + 1, None where they make no piece.
+    # merged[i] is the score of merging pieces i and i + 1; None if the result is not a piece.
     merged = [scores.get(left + right) for left, right in itertools.pairwise(pieces)]
     while True:
         best = None
@@ -260,79 +262,79 @@ def bpe_dropout(word, scores, dropout, chooser):
 
 
 def maxmatch_dropout(word, pieces, longest, dropout, chooser):
-    """Takes the longest piece at each place, passing over pieces at random.
+    """Segments a word by longest match, skipping pieces at random (MaxMatch-dropout).
 
-    MaxMatch-dropout of Hiraoka (2022): a piece that matches is passed over with
-    probability `dropout`, unless it is one character.
+    Hiraoka (2022): from left to right, the longest matching piece is taken, but each
+    matching piece of more than one character is skipped with probability `dropout`.
 
     Args:
-        word: str; every character of it is a piece.
+        word: str; each of its characters is a piece.
         pieces: dict or set of the pieces.
         longest: length of the longest piece, in characters.
-        dropout: from 0 to 1.
-        chooser: see above.
+        dropout: float in [0, 1].
+        chooser: function that returns random floats in [0, 1).
 
     Returns:
         list of str.
     """
-    found = []
+    segments = []
     start = 0
     while start < len(word):
         end = min(start + longest, len(word))
         while end > start + 1 and not (word[start:end] in pieces and chooser() >= dropout):
             end -= 1
-        found.append(word[start:end])
+        segments.append(word[start:end])
         start = end
-    return found
+    return segments
 
 
 def unigram_lattice(word, scores, longest, unknown_score, alpha):
-    """Lists the pieces that may end at each place of a word, for `unigram_sample`.
+    """Computes the probabilities of the last piece of each prefix of a word (forward filtering).
 
     Args:
-        word: str, with the sign for a space.
-        scores: dict, piece to its log-probability.
+        word: str, beginning with `SPACE`.
+        scores: dict from a piece to its log-probability.
         longest: length of the longest piece, in characters.
-        unknown_score: log-probability of a character that is no piece.
+        unknown_score: log-probability of a character that is not a piece.
         alpha: exponent of the probabilities (Kudo, 2018, section 3.2).
 
     Returns:
-        list; item `end - 1` is (starts of the pieces that end there, the sums of their
-        probabilities up to each but the last).
+        list for `unigram_sample`; item `end - 1` is (starts of the pieces that may end
+        `word[:end]`, cumulative sums of their probabilities without the last sum).
     """
     lattice = []
-    log_sums = [0.0]  # of alpha times the scores of all segmentations of word[:end]
+    log_sums = [0.0]  # log-sum-exp of alpha * score over all segmentations of word[:end]
     for end in range(1, len(word) + 1):
         arcs = []
         for start in range(max(0, end - longest), end):
             score = scores.get(word[start:end], unknown_score if start == end - 1 else None)
             if score is not None:
                 arcs.append((start, log_sums[start] + alpha * score))
-        largest = max(one for _, one in arcs)
-        total = sum(math.exp(one - largest) for _, one in arcs)
+        largest = max(log_sum for _, log_sum in arcs)
+        total = sum(math.exp(log_sum - largest) for _, log_sum in arcs)
         log_sums.append(largest + math.log(total))
-        bounds = list(itertools.accumulate(math.exp(one - largest) / total for _, one in arcs))
-        # The last bound is 1 but for rounding, which must not lead past the end.
+        bounds = list(itertools.accumulate(math.exp(log_sum - largest) / total for _, log_sum in arcs))
+        # Without the last bound, 1 up to rounding: a draw above it would index past the end.
         lattice.append(([start for start, _ in arcs], bounds[:-1]))
     return lattice
 
 
 def unigram_sample(word, lattice, chooser):
-    """Draws one segmentation from the last piece to the first.
+    """Samples one segmentation of a word, from the last piece to the first (backward sampling).
 
     Args:
         word: str.
-        lattice: what `unigram_lattice` made of it.
-        chooser: see above.
+        lattice: result of `unigram_lattice` for this word.
+        chooser: function that returns random floats in [0, 1).
 
     Returns:
         list of str.
     """
-    found = []
+    pieces = []
     end = len(word)
     while end > 0:
         starts, bounds = lattice[end - 1]
         start = starts[bisect.bisect_right(bounds, chooser())]
-        found.append(word[start:end])
+        pieces.append(word[start:end])
         end = start
-    return found[::-1]
+    return pieces[::-1]

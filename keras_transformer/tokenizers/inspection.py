@@ -1,19 +1,19 @@
-"""What a vocabulary makes of a text: how finely it cuts, what it lacks, what it uses."""
+"""Statistics of a vocabulary on a text: fertility, coverage, unknown tokens, tokens used."""
 
 import collections
 import itertools
 from typing import NamedTuple
 
-_CHUNK = 1000  # lines encoded at a time
+_CHUNK = 1000  # lines per call of `encode`
 
 
 class Fragmented(NamedTuple):
-    """A word that is cut into many pieces.
+    """A word that is split into many pieces.
 
     Attributes:
         word: str.
         pieces: list of str.
-        count: how often it stands in the text.
+        count: number of occurrences in the text.
     """
 
     word: str
@@ -22,23 +22,23 @@ class Fragmented(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """Figures of one vocabulary on one text; characters and words are of normalised text.
+    """Statistics of one vocabulary on one text; characters and words are counted after normalisation.
 
     Attributes:
         vocab_size: number of tokens, special and byte tokens included.
         lines: number of lines.
-        words: number of words between spaces.
+        words: number of words, separated by spaces.
         characters: number of characters, spaces included.
-        pieces: number of tokens, without ends of sentences.
+        pieces: number of tokens, without end-of-sentence tokens.
         fertility: pieces per word.
         characters_per_piece: characters per piece.
         coverage: share of the characters that have a token of their own.
-        unknown_rate: share of the pieces that are the unknown id.
-        fallback_rate: share of the pieces that are bytes or spell a code point.
-        pieces_used: number of different tokens in the text.
-        vocab_used: their share of the vocabulary.
-        longest_pieces: list of str, the longest of the pieces used.
-        most_fragmented: list of `Fragmented`, the words of the most pieces.
+        unknown_rate: share of the pieces that are the unknown token.
+        fallback_rate: share of the pieces that are byte tokens or part of an escaped code point.
+        pieces_used: number of distinct tokens in the text.
+        vocab_used: share of the vocabulary that occurs in the text.
+        longest_pieces: list of str, the longest pieces used.
+        most_fragmented: list of `Fragmented`, the words with the most pieces.
     """
 
     vocab_size: int
@@ -57,11 +57,11 @@ class Inspection(NamedTuple):
     most_fragmented: list
 
     def to_dict(self):
-        """Returns what JSON can hold, under the names of the attributes."""
+        """Returns a dict for JSON, with the names of the attributes as keys."""
         return {**self._asdict(), "most_fragmented": [word._asdict() for word in self.most_fragmented]}
 
     def __str__(self):
-        """A table to read."""
+        """Returns the statistics as a text table."""
         rows = [
             ("vocabulary", f"{self.vocab_size:,} tokens"),
             ("text", f"{self.lines:,} lines, {self.words:,} words, {self.characters:,} characters"),
@@ -83,18 +83,18 @@ class Inspection(NamedTuple):
 
 
 def inspect_vocabulary(tokenizer, texts, *, top=10):
-    """Encodes texts and counts.
+    """Encodes texts and computes statistics of the vocabulary.
 
     Args:
-        tokenizer: a tokenizer of any kind.
-        texts: iterable of str; read once, a chunk at a time.
+        tokenizer: a `Tokenizer`.
+        texts: iterable of str; it is read once, in chunks.
         top: number of longest pieces and of most fragmented words to list.
 
     Returns:
         `Inspection`.
 
     Raises:
-        ValueError: the texts hold no word.
+        ValueError: the texts are blank.
     """
     lines = num_fallback = 0
     words, characters, ids = collections.Counter(), collections.Counter(), collections.Counter()
@@ -111,8 +111,7 @@ def inspect_vocabulary(tokenizer, texts, *, top=10):
         raise ValueError(f"The text must hold words. Received: {lines} lines, all blank")
 
     num_words, num_characters, num_pieces = words.total(), characters.total(), ids.total()
-    covered = sum(count for one, count in characters.items() if tokenizer.has_own_token(one))
-    # Any id but the specials': what a piece is called, from the pieces of the words.
+    covered = sum(count for char, count in characters.items() if tokenizer.has_own_token(char))
     spelled = {word: row for word, row in zip(words, tokenizer.pieces(list(words)), strict=True)}
     used = {piece for row in spelled.values() for piece in row}
     fragmented = sorted(words, key=lambda word: (-len(spelled[word]), -words[word], word))[:top]

@@ -1,4 +1,4 @@
-"""How vocabularies are learned: texts and settings of all kinds, and the pieces of `WordPieceTokenizer`."""
+"""Training of vocabularies: texts and settings for all kinds, and the algorithm of `WordPieceTokenizer`."""
 
 import collections
 import itertools
@@ -11,23 +11,26 @@ from keras_transformer.tokenizers.base import SPACE, check_choice, clean_text, r
 NORMALIZATIONS = ("nfc", "identity", "nfkc")
 NUM_SPECIAL = 4
 ESCAPE_CHARACTERS = "\\;0123456789"
-MAX_PIECE_LENGTH = 50  # in characters; longer words have no part in learning
-MAX_WORDS = 500_000  # number of most frequent words to learn from; time and memory grow with them
+MAX_PIECE_LENGTH = 50  # in characters; longer words are ignored
+MAX_WORDS = 500_000  # only this number of most frequent words is used, to limit time and memory
 _CODE_POINT = re.compile(r"(\\[0-9]+;)")
-_SLACK = 0.05  # a vocabulary that is larger by up to this share is good enough to cut
-# They end a line, or part one for some programs: no piece of a text file.
+_SLACK = 0.05  # the search ends at a vocabulary that is at most this share too large; it is truncated
+# Control characters, line separators and byte-order mark: programs split lines at some, so no piece has them.
 _NEVER = frozenset(chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF))
 
 
 class TrainingTexts:
-    """Cleans texts one by one, counts them, and keeps an exception that a library hides.
+    """Iterates over normalised texts; counts them and keeps an exception that a library would hide.
 
     Args:
         texts: iterable of str.
-        unicode_form: as in `Tokenizer`.
-        max_texts: iterates over a uniform random sample of this many texts; `None`
-            over all of them.
-        seed: of the sample.
+        unicode_form: Unicode normalisation form, or `None`.
+        max_texts: size of a uniform random sample to iterate over; `None` for all texts.
+        seed: seed of the sample.
+
+    Attributes:
+        count: int, number of texts read so far.
+        error: the exception that reading `texts` raised, or `None`.
     """
 
     def __init__(self, texts, unicode_form, max_texts=None, seed=0):
@@ -54,7 +57,7 @@ class TrainingTexts:
             raise
 
     def _sample(self):
-        """A uniform sample without replacement in one pass (Vitter's algorithm R)."""
+        """Returns a uniform sample without replacement, in one pass (Vitter's algorithm R)."""
         chooser, sample = random.Random(self._seed), []
         for position, text in enumerate(self._clean()):
             if position < self._max_texts:
@@ -65,7 +68,7 @@ class TrainingTexts:
 
 
 def check_training(*, vocab_size, character_coverage, normalization):
-    """Raises `ValueError` for settings of training that no vocabulary can have."""
+    """Raises `ValueError` for invalid training settings."""
     check_choice("normalization", normalization, NORMALIZATIONS)
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or vocab_size < 1:
         raise ValueError(f"`vocab_size` must be a positive whole number. Received: {vocab_size!r}")
@@ -76,31 +79,31 @@ def check_training(*, vocab_size, character_coverage, normalization):
 
 
 def escape(word, alphabet):
-    """Writes a word with characters of `alphabet` only; see the top of `wordpiece`."""
+    """Escapes a backslash and the characters outside `alphabet`; see the docstring of `wordpiece`."""
     if "\\" not in word and alphabet.issuperset(word):
         return word
-    return "".join("\\\\" if one == "\\" else one if one in alphabet else f"\\{ord(one)};" for one in word)
+    return "".join("\\\\" if c == "\\" else c if c in alphabet else f"\\{ord(c)};" for c in word)
 
 
 def learn_pieces(texts, vocab_size, *, character_coverage, split_digits):
-    """Learns the pieces of a vocabulary: all characters, then the most frequent longer ones.
+    """Learns the pieces of a vocabulary: all characters, then the most frequent longer pieces.
 
-    tensorflow-text's learner finds all pieces that occur in at least a number of words which no longer
-    piece serves already. That threshold is searched which gives enough pieces, and few more; those
-    that occur least are cut off.
+    The learner of tensorflow-text returns the pieces whose count, without occurrences inside a longer
+    piece, reaches a threshold. A binary search finds the threshold with enough pieces and few more; the
+    least frequent ones are then dropped.
 
     Args:
         texts: iterable of lists of str, the words of each text.
-        vocab_size: int, the pieces and the special tokens.
-        character_coverage: share of all characters that have a piece.
-        split_digits: leaves out longer pieces that hold a digit.
+        vocab_size: int, number of pieces and special tokens.
+        character_coverage: share of all characters that get a piece.
+        split_digits: if true, no piece of more than one character has a digit.
 
     Returns:
-        list of str: the sign for a space, the characters in order, then the longer
-        pieces, the most frequent first.
+        list of str: `SPACE`, the characters in order, then the longer pieces, the most
+        frequent first.
 
     Raises:
-        ValueError: there is no text, or `vocab_size` is too small or too large for it.
+        ValueError: the texts are blank, or `vocab_size` is too small or too large for them.
     """
     counts, num_texts = collections.Counter(), 0
     for words in texts:
@@ -119,12 +122,12 @@ def learn_pieces(texts, vocab_size, *, character_coverage, split_digits):
         )
     parts = collections.Counter()
     for word, count in counts.items():
-        for part in _parts(escape(word, alphabet)):
+        for part in _split_word(escape(word, alphabet)):
             parts[part] += count
     frequent = [
         (word, count) for word, count in _by_count(parts)[:MAX_WORDS] if len(word) <= MAX_PIECE_LENGTH
     ]
-    longer = _search(frequent, num_longer, split_digits) if num_longer and frequent else []
+    longer = _search_threshold(frequent, num_longer, split_digits) if num_longer and frequent else []
     if len(longer) < num_longer:
         raise ValueError(
             f"`vocab_size` is too large for these {num_texts} texts: the largest possible is "
@@ -134,11 +137,12 @@ def learn_pieces(texts, vocab_size, *, character_coverage, split_digits):
 
 
 def _by_count(counts):
-    """Most frequent first, then by text: the order of the texts must not matter."""
+    """Sorts by falling count, then by text, so that the order of the texts does not matter."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _covering_characters(counts, coverage):
+    """Returns the set of most frequent characters that make up this share of the text."""
     characters = collections.Counter()
     for word, count in counts.items():
         for character in word:
@@ -152,10 +156,10 @@ def _covering_characters(counts, coverage):
     return alphabet - _NEVER
 
 
-def _parts(word):
-    r"""Parts a word where letters and punctuation meet, so that no piece holds both.
+def _split_word(word):
+    r"""Splits a word between letters and punctuation, so that no piece has both.
 
-    Marks and digits go with letters, the sign for a space with what follows it. A code
+    Marks and digits count as letters; `SPACE` is prepended to the first part. An escaped code
     point such as `\8364;` is a part of its own.
     """
     parts = []
@@ -168,21 +172,21 @@ def _parts(word):
     return [SPACE + parts[0], *parts[1:]]
 
 
-def _search(words, num_pieces, split_digits):
-    """Returns at least `num_pieces` pieces if there are enough, by falling frequency."""
+def _search_threshold(words, num_pieces, split_digits):
+    """Returns at least `num_pieces` pieces, if there are enough, by falling frequency."""
     low, high = 1, words[0][1]
     best = None
     while low <= high:
-        # Counts fall like 1 / rank: halve ratios, not differences.
+        # Bisect geometrically, because counts fall like 1 / rank (Zipf).
         threshold = min(high, max(low, round((low * high) ** 0.5)))
-        found = _learn(words, threshold, split_digits)
-        if len(found) < num_pieces:
+        pieces = _learn(words, threshold, split_digits)
+        if len(pieces) < num_pieces:
             if threshold == 1:
-                return found
+                return pieces
             high = threshold - 1
         else:
-            best = found
-            if len(found) <= (1 + _SLACK) * num_pieces:
+            best = pieces
+            if len(pieces) <= (1 + _SLACK) * num_pieces:
                 break
             low = threshold + 1
     return best
@@ -191,12 +195,12 @@ def _search(words, num_pieces, split_digits):
 def _learn(words, threshold, split_digits):
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
-    joiner = "\n"  # before pieces within a word; no piece holds it
+    joiner = "\n"  # prefix of pieces within a word; no piece contains it
     settings = {"lower_thresh": threshold, "num_iterations": 4, "max_token_length": MAX_PIECE_LENGTH}
     settings |= {"include_joiner_token": True, "joiner": joiner, "reserved_tokens": []}
     unused = dict.fromkeys(learner.Params._fields)
-    found = learner.learn_with_thresh(words, threshold, learner.Params(**unused | settings))
-    # Sorting by count, the learner may list a piece within words and at their start.
-    pieces = dict.fromkeys(piece.removeprefix(joiner) for piece in found)
+    learned = learner.learn_with_thresh(words, threshold, learner.Params(**unused | settings))
+    # The learner may list a piece twice, for the start of words and within them.
+    pieces = dict.fromkeys(piece.removeprefix(joiner) for piece in learned)
     has_digit = (lambda piece: any(map(str.isdecimal, piece))) if split_digits else (lambda piece: False)
     return [piece for piece in pieces if len(piece) > 1 and not has_digit(piece)]

@@ -1,8 +1,7 @@
-"""Sub-word vocabulary: text to ids and back, in Python and in the TensorFlow graph.
+"""SentencePiece tokenizer (BPE or unigram), in Python and in the TensorFlow graph.
 
-One SentencePiece model serves both languages (section 5.1: a shared vocabulary of
-about 37,000 tokens). The model file alone decides what a text becomes, so training,
-translation and serving cannot drift apart.
+Section 5.1 of the paper uses one vocabulary of about 37,000 tokens for both languages. The model file alone
+determines the ids of a text, so training, translation and serving always agree.
 """
 
 import contextlib
@@ -41,30 +40,29 @@ _MAX_CACHED_WORDS = 200_000
 
 
 class SubwordTokenizer(Tokenizer):
-    """A SentencePiece vocabulary with fixed special ids.
+    """A SentencePiece tokenizer with fixed special ids.
 
-    What a text keeps: `decode(encode(texts))` equals `normalise` of each text. Under
-    the default normalization `"nfc"` that is Unicode NFC (so composed and decomposed
-    input give the same ids) with runs of spaces made one space and none at the ends;
-    nothing else is lost, neither case nor `²`, `…` or emoji. The character U+2581,
-    SentencePiece's own sign for a space, comes back as a space.
+    `decode(encode(texts))` equals `normalise` of each text. With the default normalization
+    `"nfc"`, this is Unicode NFC (composed and decomposed input have the same ids), with
+    each run of spaces replaced by one and spaces at the ends removed. Everything else is
+    preserved: case, `²`, `…`, emoji. U+2581, SentencePiece's space symbol, becomes a space.
 
-    Under `"nfc"` and `"identity"`, and in a `WordPieceTokenizer` under `"nfkc"` too, what is
-    normalised stays as it is when it is normalised again. Under `"nfkc"` here it need not: the
-    rules are SentencePiece's, lie in the model file and are gone through once, so a mark is not
-    put together with a letter that only they have brought before it (`㎶` and a dot below are
-    `μV` and the dot; once more, `μṾ`). A second pass comes to rest. Python and graph agree.
+    Normalisation is idempotent with `"nfc"` and `"identity"`, and with `"nfkc"` of
+    `WordPieceTokenizer`. With `"nfkc"` of this class it is not: the rules are SentencePiece's and are applied
+    in one pass, so a mark is not composed with a letter that the same pass produced (`㎶` and a dot
+    below become `μV` and the dot; a second pass gives `μṾ`). A third pass changes nothing. Python and
+    graph agree.
 
     Literal `<s>`, `</s>`, `<pad>` and `⁇` in a text are ordinary characters and never
-    become special ids. With byte fallback every character has ids, seen in training
-    or not; without it, unseen characters become the unknown id.
+    become special ids. With byte fallback, every character has ids, also those not seen in
+    training; without it, unseen characters become the unknown id.
 
-    Ids hold no beginning or end of sentence: they are added when batches are made.
+    `encode` adds no bos or eos; they are added when batches are made.
 
     Args:
         model_bytes: a serialised SentencePiece model.
-        special: the ids which the model must give to its four special tokens.
-        name: what error messages call the model, usually its path.
+        special: the `SpecialIds` that the model must have; `None` for the default ones.
+        name: name of the model in error messages, usually its path.
     """
 
     def __init__(self, model_bytes, *, special=None, name="the tokenizer model"):
@@ -74,10 +72,10 @@ class SubwordTokenizer(Tokenizer):
             processor.LoadFromSerializedProto(bytes(model_bytes))
         except RuntimeError as error:
             raise ValueError(f"{name} is not a usable SentencePiece model: {error}") from error
-        found = {role: getattr(processor, f"{role}_id")() for role in ROLES}
+        special_ids = {role: getattr(processor, f"{role}_id")() for role in ROLES}
         super().__init__(
             model_bytes,
-            special=check_special(SpecialIds(**found), special, name),
+            special=check_special(SpecialIds(**special_ids), special, name),
             normalization=normalization,
             unicode_form=_unicode_form(normalization),
         )
@@ -107,15 +105,15 @@ class SubwordTokenizer(Tokenizer):
             model_type: `"bpe"` (the paper, section 5.1) or `"unigram"`.
             character_coverage: share of the characters of the corpus that get a token
                 of their own.
-            byte_fallback: adds 256 byte tokens, from which any other character is built.
-            normalization: `"nfc"`; `"identity"`, no change but to spaces; or `"nfkc"`,
-                SentencePiece's own default (its `nmt_nfkc`), which also turns `²`
+            byte_fallback: adds 256 byte tokens, which encode the UTF-8 bytes of other characters.
+            normalization: `"nfc"`; `"identity"`, which only normalises spaces; or `"nfkc"`,
+                SentencePiece's default (its `nmt_nfkc`), which also turns `²`
                 into `2` and `…` into `...`.
-            split_digits: gives each digit a token of its own, for text whose
+            split_digits: if true, each digit is a token of its own, for text whose
                 numbers matter.
-            max_texts: learns from a uniform random sample of this many texts; `None`
-                learns from all of them.
-            seed: of the sample.
+            max_texts: learns from a uniform random sample of this number of texts; `None`
+                learns from all texts.
+            seed: seed of the sample.
             special: ids of the four special tokens.
 
         Returns:
@@ -138,7 +136,7 @@ class SubwordTokenizer(Tokenizer):
                     character_coverage=character_coverage,
                     byte_fallback=byte_fallback,
                     split_digits=split_digits,
-                    max_sentence_length=2**30,  # the default leaves lines over 4 kB out
+                    max_sentence_length=2**30,  # the default ignores lines over 4 kB
                     minloglevel=2,
                     **{f"{role}_id": getattr(special, role) for role in ROLES},
                     **rules,
@@ -149,8 +147,8 @@ class SubwordTokenizer(Tokenizer):
                 raise _training_error(error, vocab_size, stream.count) from error
 
         proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
-        # The bytes depend on texts and settings only, not on this machine. (The number of threads is
-        # SentencePiece's default, not that of the cores: with another, unigram's sums are rounded otherwise.)
+        # The bytes depend only on texts and settings, not on the machine. (So the number of threads is
+        # SentencePiece's default and not the number of cores: it changes the rounding of unigram's sums.)
         proto.normalizer_spec.ClearField("normalization_rule_tsv")
         proto.normalizer_spec.name = normalization
         tokenizer = cls(proto.SerializeToString(deterministic=True), special=special)
@@ -163,10 +161,9 @@ class SubwordTokenizer(Tokenizer):
         return self._processor.get_piece_size()
 
     def normalise(self, text):
-        """Returns what is left of a text after `encode` and `decode`.
+        """Returns the text as `encode` followed by `decode` returns it.
 
-        This holds for a vocabulary with byte fallback; without it, characters that
-        the vocabulary lacks are lost on top of this.
+        This holds with byte fallback; without it, characters outside the vocabulary are lost too.
         """
         normalised = self._processor.normalize(clean_text(text, self.unicode_form))
         return normalised.replace(SPACE, " ").removeprefix(" ")
@@ -176,17 +173,17 @@ class SubwordTokenizer(Tokenizer):
         return self._processor.encode(self._cleaned(texts), out_type=int)
 
     def pieces(self, texts):
-        """Returns the sub-words of each text, with U+2581 where a space stood."""
+        """Returns the sub-words of each text, with U+2581 for a space."""
         return self._processor.encode(self._cleaned(texts), out_type=str)
 
     def decode(self, ids):
         """Returns the text of each row of ids.
 
-        Padding, beginning and end of sentence are dropped wherever they stand; the
-        unknown id shows as `⁇`. Bytes that form no character become U+FFFD.
+        Padding, bos and eos are dropped at any position. The unknown id becomes `⁇`;
+        bytes that are not a character become U+FFFD.
 
         Args:
-            ids: rows of whole numbers, of any lengths.
+            ids: list of lists of int, or an int array of shape `(batch, length)`.
 
         Returns:
             A list of str.
@@ -196,10 +193,10 @@ class SubwordTokenizer(Tokenizer):
 
     @functools.cached_property
     def graph_tokenizer(self):
-        """The `tensorflow_text.SentencepieceTokenizer` behind the tensor methods.
+        """The `tensorflow_text.SentencepieceTokenizer` that the tensor methods use.
 
-        A `tf.Module` that is exported with `encode_tensor` or `decode_tensor` in its
-        signatures must hold this object as an attribute, so that it is saved along.
+        A `tf.Module` whose exported signatures call `encode_tensor` or `decode_tensor` must
+        have this object as an attribute, so that it is saved with the module.
         """
         tf, tensorflow_text = import_tensorflow_text()
         with tf.init_scope():  # the model is loaded once, outside any graph being traced
@@ -208,8 +205,8 @@ class SubwordTokenizer(Tokenizer):
     def encode_tensor(self, texts):
         """`encode` as a TensorFlow graph, for `Dataset.map` and exported models.
 
-        The ids are those of `encode`; but in a unigram vocabulary, of cuts that are
-        equally probable ("g gg" and "gg g"), the two may choose another.
+        The ids are those of `encode`, except that with a unigram vocabulary the two may choose
+        different segmentations of equal probability ("g gg" and "gg g").
 
         Args:
             texts: tf.string, shape `(batch,)`. Invalid UTF-8 is replaced by U+FFFD.
@@ -232,19 +229,19 @@ class SubwordTokenizer(Tokenizer):
         return valid_utf8(tf, self.graph_tokenizer.detokenize(self._text_ids_tensor(ids)))
 
     def has_own_token(self, character):
-        """Whether a character of normalised text has a token and needs neither bytes nor the unknown id."""
+        """Returns whether a character of normalised text has a token other than bytes and the unknown id."""
         return (SPACE if character == " " else character) in self._scores
 
     def is_fallback(self, ids):
-        """Tells which tokens spell part of a character that has no token of its own.
+        """Returns which tokens are part of a character that has no token of its own.
 
         Args:
             ids: list of int, one text.
 
         Returns:
-            list of bool, as long: true for bytes.
+            list of bool, one for each id: true for byte tokens.
         """
-        return [self._processor.is_byte(one) for one in ids]
+        return [self._processor.is_byte(number) for number in ids]
 
     @functools.cached_property
     def _proto(self):
@@ -252,21 +249,21 @@ class SubwordTokenizer(Tokenizer):
 
     @functools.cached_property
     def _scores(self):
-        """{piece: score} of the pieces that spell text."""
+        """{piece: score} of the text pieces, without special and byte tokens."""
         normal = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
-        return {one.piece: one.score for one in self._proto.pieces if one.type == normal}
+        return {entry.piece: entry.score for entry in self._proto.pieces if entry.type == normal}
 
     @functools.cached_property
     def _ids(self):
-        """{piece: id} of the pieces that spell text, or a byte."""
-        return {one.piece: number for number, one in enumerate(self._proto.pieces)}
+        """{piece: id} of all pieces."""
+        return {entry.piece: number for number, entry in enumerate(self._proto.pieces)}
 
     def _kinds_and_pieces(self):
-        # A symbol that was given rather than learned spells its text like any other piece.
+        # User-defined symbols are text pieces like learned ones.
         kinds = {"NORMAL": "text", "USER_DEFINED": "text"}
-        for one in self._proto.pieces:
-            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.Type.Name(one.type)
-            yield kinds.get(kind, kind.lower()), one.piece
+        for entry in self._proto.pieces:
+            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.Type.Name(entry.type)
+            yield kinds.get(kind, kind.lower()), entry.piece
 
     def _sample_word(self, word, dropout, chooser):
         word = SPACE + word
@@ -280,13 +277,13 @@ class SubwordTokenizer(Tokenizer):
                 ids.append(self._ids[piece])
             elif self._proto.trainer_spec.byte_fallback:
                 ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
-            elif not ids or ids[-1] != self.special.unk:  # SentencePiece joins neighbours
+            elif not ids or ids[-1] != self.special.unk:  # SentencePiece merges adjacent unknowns
                 ids.append(self.special.unk)
         return ids
 
     @functools.cached_property
     def _longest_and_unknown(self):
-        """Length of the longest piece, and the score of a character that is no piece, as in SentencePiece."""
+        """(length of the longest piece, score of a character that is not a piece), as in SentencePiece."""
         return max(map(len, self._scores)), min(self._scores.values()) - 10.0
 
     def _make_lattice(self, word, alpha):
@@ -294,38 +291,38 @@ class SubwordTokenizer(Tokenizer):
 
 
 def _unicode_form(normalization):
-    """The form that goes before the model's own rules.
+    """Returns the Unicode normalisation form to apply before the model's own rules, or `None`.
 
-    The model holds the composition rules of NFC, but one pass of rules cannot reorder
-    marks ("e", macron below, acute is "é", macron below). So NFC proper comes first, in
-    Python and in the graph; the rules serve programs that read the model alone.
+    The model contains the composition rules of NFC, but one pass of rules cannot reorder
+    marks ("e", macron below, acute is "é", macron below in NFC). So Python and the graph apply
+    NFC first; the rules are for other programs that use the model file.
     """
     return "NFC" if normalization == "nfc" else None
 
 
 @contextlib.contextmanager
 def _normalization_rules(normalization):
-    """Yields the arguments of SentencePiece's trainer for a normalization; their file lives that long."""
+    """Context manager: arguments of SentencePiece's trainer for a normalization, with a temporary file."""
     if normalization == "nfkc":
         yield {"normalization_rule_name": "nmt_nfkc"}
         return
     rules = {SPACE: " "} | (_nfc_rules() if normalization == "nfc" else {})  # runs of SPACE become one space
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "rules.tsv")
-        sides = ((" ".join(f"{ord(one):X}" for one in side) for side in rule) for rule in rules.items())
+        sides = ((" ".join(f"{ord(char):X}" for char in side) for side in rule) for rule in rules.items())
         path.write_text("".join("\t".join(rule) + "\n" for rule in sides), encoding="ascii")
         yield {"normalization_rule_tsv": str(path)}
 
 
 def _nfc_rules():
-    """What NFC makes of each character that has a canonical decomposition.
+    """Returns the composition rules of NFC, for all characters with a canonical decomposition.
 
-    Three spellings each, Hangul syllables included: the full decomposition, the one
-    that leaves only the last mark apart, and the character itself where NFC replaces it
-    (the Kelvin sign becomes K). About 24,000 rules; they add 170 kB to a model.
+    Up to three rules per character, Hangul syllables included: from the full decomposition, from the
+    decomposition of only the last mark, and from the character itself if NFC replaces it
+    (the Kelvin sign becomes K). The roughly 24,000 rules add 170 kB to a model.
 
     Returns:
-        dict, sequence of characters to its composition.
+        dict from a sequence of characters to its composition.
     """
     rules = {}
     for code in range(0x110000):
@@ -359,14 +356,14 @@ def _training_error(error, vocab_size, num_texts):
 
 
 def _parse(model_bytes, name):
-    """Parses a model and refuses one that is cut short."""
+    """Parses a serialised model; raises `ValueError` if it is invalid or truncated."""
     if not model_bytes:
         raise ValueError(f"{name} is empty: not a SentencePiece model")
     try:
         proto = sentencepiece_model_pb2.ModelProto.FromString(bytes(model_bytes))
     except DecodeError as error:
         raise ValueError(f"{name} is not a SentencePiece model, or is cut short") from error
-    # A file cut between two fields still parses. The fields come in this order.
+    # A file that is truncated between two fields still parses, so check the fields, in file order.
     if not proto.pieces or not proto.HasField("trainer_spec"):
         raise ValueError(f"{name} is not a SentencePiece model, or is cut short")
     if len(proto.pieces) != proto.trainer_spec.vocab_size:

@@ -1,4 +1,4 @@
-"""Vocabularies of all kinds: learned, recognised from their files, one or two to a model."""
+"""Trains, loads and saves tokenizers of all kinds, and the one or two tokenizers of a model."""
 
 import itertools
 import pathlib
@@ -16,11 +16,11 @@ SEPARATE_FILES = ("tokenizer.source.model", "tokenizer.target.model")
 
 
 class Tokenizers(NamedTuple):
-    """The vocabularies of one model: one for each side, or the same for both.
+    """The tokenizers of one model: one for each side, or the same object for both.
 
     Attributes:
-        source: encodes what is translated.
-        target: decodes translations.
+        source: `Tokenizer` of the source.
+        target: `Tokenizer` of the target.
     """
 
     source: Tokenizer
@@ -28,12 +28,12 @@ class Tokenizers(NamedTuple):
 
     @property
     def shared(self):
-        """Whether one vocabulary serves both sides."""
+        """Whether both sides have the same vocabulary."""
         return self.source is self.target
 
     @property
     def sizes(self):
-        """(number of source tokens, number of target tokens)."""
+        """(source vocabulary size, target vocabulary size)."""
         return self.source.vocab_size, self.target.vocab_size
 
 
@@ -44,14 +44,14 @@ def train_tokenizer(texts, *, model_type, vocab_size, **settings):
         texts: an iterable of str.
         model_type: `"bpe"`, `"unigram"` or `"wordpiece"`.
         vocab_size: number of tokens, special tokens included.
-        **settings: of `SubwordTokenizer.train` or `WordPieceTokenizer.train`, such as
-            `normalization` and `split_digits`, which both have.
+        **settings: further arguments of `SubwordTokenizer.train` or `WordPieceTokenizer.train`,
+            such as `normalization` and `split_digits`.
 
     Returns:
         A `SubwordTokenizer` or a `WordPieceTokenizer`.
 
     Raises:
-        ValueError: an unknown `model_type`, or what `train` refuses.
+        ValueError: `model_type` is unknown, or `train` raises it.
     """
     check_choice("model_type", model_type, MODEL_TYPES)
     if model_type == "wordpiece":
@@ -60,19 +60,19 @@ def train_tokenizer(texts, *, model_type, vocab_size, **settings):
 
 
 def learn_tokenizers(read_pairs, data):
-    """Learns the vocabulary or the two vocabularies of a configuration.
+    """Learns the one or two vocabularies of a configuration.
 
     Args:
-        read_pairs: function that returns an iterable of (source, target) texts; it is
-            called once for each vocabulary.
+        read_pairs: function without arguments that returns an iterable of (source, target)
+            texts; called once for each vocabulary.
         data: `DataConfig`.
 
     Returns:
         `Tokenizers`.
 
     Raises:
-        DataError: as `read_pairs`.
-        ValueError: as `train_tokenizer`; it names the setting to change.
+        DataError: `read_pairs` raises it.
+        ValueError: `train_tokenizer` raises it; the message names the setting to change.
     """
     names = ("model_type", "vocab_size", "normalization", "split_digits")
     settings = {name: getattr(data, name) for name in names} | {"max_texts": data.vocab_texts or None}
@@ -83,73 +83,73 @@ def learn_tokenizers(read_pairs, data):
             *(train_tokenizer((pair[side] for pair in read_pairs()), **settings) for side in (0, 1))
         )
     except DataError:
-        raise  # the text is at fault, which is read as it is learned from
+        raise  # an error in the text, which is read while learning, and not in the settings
     except ValueError as error:
         raise ValueError(f"{error}. Change it with --set data.vocab_size=NUMBER") from error
 
 
 def load_tokenizer(path, *, special=None):
-    """Reads a vocabulary of any kind.
+    """Loads a tokenizer of any kind.
 
     Args:
         path: a file that `save` wrote.
-        special: the special ids which the vocabulary must have.
+        special: the `SpecialIds` that the vocabulary must have; `None` for the default ones.
 
     Raises:
         ValueError: the file cannot be read, is damaged, or has other special ids.
     """
     model_bytes = read_model(path)
-    # Word pieces begin with JSON; no SentencePiece model begins with a brace.
+    # A file of word pieces begins with JSON; a SentencePiece model never begins with a brace.
     kind = WordPieceTokenizer if model_bytes.startswith(b"{") else SubwordTokenizer
     return kind(model_bytes, special=special, name=str(path))
 
 
 def as_tokenizers(tokenizers):
-    """Returns `Tokenizers`; one tokenizer alone serves both sides."""
+    """Returns `Tokenizers`; a single tokenizer is used for both sides."""
     return tokenizers if isinstance(tokenizers, Tokenizers) else Tokenizers(tokenizers, tokenizers)
 
 
 def vocabulary_files(shared):
-    """Returns the names of the files of one shared vocabulary or of two."""
+    """Returns the file names of one shared vocabulary or of two."""
     return (SHARED_FILE,) if shared else SEPARATE_FILES
 
 
 def save_tokenizers(folder, tokenizers):
-    """Writes one file for a shared vocabulary, two for separate ones.
+    """Writes one file for a shared vocabulary, or two files for separate ones.
 
     Args:
         folder: an existing folder without vocabularies.
         tokenizers: `Tokenizers`.
     """
     folder = pathlib.Path(folder)
-    # One name for a shared vocabulary, which the first of the two is.
+    # A shared vocabulary has one file name; `zip` then stops after the first tokenizer.
     for name, tokenizer in zip(vocabulary_files(tokenizers.shared), tokenizers, strict=False):
         tokenizer.save(folder / name)
 
 
 def load_tokenizers(folder):
-    """Reads what `save_tokenizers` wrote.
+    """Loads the tokenizers that `save_tokenizers` wrote.
 
     Returns:
         `Tokenizers`.
 
     Raises:
-        ValueError: the folder holds no vocabulary, half of two, or one and two.
+        ValueError: the folder has neither a shared vocabulary nor two separate ones, or it has both.
     """
     folder = pathlib.Path(folder)
-    found = {name for name in (SHARED_FILE, *SEPARATE_FILES) if (folder / name).exists()}
-    if found == {SHARED_FILE}:
+    files = {name for name in (SHARED_FILE, *SEPARATE_FILES) if (folder / name).exists()}
+    if files == {SHARED_FILE}:
         return as_tokenizers(load_tokenizer(folder / SHARED_FILE))
-    if found == set(SEPARATE_FILES):
+    if files == set(SEPARATE_FILES):
         return Tokenizers(*(load_tokenizer(folder / name) for name in SEPARATE_FILES))
     raise ValueError(
         f"{folder} must hold {SHARED_FILE}, or {' and '.join(SEPARATE_FILES)}. "
-        f"Received: {', '.join(sorted(found)) or 'none of them'}"
+        f"Received: {', '.join(sorted(files)) or 'none of them'}"
     )
 
 
 def read_tokenizers(path):
-    """Reads one vocabulary's file, or what a run folder or a prepared corpus holds.
+    """Loads the tokenizers of a vocabulary file, a run folder or a prepared corpus.
 
     Returns:
         `Tokenizers`.
@@ -158,15 +158,16 @@ def read_tokenizers(path):
 
 
 def check_vocabularies(tokenizers, model, *, special=None):
-    """Refuses vocabularies that are not those of a model.
+    """Checks that tokenizers fit a model.
 
     Args:
         tokenizers: `Tokenizers`.
         model: `ModelConfig`.
-        special: `SpecialIds` of the model; `None` where they are not known.
+        special: `SpecialIds` of the model; `None` if they are unknown.
 
     Raises:
-        ValueError: other sizes or special ids, or two vocabularies for one matrix.
+        ValueError: vocabulary sizes or special ids differ, or the model ties all embeddings but there are
+            two vocabularies.
     """
     sizes = model.source_vocab_size, model.target_vocab_size
     if sizes != tokenizers.sizes:

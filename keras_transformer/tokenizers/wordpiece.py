@@ -1,9 +1,8 @@
 """Word pieces (Wu et al., 2016), which the paper uses for English-French (section 5.1).
 
-A word carries the sign for the space before it, so that the pieces of a sentence spell
-the sentence; each place takes the longest piece that matches. A character without a
-piece of its own is written as its code point, `\\8364;` for a euro sign, and a backslash
-as two, as in Tensor2Tensor's `SubwordTextEncoder`: nothing is ever unknown.
+Each word begins with `SPACE`, so the pieces of a sentence spell the sentence. A word is split from left to
+right by longest match. As in Tensor2Tensor's `SubwordTextEncoder`, a character without a piece of its own is
+escaped as its code point (`\\8364;` for a euro sign), and a backslash is doubled, so no text is unknown.
 """
 
 import functools
@@ -35,7 +34,7 @@ from keras_transformer.tokenizers.learning import (
 logger = logging.getLogger(__name__)
 
 FORMAT = "word pieces 1"
-# Seven digits hold every code point; more are no escape but text of a model gone astray.
+# Every code point has at most seven digits; a longer number, which only a model can output, is text.
 _ESCAPE = re.compile(r"\\(?:\\|([0-9]{1,7});)")
 _UNKNOWN = "⁇"
 _MAX_CACHED_WORDS = 500_000
@@ -43,19 +42,19 @@ _UNICODE_FORMS = {"nfc": "NFC", "nfkc": "NFKC", "identity": None}
 
 
 class WordPieceTokenizer(Tokenizer):
-    """A word-piece vocabulary with fixed special ids.
+    """A word-piece tokenizer with fixed special ids.
 
-    What a text keeps: `decode(encode(texts))` equals `normalise` of each text, which is
-    what `SubwordTokenizer` keeps, but for `"nfkc"`, which here is Unicode's NFKC.
+    `decode(encode(texts))` equals `normalise` of each text. Normalisation is that of
+    `SubwordTokenizer`, except that `"nfkc"` is Unicode's NFKC here.
     Literal `<s>`, `[UNK]`, `##` or `\\8364;` in a text are ordinary characters.
 
-    The file is text: one line of JSON, then one piece a line, in the order of the ids
-    that follow the four special ones.
+    The vocabulary file is text: one line of JSON, then one piece per line, in the order of
+    their ids, which follow the four special ids.
 
     Args:
-        model_bytes: the content of such a file.
-        special: the ids which the vocabulary must give to its four special tokens.
-        name: what error messages call the vocabulary, usually its path.
+        model_bytes: the content of a vocabulary file.
+        special: the `SpecialIds` that the vocabulary must have; `None` for the default ones.
+        name: name of the vocabulary in error messages, usually its path.
     """
 
     def __init__(self, model_bytes, *, special=None, name="the word pieces"):
@@ -71,7 +70,7 @@ class WordPieceTokenizer(Tokenizer):
         self._ids = {piece: number for number, piece in enumerate(pieces, start=NUM_SPECIAL)}
         self._alphabet = {piece for piece in pieces if len(piece) == 1 and piece != SPACE}
         self._longest = max(map(len, pieces))
-        # Without dropout: plain longest match first.
+        # Without dropout, which is plain longest match.
         self._encode_word = functools.lru_cache(_MAX_CACHED_WORDS)(
             lambda word: self._sample_word(word, 0, lambda: 0)
         )
@@ -95,21 +94,21 @@ class WordPieceTokenizer(Tokenizer):
             texts: an iterable of str, the lines of both languages.
             vocab_size: number of tokens, the special ones included.
             character_coverage: share of the characters of the corpus that get a piece
-                of their own; the others are written as code points.
-            normalization: `"nfc"`; `"identity"`, no change but to spaces; or `"nfkc"`,
+                of their own; the others are escaped as code points.
+            normalization: `"nfc"`; `"identity"`, which only normalises spaces; or `"nfkc"`,
                 Unicode's NFKC.
-            split_digits: gives each digit a token of its own.
-            max_texts: learns from a uniform random sample of this many texts; `None`
-                learns from all of them.
-            seed: of the sample.
+            split_digits: if true, each digit is a token of its own.
+            max_texts: learns from a uniform random sample of this number of texts; `None`
+                learns from all texts.
+            seed: seed of the sample.
             special: ids of the four special tokens: 0 to 3 in any order.
 
         Returns:
             A `WordPieceTokenizer`.
 
         Raises:
-            ValueError: refused settings, texts without text, or a `vocab_size` that
-                the texts do not allow.
+            ValueError: a setting is invalid, all texts are blank, or `vocab_size` is too small
+                or too large for the texts.
         """
         special = _as_dict(special or SpecialIds())
         if sorted(special.values()) != list(range(NUM_SPECIAL)):
@@ -138,7 +137,7 @@ class WordPieceTokenizer(Tokenizer):
         return len(self._pieces)
 
     def normalise(self, text):
-        """Returns what is left of a text after `encode` and `decode`."""
+        """Returns the text as `encode` followed by `decode` returns it."""
         return " ".join(_words(clean_text(text, self.unicode_form)))
 
     def encode(self, texts):
@@ -147,18 +146,17 @@ class WordPieceTokenizer(Tokenizer):
         return [list(itertools.chain.from_iterable(row)) for row in rows]
 
     def pieces(self, texts):
-        """Returns the word pieces of each text, with U+2581 where a space stood."""
+        """Returns the word pieces of each text, with U+2581 for a space."""
         return [[self._pieces[number] for number in row] for row in self.encode(texts)]
 
     def decode(self, ids):
         """Returns the text of each row of ids.
 
-        Padding, beginning and end of sentence are dropped wherever they stand; the
-        unknown id, which `encode` never gives, shows as `⁇`, and so does the number of
-        no character as U+FFFD.
+        Padding, bos and eos are dropped at any position. The unknown id, which `encode` never
+        returns, becomes `⁇`; an escaped number that is not a character becomes U+FFFD.
 
         Args:
-            ids: rows of whole numbers, of any lengths.
+            ids: list of lists of int, or an int array of shape `(batch, length)`.
 
         Returns:
             A list of str.
@@ -169,10 +167,10 @@ class WordPieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def graph_tokenizer(self):
-        """The `tensorflow_text.FastWordpieceTokenizer` behind `encode_tensor`."""
+        """The `tensorflow_text.FastWordpieceTokenizer` that `encode_tensor` uses."""
         tf, tensorflow_text = import_tensorflow_text()
-        # It tells pieces within a word by a prefix. No word begins like a special
-        # token's name, as every word begins with the sign for a space.
+        # It marks pieces within a word by the prefix `##`. The names of the special tokens
+        # never match, because every word begins with `SPACE`.
         names = [f"<{number}>" for number in range(NUM_SPECIAL)]
         pieces = [piece if piece[0] == SPACE else f"##{piece}" for piece in self._pieces[NUM_SPECIAL:]]
         with tf.init_scope():
@@ -214,43 +212,43 @@ class WordPieceTokenizer(Tokenizer):
         tf, tensorflow_text = import_tensorflow_text()
         ids = self._text_ids_tensor(ids)
         texts = tf.strings.reduce_join(tf.gather(tf.constant(self._pieces), ids), axis=-1)
-        # The pattern of `_ESCAPE`: parts are escapes and what stands between them.
+        # Split at escapes (the pattern of `_ESCAPE`); the escapes are parts too.
         pattern = r"\\(?:\\|[0-9]{1,7};)"
         parts = tensorflow_text.regex_split(texts, pattern, keep_delim_regex_pattern=pattern)
         flat = parts.flat_values
         is_code = tf.strings.regex_full_match(flat, r"\\[0-9]{1,7};")
         digits = tf.where(is_code, tf.strings.regex_replace(flat, r"[\\;]", ""), "0")
         codes = tf.strings.to_number(digits, tf.int32)
-        # UTF-8 has no surrogates: they, and what is above the last code point, become U+FFFD.
+        # Surrogates and numbers above the last code point become U+FFFD.
         characters = tf.strings.unicode_encode(codes[:, None], "UTF-8", errors="replace")
         flat = tf.where(is_code, characters, tf.where(flat == r"\\", "\\", flat))
         texts = tf.strings.reduce_join(parts.with_flat_values(flat), axis=-1)
         return tf.strings.regex_replace(tf.strings.regex_replace(texts, SPACE, " "), r"\A ", "")
 
     def has_own_token(self, character):
-        """Whether a character of normalised text has a token and needs no code point."""
+        """Returns whether a character of normalised text has a token of its own and needs no escape."""
         return character == " " or character in self._alphabet
 
     def is_fallback(self, ids):
-        """Tells which tokens spell part of a character that has no token of its own.
+        """Returns which tokens are part of a character that has no token of its own.
 
         Args:
             ids: list of int, one text.
 
         Returns:
-            list of bool, one for each id: true for tokens that overlap a code point.
+            list of bool, one for each id: true for tokens that overlap an escaped code point.
         """
         pieces = [self._pieces[number] for number in ids]
         owner = [number for number, piece in enumerate(pieces) for _ in piece]
-        found = [False] * len(pieces)
+        flags = [False] * len(pieces)
         for match in _ESCAPE.finditer("".join(pieces)):
             if match[1] is not None:
                 for number in owner[match.start() : match.end()]:
-                    found[number] = True
-        return found
+                    flags[number] = True
+        return flags
 
     def _escape_tensor(self, words):
-        """`escape` in the graph: tf.string, shape `(num_words,)`."""
+        """`escape` in the graph: tf.string, shape `(num_words,)`, to the same shape."""
         tf, _ = import_tensorflow_text()
         codes = tf.strings.unicode_decode(words, "UTF-8")
         flat = codes.flat_values
@@ -287,7 +285,11 @@ def _as_dict(special):
 
 
 def _parse(content, name):
-    """Returns (header, pieces) of a file; refuses what `WordPieceTokenizer` cannot use."""
+    """Parses a vocabulary file; returns (header, pieces).
+
+    Raises:
+        ValueError: the file is damaged or not a file of word pieces.
+    """
     if not content:
         raise ValueError(f"{name} is empty: not a file of word pieces")
     try:
@@ -301,7 +303,7 @@ def _parse(content, name):
     if not usable:
         raise ValueError(f"{name}: line 1: not a file of word pieces, or cut short. Train it again")
     *pieces, rest = lines or [""]
-    if rest or len(pieces) != size - NUM_SPECIAL:  # after the last newline stands nothing
+    if rest or len(pieces) != size - NUM_SPECIAL:  # `rest` is the text after the last newline
         raise ValueError(
             f"{name} is damaged or cut short: it holds {len(pieces) + NUM_SPECIAL} tokens "
             f"and states {size}. Train it again"
