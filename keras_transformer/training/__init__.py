@@ -1,6 +1,7 @@
-"""A run, from a configuration to the weights that it delivers: data, devices, callbacks, faults (TensorFlow).
+"""Training runs: data, devices, callbacks, checkpoints, validation and recovery from failures (TensorFlow).
 
-`train(config, folder)` is all of it; `compile_model` gives a model its optimizer, schedule and loss.
+`train(config, folder)` does a whole run, from configuration to final weights; `compile_model` only compiles
+a model with the paper's optimizer, schedule and loss.
 """
 
 from keras_transformer import lazy_names

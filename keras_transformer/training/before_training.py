@@ -1,4 +1,4 @@
-"""Before the first step: a table of what the run will do, notes on settings, a try of the largest batch."""
+"""Before the first step: summary of the run, notes on risky settings, memory check with the largest batch."""
 
 import re
 import textwrap
@@ -11,7 +11,7 @@ from keras_transformer.config.programs import OutOfMemoryError
 PAPER_BATCH_TOKENS = 25_000
 PAPER_LAYERS = 6
 
-# Bytes of float32: weight, gradient and Adam's two moments.
+# float32 weight, gradient and both Adam moments.
 _BYTES_PER_PARAMETER = 16
 _TIE_TEXTS = {
     "all": "one matrix for both embeddings and the output",
@@ -25,19 +25,19 @@ _ROWS_MULTIPLE = 8
 
 
 def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate, devices):
-    """Returns the table.
+    """Returns a summary of the run: corpus, model, batches, schedule, memory estimate and devices.
 
     Args:
         config: `Config` of the run.
         corpus: `TrainingData`.
-        batches: `TokenBatches` of the whole update.
-        shapes: iterable of (rows, source_len, target_len), what one device computes at a time.
+        batches: `TokenBatches` to train on.
+        shapes: iterable of (rows, source_len, target_len), the batch shapes that one device computes.
         num_parameters: int.
         learning_rate: function from a number of updates made to the rate of the next one.
-        devices: str, what is trained on.
+        devices: str, such as `"2 GPUs"`.
 
     Returns:
-        str, some lines of two columns.
+        str, several lines of two columns.
     """
     model, data, training = config.model, config.data, config.training
     tested = f", {len(corpus.test.source):,} for the test" if corpus.test else ""
@@ -47,10 +47,10 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
         budget += f" (a device: {config.devices.micro_batch_tokens:,})"
     minutes = f" or {_minutes(training)}" if training.max_minutes else ""
     best = min(training.warmup_steps, training.max_steps)
-    how = {"precision": training.precision, "recompute": config.devices.recompute}
-    shape = largest_shape(shapes, model, **how)
-    still = num_parameters * (_BYTES_PER_PARAMETER + (4 if training.ema_decay else 0))
-    batch = estimate_bytes(shape, model, **how)
+    options = {"precision": training.precision, "recompute": config.devices.recompute}
+    shape = largest_shape(shapes, model, **options)
+    fixed = num_parameters * (_BYTES_PER_PARAMETER + (4 if training.ema_decay else 0))
+    batch = estimate_bytes(shape, model, **options)
     rows = {
         "corpus": f"{data.dataset}, {data.source} to {data.target}",
         "pairs": f"{corpus.train.num_pairs:,} training pairs, {len(corpus.validation.source):,} for "
@@ -64,7 +64,7 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
         "them real",
         "updates": f"{training.max_steps:,} ({training.max_steps / batches.per_epoch:,.1f} epochs){minutes}, "
         f"learning rate at most {learning_rate(best - 1):.2e} (update {best:,})",
-        "memory": f"about {_size(still + batch)} a device: weights and optimizer {_size(still)}, largest "
+        "memory": f"about {_size(fixed + batch)} a device: weights and optimizer {_size(fixed)}, largest "
         f"batch ({shape[0]:,} rows of {shape[1]:,} + {shape[2]:,} tokens) {_size(batch)}",
         "devices": f"{devices}, {training.precision}",
     }
@@ -80,18 +80,18 @@ def _size(number):
 
 
 def learning_rate_note(config):
-    """Says so where the paper's learning rate meets batches far smaller than the paper's.
+    """Returns a warning if the paper's learning rate is used with much smaller batches than the paper's.
 
     Args:
         config: `Config`.
 
     Returns:
-        str, one line with two remedies; `None` where there is nothing to say.
+        str, one line with two remedies, or `None`.
     """
     scale, batch_tokens = config.training.learning_rate_scale, config.data.batch_tokens
     if config.model.d_model < 512 or scale < 1 or 4 * batch_tokens >= PAPER_BATCH_TOKENS:
         return None
-    # The noise of a gradient shrinks with the root of the batch.
+    # Gradient noise is proportional to 1 / sqrt(batch size).
     lower = scale * (batch_tokens / PAPER_BATCH_TOKENS) ** 0.5
     at_once = max(batch_tokens, config.data.max_length)
     return (
@@ -103,13 +103,13 @@ def learning_rate_note(config):
 
 
 def warmup_note(config):
-    """Says so where the warm-up is not shorter than the run.
+    """Returns a warning if the warm-up is as long as the run, or longer.
 
     Args:
         config: `Config`.
 
     Returns:
-        str, one line with the remedy; `None` where there is nothing to say.
+        str, one line with the remedy, or `None`.
     """
     training = config.training
     if training.warmup_steps < training.max_steps:
@@ -122,14 +122,14 @@ def warmup_note(config):
 
 
 def time_note(training, num_steps):
-    """Says so where the warm-up does not fit into the minutes of a run, once its speed is known.
+    """Returns a warning if `max_minutes` will end the run before the warm-up ends.
 
     Args:
         training: `TrainingConfig`.
-        num_steps: the step that is reached when `max_minutes` are up, at this speed.
+        num_steps: int, the step that the run will reach in `max_minutes` at its measured speed.
 
     Returns:
-        str, one line with the remedy; `None` where there is nothing to say.
+        str, one line with the remedy, or `None`.
     """
     if not training.max_minutes or training.warmup_steps < num_steps:
         return None
@@ -141,7 +141,7 @@ def time_note(training, num_steps):
 
 
 def _shorter_warmup(training, num_steps):
-    """A warm-up of an eighth of the steps, with the highest rate of equation 3 as it was."""
+    """Returns flags for a warm-up of 1/8 of the steps with the same peak learning rate (equation 3)."""
     steps = max(1, num_steps // 8)
     scale = training.learning_rate_scale * (steps / training.warmup_steps) ** 0.5
     return (
@@ -151,13 +151,13 @@ def _shorter_warmup(training, num_steps):
 
 
 def depth_note(config):
-    """Says so where a stack is deeper than the paper's and normalises after each sublayer.
+    """Returns a warning if a post-norm stack is deeper than the paper's.
 
     Args:
         config: `Config`.
 
     Returns:
-        str, one line with the remedy; `None` where there is nothing to say.
+        str, one line with the remedy, or `None`.
     """
     model = config.model
     layers = max(model.num_encoder_layers, model.num_decoder_layers)
@@ -170,40 +170,36 @@ def depth_note(config):
 
 
 def estimate_bytes(shape, config, precision="float32", *, recompute=False):
-    """Estimates the activations of one training step.
+    """Estimates the memory of the activations that one training step keeps for the backward pass.
 
-    Beside weights and optimizer, whose size no batch changes, a step keeps for the gradient:
+    The compute type is float32, or the 16-bit type under mixed precision:
 
-        every residual and its LayerNorm   d_model * (one float32 number, two of the compute
-                                           type, of which one is the dropout's mask) a position
-        every attention                    d_k + d_v of all heads a query, and as much a key
-        every feed-forward network         d_ff a position
-        every attention's weights          heads * queries * keys, in float32 and once more in
-                                           the compute type
-        the loss                           two numbers of float32 for each logit (the logit while its
-                                           probability is computed), and under half precision one of
-                                           the compute type
+        residual and LayerNorm   d_model * (1 float32 + 2 of the compute type, one of them the
+                                 dropout mask) per position
+        attention                heads * (d_k + d_v) per query and the same per key
+        attention weights        heads * queries * keys, once in float32 and once in the compute type
+        feed-forward             d_ff per position
+        loss                     2 float32 numbers per logit (logit and probability), and under
+                                 mixed precision 1 of the compute type
 
-    These are the arrays of the traced training step, counted. What operations need for a
-    moment comes on top, so the figure is low: by 2 to 15 % of the peak measured on a CPU, by up
-    to 25 % where attention's weights are nearly all of it. It is for comparing shapes;
-    `pytest -s -m slow tests/training/test_memory.py` prints both.
+    Temporary buffers of operations are not counted. So the estimate is 2 to 15 % below the peak
+    measured on a CPU, and up to 25 % below it where attention weights dominate. It is meant for
+    comparing batch shapes; `pytest -s -m slow tests/training/test_memory.py` prints estimate and peak.
 
     Args:
-        shape: (rows, source_len, target_len), lengths in tokens with padding, of what one
-            device computes at a time.
+        shape: (rows, source_len, target_len) of the batch on one device, lengths in tokens with padding.
         config: `ModelConfig`.
         precision: as in `TrainingConfig`.
-        recompute: as in `DeviceConfig`: what enters each layer is kept, and one layer at a time.
+        recompute: as in `DeviceConfig`; only the input of each layer is kept, plus one layer's activations.
 
     Returns:
-        int, bytes; without weights, gradients and optimizer.
+        int, bytes, without weights, gradients and optimizer.
     """
     width = 4 if precision == "float32" else 2
     rows, source, target = shape
     norm = config.d_model * (4 + 2 * width)
     heads = config.num_heads * (config.d_key + config.d_value) * width
-    # A dropout that is on keeps its mask, and the ReLU's what went into it beside what came out.
+    # Active dropout keeps its mask. Dropout after the ReLU also keeps both its input and its output.
     weights = config.num_heads * (4 + width + (4 if config.attention_dropout else 0))
     feed_forward = config.d_ff * width * (3 if config.relu_dropout else 1)
 
@@ -214,14 +210,14 @@ def estimate_bytes(shape, config, precision="float32", *, recompute=False):
     logits = target * config.target_vocab_size * (8 if width == 4 else 8 + width)
     layers = config.num_encoder_layers * encoder + config.num_decoder_layers * decoder
     if recompute:
-        entering = source * config.num_encoder_layers + target * config.num_decoder_layers
-        # The logits are gone before the first layer is computed again.
-        layers = entering * config.d_model * width + max(0, max(encoder, decoder) - logits)
+        inputs = source * config.num_encoder_layers + target * config.num_decoder_layers
+        # The logits are freed before the first layer is recomputed.
+        layers = inputs * config.d_model * width + max(0, max(encoder, decoder) - logits)
     return rows * (layers + embeddings + logits)
 
 
 def largest_shape(shapes, config, precision="float32", *, recompute=False):
-    """Returns the shape that needs the most memory: what fits it fits every other.
+    """Returns the batch shape with the largest memory estimate.
 
     Args:
         shapes: iterable of (rows, source_len, target_len), at least one.
@@ -230,45 +226,45 @@ def largest_shape(shapes, config, precision="float32", *, recompute=False):
         recompute: as in `estimate_bytes`.
 
     Returns:
-        (rows, source_len, target_len); the first of equals.
+        (rows, source_len, target_len); the first one if several are equal.
     """
     return max(shapes, key=lambda shape: estimate_bytes(shape, config, precision, recompute=recompute))
 
 
 def out_of_memory_error(shape, config, error):
-    """Says which batch did not fit and what to lower, in the order of least harm.
+    """Returns an `OutOfMemoryError` that names the batch and the remedies.
 
-    A smaller `devices.micro_batch_tokens` leaves the batch as it is and only cuts it into more
-    micro-batches; the others change what is learned.
+    Remedies that keep the results come first: smaller micro-batches, then recomputation. The others
+    change the training.
 
     Args:
-        shape: (rows, source_len, target_len) of what one device was to compute.
+        shape: (rows, source_len, target_len) of the largest batch on one device.
         config: `Config` of the run.
-        error: the exception.
+        error: the exception of TensorFlow.
 
     Returns:
-        `OutOfMemoryError` of one line.
+        `OutOfMemoryError` with a message of one line.
     """
     rows, source, target = shape
     name = "devices.micro_batch_tokens" if config.devices.micro_batch_tokens else "data.batch_tokens"
     budget = config.devices.micro_batch_tokens or config.data.batch_tokens
     max_length = config.data.max_length
-    # Half the budget is no help where the device's part of the batch is smaller than that.
-    present = min(budget, rows * max(source, target))
-    half, least = present // 2 // _ROWS_MULTIPLE, -(-max_length // _ROWS_MULTIPLE)
+    # Start from the real size of the batch, which may be far below the budget.
+    current = min(budget, rows * max(source, target))
+    half, least = current // 2 // _ROWS_MULTIPLE, -(-max_length // _ROWS_MULTIPLE)
     suggested = max(half, least) * _ROWS_MULTIPLE
     advice = []
-    if suggested < present:
+    if suggested < current:
         advice.append(
             f"--set devices.micro_batch_tokens={suggested} (the same batches, computed in smaller parts)"
         )
     if not config.devices.recompute:
         advice.append("--set devices.recompute=true (the same results in about a fifth more time)")
     advice += [f"a data.max_length below {max_length}", "a smaller data.vocab_size"]
-    # What TensorFlow says, in one short line.
+    # TensorFlow's message, shortened to one line.
     text = str(error).strip() or type(error).__name__
-    found = _ALLOCATION.search(text)
-    reason = textwrap.shorten(found[0] if found else text.splitlines()[0], 160, placeholder="...")
+    match = _ALLOCATION.search(text)
+    reason = textwrap.shorten(match[0] if match else text.splitlines()[0], 160, placeholder="...")
     return OutOfMemoryError(
         f"out of memory: a batch of {rows:,} rows, {source:,} source and {target:,} target tokens each, "
         f"within {name}={budget} ({reason}). Try {', then '.join(advice)}"
@@ -276,9 +272,10 @@ def out_of_memory_error(shape, config, error):
 
 
 def try_largest_batch(model, devices, batches, config):
-    """Runs one training step on the largest shape of the batches; it changes nothing.
+    """Runs one training step on the largest batch shape, to find out whether it fits into memory.
 
-    It is a step of the training function itself, of rows without a real target token.
+    The step is a normal training step on labels that are all padding, so no weight changes. Step
+    counter, seeds, loss scale and metrics are restored afterwards.
 
     Args:
         model: a compiled `Transformer`.
@@ -287,10 +284,10 @@ def try_largest_batch(model, devices, batches, config):
         config: `Config`.
 
     Returns:
-        (rows, source_len, target_len), the shape on each device.
+        (rows, source_len, target_len), the largest shape on each device.
 
     Raises:
-        OutOfMemoryError: it does not fit.
+        OutOfMemoryError: the batch does not fit.
     """
     device_tokens = config.devices.micro_batch_tokens
     shapes = []
@@ -300,19 +297,19 @@ def try_largest_batch(model, devices, batches, config):
             shapes, model.config, config.training.precision, recompute=config.devices.recompute
         )
 
-    def forever(share):
+    def repeated_batch(share):
         shapes.extend({share.shape(plan)[1:] for plan in batches.planner.plan(0)})
         rows, *lengths = largest()
         leading = (1, rows) if device_tokens else (rows,)
         source, target = ((*leading, length) for length in lengths)
         unk, pad = model.special.unk, model.special.pad
 
-        def batch(source, target):  # of open shapes, as the batches of a run
+        def batch(source, target):  # in the graph, so that its shapes are unknown as in training
             return (tf.fill(source, unk), tf.fill(target, unk)), tf.fill(target, pad)
 
         return untuned(tf.data.Dataset.from_tensors((source, target)).map(batch).repeat())
 
-    # Seeds, step and loss scale go on; weights and moments do not move.
+    # The step advances seeds, step counter and loss scale, which are small; weights and moments stay.
     small = [
         variable
         for variable in (*model.non_trainable_variables, *model.optimizer.variables)
@@ -320,7 +317,7 @@ def try_largest_batch(model, devices, batches, config):
     ]
     before = [variable.numpy() for variable in small]
     sums = model.interval_sums()
-    dataset = devices.distribute(device_tokens, forever)
+    dataset = devices.distribute(device_tokens, repeated_batch)
     try:
         model.fit(dataset, steps_per_epoch=1, shuffle=False, verbose=0)
     except tf.errors.ResourceExhaustedError as error:

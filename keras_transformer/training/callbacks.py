@@ -1,4 +1,4 @@
-"""When to save and when to stop, agreed upon by all workers of a run."""
+"""Callbacks that save checkpoints, stop training and watch for non-finite gradients, on all workers alike."""
 
 import sys
 
@@ -11,10 +11,10 @@ SAVE, STOP, SIGNAL = range(3)
 
 
 class WorkerConsensus:
-    """Makes all workers do the same after the same step.
+    """Makes all workers save or stop after the same step.
 
-    One worker alone does what it is asked at once. Of several, each adds what it wants to the
-    sums of the next step, so that all find it in the logs of that step.
+    Each worker adds its requests to the metrics of the next step, which are summed over all workers.
+    So every worker sees every request in the logs of that step. A single worker acts at once.
 
     Args:
         num_workers: number of processes that train together.
@@ -22,42 +22,42 @@ class WorkerConsensus:
 
     def __init__(self, num_workers=1):
         self._several = num_workers > 1
-        self._asked = set()
+        self._pending = set()
         self.model = None
 
     def ask(self, request):
-        """Asks all workers for `SAVE`, `STOP` or `SIGNAL`."""
-        if request not in self._asked:
-            self._asked.add(request)
+        """Requests `SAVE`, `STOP` or `SIGNAL` from all workers."""
+        if request not in self._pending:
+            self._pending.add(request)
             if self._several:
                 self.model.requests[request].assign(1.0)
 
     def agreed(self, request, logs):
-        """Returns whether it is to be done now, and takes it off the list.
+        """Returns whether all workers act on a request after this step, and clears it if so.
 
         Args:
             request: `SAVE`, `STOP` or `SIGNAL`.
-            logs: of the step.
+            logs: dict, the Keras logs of the step.
         """
-        found = request in self._asked
+        is_due = request in self._pending
         if self._several:
-            found = logs is not None and float(logs["requests"][request]) > 0
-            if found:
+            is_due = logs is not None and float(logs["requests"][request]) > 0
+            if is_due:
                 self.model.requests[request].assign(0.0)
-        if found:
-            self._asked.discard(request)
-        return found
+        if is_due:
+            self._pending.discard(request)
+        return is_due
 
 
 class CheckpointCallback(keras.callbacks.Callback):
-    """Writes checkpoints every so many steps, every so many minutes, and at the end.
+    """Saves a checkpoint every n steps, every m minutes, and at the end of training.
 
     Args:
         checkpoints: `Checkpoints`.
         consensus: `WorkerConsensus`.
         clock: `Clock`.
-        training: `TrainingConfig`, which has the schedule.
-        is_chief: whether this worker's clock decides.
+        training: `TrainingConfig` with `checkpoint_every_steps` and `checkpoint_every_minutes`.
+        is_chief: whether the clock of this worker decides.
     """
 
     def __init__(self, checkpoints, consensus, clock, training, *, is_chief):
@@ -71,7 +71,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.step = int(self.model.optimizer.iterations.numpy())
         self.saved_at = self.clock.seconds
         if self.step == 0:
-            # So that a run folder without a checkpoint is one that lost it.
+            # From now on, a run folder without any checkpoint has lost it.
             self.checkpoints.save(self.clock.seconds, on_schedule=False)
 
     def on_train_batch_end(self, batch, logs=None):
@@ -81,7 +81,7 @@ class CheckpointCallback(keras.callbacks.Callback):
             self.consensus.ask(SAVE)
         due = self.every_steps > 0 and self.step % self.every_steps == 0
         if self.consensus.agreed(SAVE, logs) or due:
-            # Where both are set, the minutes are for safety: what is averaged follows from the steps.
+            # If both are set, only checkpoints saved by step count as scheduled, and are averaged.
             self.checkpoints.save(self.clock.seconds, on_schedule=due or not self.every_steps)
             self.saved_at = self.clock.seconds
 
@@ -90,12 +90,13 @@ class CheckpointCallback(keras.callbacks.Callback):
 
 
 class NonFiniteGuard(keras.callbacks.Callback):
-    """Ends training after so many steps in a row without a finite gradient.
+    """Ends training after n consecutive steps with a non-finite loss or gradient.
 
-    Those steps changed no weight. It stands before what resets the metrics.
+    The training step has skipped these updates. In the list of callbacks this one must precede
+    `Progress`, which resets the metrics.
 
     Args:
-        max_nonfinite_steps: so many.
+        max_nonfinite_steps: n.
         is_chief: whether this worker prints.
     """
 
@@ -106,18 +107,18 @@ class NonFiniteGuard(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.step = int(self.model.optimizer.iterations.numpy())
         self.in_a_row = 0
-        self.before = self.model.interval_sums().get("tally/skipped", 0.0)
+        self.skipped_before = self.model.interval_sums().get("tally/skipped", 0.0)
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
         skipped = round(logs["skipped"])
         if skipped == 0:
-            self.before = self.in_a_row = 0
+            self.skipped_before = self.in_a_row = 0
             return
-        # The metrics begin anew with each logged interval.
-        was_skipped = skipped > self.before or (logs["steps"] < 1.5 and skipped > 0)
+        # Each logged interval counts its skipped steps from 0.
+        was_skipped = skipped > self.skipped_before or (logs["steps"] < 1.5 and skipped > 0)
         self.in_a_row = self.in_a_row + 1 if was_skipped else 0
-        self.before = skipped
+        self.skipped_before = skipped
         if not was_skipped:
             return
         if self.is_chief:
@@ -134,14 +135,17 @@ class NonFiniteGuard(keras.callbacks.Callback):
 
 
 class StopCallback(keras.callbacks.Callback):
-    """Ends training when the time is up, a signal came, or another callback asked for it.
+    """Ends training after `max_minutes`, after a signal, or when another callback requests it.
 
     Args:
         consensus: `WorkerConsensus`.
         clock: `Clock`.
         signals: `Signals`.
-        is_chief: whether this worker's clock decides.
-        max_minutes: of the whole run; 0 for no limit.
+        is_chief: whether the clock of this worker decides.
+        max_minutes: training time of the whole run, resumed parts included; 0 for no limit.
+
+    Attributes:
+        by_signal: whether a signal has ended training.
     """
 
     def __init__(self, consensus, clock, signals, *, is_chief, max_minutes):
@@ -151,7 +155,7 @@ class StopCallback(keras.callbacks.Callback):
         self.by_signal = False
 
     def stop(self, reason):
-        """Asks for the end of training; the chief's reason is printed."""
+        """Ends training after this step on all workers; the chief prints the reason."""
         if self.is_chief:
             print(f"stopping: {reason}", file=sys.stderr, flush=True)
         self.consensus.ask(STOP)
@@ -169,7 +173,7 @@ class StopCallback(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def error(self, run_dir, step):
-        """Returns the `StoppedError` of a run that a signal ended."""
+        """Returns the `StoppedError` for a run that a signal has ended."""
         received = self.signals.received
         name = "a signal to another worker" if received is None else received.name
         return StoppedError(

@@ -1,4 +1,4 @@
-"""What a run leaves behind when its numbers are no longer finite, and what to try next."""
+"""Crash dump of a run with non-finite gradients: the batch, the affected weights, and advice."""
 
 import json
 import math
@@ -15,26 +15,26 @@ RECORDS = 20
 
 
 def write_crash_dump(run, model, step, batch, plan_key, records):
-    """Writes `crash/step-N` of a run folder: the batch, and which weights and gradients are not finite.
+    """Writes `crash/step-N` of a run folder: the batch, and a report of non-finite weights and gradients.
 
-    The folder is there as a whole or not at all; one of the same step is replaced. Weights,
-    metrics and dropout's seeds stay as they are.
+    The folder is written atomically and replaces an earlier one of the same step. Weights, metrics
+    and dropout seeds do not change.
 
     Args:
         run: `RunFolder`.
         model: the compiled `Transformer` in training.
         step: int, the step whose gradient was not finite.
         batch: pair `((source_ids, target_ids), labels)` of that step, int, shapes
-            `(batch, source_len)`, `(batch, target_len)` and `(batch, target_len)`; or all
-            with an axis of micro-batches before, which are put under each other.
-        plan_key: what names the batch in the plan of the run, as JSON can hold it.
-        records: list of dict, the history; the last 20 are written.
+            `(batch, source_len)`, `(batch, target_len)` and `(batch, target_len)`; or each with a
+            leading axis of micro-batches, which is flattened.
+        plan_key: the key of the batch in the plan of its epoch; a JSON value.
+        records: list of dict, the history; the last 20 records are written.
 
     Returns:
         `pathlib.Path`, the folder; `None` on a worker that does not write.
 
     Raises:
-        OSError: it cannot be written; nothing is left behind.
+        OSError: the folder cannot be written; no part of it remains.
     """
     if not run.writes:
         return None
@@ -60,7 +60,7 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
         "history": records[-RECORDS:],
     }
     folder = pathlib.Path(run.path) / "crash" / f"step-{step}"
-    folder.parent.mkdir(exist_ok=True)  # not the folders above: the run may have been renamed
+    folder.parent.mkdir(exist_ok=True)  # no parents: they are missing if the run was renamed
     if folder.exists():
         shutil.rmtree(folder)
     with create_folder_atomically(folder) as temporary:
@@ -71,11 +71,11 @@ def write_crash_dump(run, model, step, batch, plan_key, records):
 
 
 def advice(config, step):
-    """Says what to try next, with the settings to do so.
+    """Returns advice after a non-finite step: settings to change.
 
     Args:
         config: `Config` of the run.
-        step: int, the step that was not finite.
+        step: int, the step with the non-finite gradient.
 
     Returns:
         str, one line.
@@ -100,42 +100,45 @@ def _learning_rate(config, step):
 
 
 def _findings(model, arrays, batch_tokens):
-    """Looks at weights, loss and gradients, in parts of the batch that a device holds."""
+    """Returns the loss and the names of non-finite weights and gradients, as a dict for the report.
+
+    Loss and gradients are computed in micro-batches of at most `batch_tokens` tokens.
+    """
     longest = max(arrays["source_ids"].shape[1], arrays["labels"].shape[1])
     rows = max(batch_tokens // longest, 1) if batch_tokens else len(arrays["labels"])
-    found = {"weights_not_finite": [weight.path for weight in model.weights if not _finite(weight.value)]}
+    findings = {"weights_not_finite": [weight.path for weight in model.weights if not _finite(weight.value)]}
     weights, not_finite = model.trainable_weights, set()
     total = tokens = 0.0
     try:
         for begin in range(0, len(arrays["labels"]), rows):
             source_ids, target_ids, labels = (array[begin : begin + rows] for array in arrays.values())
             with tf.GradientTape() as tape:
-                # Without dropout: what that step drew is gone.
+                # Without dropout: the masks of the failed step are not known any more.
                 statistics = model.loss.statistics(labels, model((source_ids, target_ids), training=False))
                 loss = tf.reduce_sum(statistics.loss)
             gradients = zip(weights, tape.gradient(loss, weights), strict=True)
             not_finite |= {
-                weight.path for weight, each in gradients if each is not None and not _finite(each)
+                weight.path for weight, grad in gradients if grad is not None and not _finite(grad)
             }
             total += float(loss)
             tokens += float(tf.reduce_sum(statistics.weight))
     except tf.errors.ResourceExhaustedError:
-        return {**found, "not_examined": "the batch does not fit into memory outside the training step"}
+        return {**findings, "not_examined": "the batch does not fit into memory outside the training step"}
     return {
-        **found,
+        **findings,
         "gradients_not_finite": [weight.path for weight in weights if weight.path in not_finite],
         "loss": total / max(tokens, 1.0),
     }
 
 
 def _finite(array):
-    # A gradient of an embedding may hold the rows that were looked up, and no others.
+    # The gradient of an embedding may be sparse: only the rows that were looked up.
     values = array.values if isinstance(array, tf.IndexedSlices) else array
     return bool(tf.reduce_all(tf.math.is_finite(values)))
 
 
 def _plain(value):
-    """The same for JSON, which knows no NaN and no infinity: they become text."""
+    """Replaces NaN and infinities, which JSON does not have, by text."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Which devices a run trains on, as a `tf.distribute` strategy; how workers find each other."""
+"""Chooses devices and the `tf.distribute` strategy of a run, and connects its workers."""
 
 import contextlib
 import functools
@@ -27,12 +27,12 @@ _RETRY_SECONDS = 0.5
 
 
 class Devices(NamedTuple):
-    """Devices of a run.
+    """The devices of a run and the place of this process among its workers.
 
     Attributes:
-        strategy: `tf.distribute.Strategy`; TensorFlow's default one for one device.
+        strategy: `tf.distribute.Strategy`; TensorFlow's default strategy for one device.
         num_workers: number of processes that train together.
-        worker: number of this one; 0 is the chief, which writes.
+        worker: index of this process; worker 0 is the chief, which writes the run folder.
     """
 
     strategy: tf.distribute.Strategy
@@ -46,11 +46,11 @@ class Devices(NamedTuple):
 
     @property
     def num_replicas(self):
-        """Devices of all workers together."""
+        """Number of devices of all workers together."""
         return self.strategy.num_replicas_in_sync
 
     def distribute(self, device_tokens, make):
-        """Returns the dataset for `model.fit`.
+        """Returns the dataset for `model.fit`, distributed if there are several devices.
 
         Args:
             device_tokens: as in `DeviceShare`.
@@ -71,19 +71,19 @@ class Devices(NamedTuple):
         )
 
     def gather(self, value):
-        """Returns the number that each worker gives; a list. All must call it."""
+        """Gathers an int of each worker into a list, in the order of workers. All workers must call it."""
         if self.num_workers == 1:
             return [value]
 
         try:
-            found = _all_gather_function(self.strategy)(tf.constant(value, tf.int64)).numpy().tolist()
+            values = _all_gather_function(self.strategy)(tf.constant(value, tf.int64)).numpy().tolist()
         except tf.errors.OpError as error:
             raise worker_lost_error(error) from error
-        replicas = len(found) // self.num_workers
-        return found[::replicas]
+        replicas = len(values) // self.num_workers
+        return values[::replicas]
 
     def describe(self):
-        """Returns text such as `"2 GPUs"`."""
+        """Returns a description such as `"2 GPUs"`."""
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         if self.num_replicas == 1:
             return f"one {kind}"
@@ -102,8 +102,8 @@ def choose_devices(devices, *, precision="float32"):
         `Devices`.
 
     Raises:
-        ValueError: GPUs are asked for that are not there, TF_CONFIG is malformed, or a
-            combination that would train wrongly.
+        ValueError: requested GPUs are missing, TF_CONFIG is malformed, or the settings cannot be
+            combined.
     """
     workers, worker = _read_tf_config()
     gpus = tf.config.list_physical_devices("GPU")
@@ -130,20 +130,20 @@ def choose_devices(devices, *, precision="float32"):
     if strategy == "mirrored":
         _check_choice(devices.cross_device_ops, _CROSS_DEVICE_OPS, "on one machine")
         return Devices(mirrored(names, devices.cross_device_ops))
-    how = _check_choice(devices.cross_device_ops, _COLLECTIVES, "between machines")
+    implementation = _check_choice(devices.cross_device_ops, _COLLECTIVES, "between machines")
     options = tf.distribute.experimental.CommunicationOptions(
-        implementation=tf.distribute.experimental.CommunicationImplementation[how]
+        implementation=tf.distribute.experimental.CommunicationImplementation[implementation]
     )
     wait_for_workers(workers, worker)
-    made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    return Devices(made, len(workers), worker)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return Devices(strategy, len(workers), worker)
 
 
 def mirrored(names, cross_device_ops="auto"):
-    """Returns the `MirroredStrategy` of some devices, always the same one in a process.
+    """Returns the `MirroredStrategy` of some devices; the same object each time within a process.
 
-    Strategies number their collective operations from the same start, and TensorFlow takes those
-    of a second strategy for the first one's: other shapes under the same number fail or hang.
+    Every strategy numbers its collective operations from the same start. With two strategies, TensorFlow
+    confuses operations of the same number, which then fail or hang if their shapes differ.
 
     Args:
         names: list of str such as `["GPU:0", "GPU:1"]`.
@@ -154,12 +154,12 @@ def mirrored(names, cross_device_ops="auto"):
 
 @functools.cache
 def _mirrored(names, cross_device_ops):
-    how = _CROSS_DEVICE_OPS[cross_device_ops]
-    return tf.distribute.MirroredStrategy(names, cross_device_ops=how and how())
+    ops = _CROSS_DEVICE_OPS[cross_device_ops]
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=ops and ops())
 
 
 def is_worker_lost(error):
-    """Whether an error of TensorFlow's says that another worker cannot be reached or gave up."""
+    """Whether a TensorFlow error means that another worker is unreachable or has failed."""
     kinds = (
         tf.errors.UnavailableError,
         tf.errors.AbortedError,
@@ -170,19 +170,19 @@ def is_worker_lost(error):
 
 
 def worker_lost_error(error):
-    """Returns the `WorkerLostError` that stands for an error of TensorFlow's communication."""
+    """Returns the `WorkerLostError` for an error of TensorFlow's collective operations."""
     text = str(error)
-    number = re.search(r"remote target /job:worker/replica:\d+/task:(\d+)", text)
-    heard = f"worker {number[1]}" if number else type(error).__name__
+    match = re.search(r"remote target /job:worker/replica:\d+/task:(\d+)", text)
+    cause = f"worker {match[1]}" if match else type(error).__name__
     return WorkerLostError(
         "another worker ended or cannot be reached; nothing that was saved is lost. Look at the other "
-        f"workers' output, then start all of them again with the same command ({heard})"
+        f"workers' output, then start all of them again with the same command ({cause})"
     )
 
 
 @functools.cache
 def _all_gather_function(strategy):
-    """Returns a function that gathers a number of each replica; traced once."""
+    """Returns a `tf.function` that gathers a number from each replica; traced once per strategy."""
 
     @tf.function(autograph=False)
     def gathered(value):
@@ -195,13 +195,13 @@ def _all_gather_function(strategy):
 
 
 def _read_tf_config():
-    """Returns the addresses in TF_CONFIG and the number of this worker; no addresses where it is not set."""
+    """Returns the worker addresses in TF_CONFIG and the index of this worker; `([], 0)` if it is not set."""
     text = os.environ.get("TF_CONFIG", "").strip()
     if not text:
         return [], 0
     try:
-        found = json.loads(text)
-        cluster, task = found["cluster"], found["task"]
+        values = json.loads(text)
+        cluster, task = values["cluster"], values["task"]
         kind, number = task["type"], int(task["index"])
         workers = cluster["worker"]
         if not isinstance(workers, list) or not workers:
@@ -226,34 +226,34 @@ def _read_tf_config():
 
 def _device_names(devices, gpus, asked):
     """Returns the names of this machine's devices, one for each replica."""
-    wanted = devices.replicas or len(gpus) or 1
+    number = devices.replicas or len(gpus) or 1
     if gpus:
-        if wanted > len(gpus):
+        if number > len(gpus):
             raise ValueError(
-                f"devices.replicas={wanted}, but TensorFlow sees {len(gpus)} GPUs. Lower it, or look at "
+                f"devices.replicas={number}, but TensorFlow sees {len(gpus)} GPUs. Lower it, or look at "
                 "CUDA_VISIBLE_DEVICES"
             )
-        if wanted < len(gpus):
-            tf.config.set_visible_devices(gpus[:wanted], "GPU")
-        return [f"GPU:{number}" for number in range(wanted)]
+        if number < len(gpus):
+            tf.config.set_visible_devices(gpus[:number], "GPU")
+        return [f"GPU:{i}" for i in range(number)]
     if asked and not devices.allow_cpu:
         raise ValueError(
             "a GPU was asked for and TensorFlow sees none: install the extra `gpu`, and look at nvidia-smi "
             "and CUDA_VISIBLE_DEVICES; or train on the CPU with --allow-cpu"
         )
-    return _logical_cpus(wanted)
+    return _logical_cpus(number)
 
 
 def _logical_cpus(number):
-    """Returns the names of so many logical devices of the CPU, making them where it is not too late."""
+    """Returns the names of n logical CPU devices; creates them if TensorFlow has not started yet."""
     cpu = tf.config.list_physical_devices("CPU")[0]
-    there = tf.config.get_logical_device_configuration(cpu) or [None]
-    if len(there) < number:
+    existing = tf.config.get_logical_device_configuration(cpu) or [None]
+    if len(existing) < number:
         try:
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)
         except RuntimeError as error:
             raise ValueError(
-                f"devices.replicas={number}, but TensorFlow has started with {len(there)} logical CPU "
+                f"devices.replicas={number}, but TensorFlow has started with {len(existing)} logical CPU "
                 "devices in this process. Start another one"
             ) from error
     return [f"CPU:{i}" for i in range(number)]
@@ -268,23 +268,24 @@ def _check_choice(name, choices, where):
 
 
 def wait_for_workers(workers, number):
-    """Waits until all workers are there; Ctrl-C and SIGTERM end it as they end any program.
+    """Waits until all workers have started; Ctrl-C and SIGTERM interrupt the wait.
 
-    TensorFlow waits for missing workers inside C++, without a word, and SIGTERM does not end it there.
-    Here the chief listens at its own address until all others have called, and then sends them on.
+    TensorFlow itself waits for missing workers in C++ code, silently, and ignores SIGTERM there. So the
+    workers meet before TensorFlow connects them: the chief listens at its own address until every other
+    worker has called, and then answers all of them.
 
     Args:
-        workers: list of `"HOST:PORT"`, of which the first is the chief's.
-        number: int, which of them this process is.
+        workers: list of `"HOST:PORT"`, the chief's first.
+        number: int, index of this process in the list.
 
     Raises:
-        ValueError: an address is none or is in use, or another worker has other addresses.
+        ValueError: an address is malformed or in use, or the workers have different lists.
     """
     addresses = [_address(worker) for worker in workers]
     if len(workers) < 2:
         return
-    awaited = workers[:1] if number else workers[1:]
-    print(f"worker {number}: waiting for {', '.join(awaited)}", file=sys.stderr, flush=True)
+    others = workers[:1] if number else workers[1:]
+    print(f"worker {number}: waiting for {', '.join(others)}", file=sys.stderr, flush=True)
     if number == 0:
         _wait_as_chief(workers, addresses[0][1])
     else:
@@ -292,7 +293,7 @@ def wait_for_workers(workers, number):
 
 
 def _wait_as_chief(workers, port):
-    """The chief's part: lets the others go when all have called."""
+    """The chief: accepts a connection from every other worker, then answers all of them."""
     callers = {}
     with contextlib.ExitStack() as stack:
         try:
@@ -305,10 +306,10 @@ def _wait_as_chief(workers, port):
             caller = stack.enter_context(listener.accept()[0])
             caller.settimeout(10)
             try:
-                with caller.makefile("rb") as said:
-                    number, addresses = json.loads(said.readline(1_000_000))
+                with caller.makefile("rb") as stream:
+                    number, addresses = json.loads(stream.readline(1_000_000))
             except (OSError, TypeError, ValueError):
-                continue  # whoever it was
+                continue  # not a worker of this run
             if number not in range(1, len(workers)):
                 continue
             if addresses != list(workers):
@@ -320,20 +321,20 @@ def _wait_as_chief(workers, port):
         for caller in callers.values():
             caller.sendall(_GO)
         for caller in callers.values():
-            # The others hang up first, so that this port is free for TensorFlow.
+            # Let the others close first: that side keeps its port blocked, and TensorFlow needs this one.
             while caller.recv(64):
                 pass
 
 
 def _wait_for_chief(address, hello):
-    """The part of any other worker: calls until the chief says go."""
+    """Any other worker: connects to the chief until it answers."""
     while True:
         with contextlib.suppress(OSError), socket.create_connection(address, timeout=10) as connection:
             connection.sendall(hello)
             connection.settimeout(None)
             if connection.recv(len(_GO)) == _GO:
                 return
-        time.sleep(_RETRY_SECONDS)  # the chief is not there yet, or gone again
+        time.sleep(_RETRY_SECONDS)  # the chief has not started yet, or has restarted
 
 
 def _address(worker):

@@ -1,7 +1,7 @@
-"""A new run that starts from the weights of an earlier one, also with another vocabulary.
+"""Fine-tuning: initialises a new run from the weights of an earlier one, also with another vocabulary.
 
-Only the embeddings and what stands before the softmax know a vocabulary: there, a piece
-that both vocabularies have keeps its row, whatever its id in each.
+Only embeddings, output projection and output bias depend on the vocabulary. Their rows are copied by the
+text of the piece, so pieces of both vocabularies keep their weights even if their ids differ.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
 
-# Of `ModelConfig`: what the vocabularies decide, and what a weight knows nothing of.
+# Fields of `ModelConfig` that may differ: vocabulary sizes, and rates that no weight depends on.
 _MAY_DIFFER = (
     "source_vocab_size",
     "target_vocab_size",
@@ -19,7 +19,7 @@ _MAY_DIFFER = (
     "attention_dropout",
     "relu_dropout",
 )
-# {path of a weight within the model: (side of the vocabulary, its axis)}.
+# {path of a weight within the model: (side of the vocabulary, axis of the vocabulary)}.
 _VOCABULARY_AXES = {
     "embedding/embeddings": ("source", 0),
     "source_embedding/embeddings": ("source", 0),
@@ -30,27 +30,26 @@ _VOCABULARY_AXES = {
 
 
 def initialize_from(model, tokenizers, source_run, *, checkpoint="final"):
-    """Puts the weights of an earlier run into a new model of the same shape.
+    """Copies the weights of an earlier run into a new model of the same shape.
 
-    Weights without a vocabulary axis are copied. Of the others (embeddings, output
-    projection, output bias), the rows of pieces that both vocabularies have are copied, by
-    the text of the piece and not by its id; special tokens are matched by their role. The
-    vocabularies may be of different kinds. The rows of all other pieces stay as the model's
-    initializer made them.
+    Weights without a vocabulary axis are copied whole. Of the others (embeddings, output projection,
+    output bias), rows are copied for the pieces that both vocabularies share. Pieces are matched by
+    their text, special tokens by their role. All other rows keep their random initialisation. The
+    vocabularies may be of different types.
 
     Args:
-        model: a `Transformer`, fresh; its weights are changed in place.
+        model: a newly built `Transformer`; its weights are changed in place.
         tokenizers: `Tokenizers` of `model`, or one tokenizer for both sides.
         source_run: `RunFolder` of the earlier run.
-        checkpoint: which weights, as `RunFolder.load_weights` takes it.
+        checkpoint: name of its weights, as in `RunFolder.load_weights`.
 
     Returns:
-        str, one line for the log: how many pieces of the vocabularies kept their weights.
+        str, one line for the log: number of pieces that kept their weights.
 
     Raises:
         ValueError: the models differ in more than vocabulary sizes and dropout rates, the
-            tokenizers are not the model's, or the earlier run has no such weights. The model
-            is as it was then.
+            tokenizers are not the model's, or the earlier run has no such weights. The model is
+            then unchanged.
     """
     tokenizers = as_tokenizers(tokenizers)
     check_vocabularies(tokenizers, model.config, special=model.special)
@@ -63,15 +62,15 @@ def initialize_from(model, tokenizers, source_run, *, checkpoint="final"):
     earlier = source_run.load_model(checkpoint=checkpoint)
     by_path = {_path(variable): variable for variable in earlier.weights}
     for variable in model.weights:
-        before = by_path.pop(_path(variable)).numpy()
+        value = by_path.pop(_path(variable)).numpy()
         if _path(variable) in _VOCABULARY_AXES:
             side, axis = _VOCABULARY_AXES[_path(variable)]
-            rows_before, rows = matches[side]
-            after = np.array(variable.numpy())
-            # Views of which the first axis is the vocabulary.
-            np.moveaxis(after, axis, 0)[rows] = np.moveaxis(before, axis, 0)[rows_before]
-            before = after
-        variable.assign(before)
+            earlier_rows, rows = matches[side]
+            merged = np.array(variable.numpy())
+            # `moveaxis` returns views whose first axis is the vocabulary.
+            np.moveaxis(merged, axis, 0)[rows] = np.moveaxis(value, axis, 0)[earlier_rows]
+            value = merged
+        variable.assign(value)
     assert not by_path, f"left over: {sorted(by_path)}"
 
     one_vocabulary = tokenizers.shared and earlier_tokenizers.shared
@@ -84,31 +83,31 @@ def initialize_from(model, tokenizers, source_run, *, checkpoint="final"):
     return f"started from {source_run.path} ({checkpoint}): {'; '.join(counts)}"
 
 
-def check_initial_weights(run, wanted, checkpoint="final"):
-    """Refuses what `initialize_from` would, before there is a model.
+def check_initial_weights(run, config, checkpoint="final"):
+    """Checks, before a model is built, that `initialize_from` can use the weights of a run.
 
     Args:
         run: `RunFolder` of the earlier run.
-        wanted: `ModelConfig` of the new one.
-        checkpoint: which weights, as `RunFolder.load_weights` takes it.
+        config: `ModelConfig` of the new run.
+        checkpoint: name of the weights, as in `RunFolder.load_weights`.
 
     Raises:
-        ValueError: the models differ in more than vocabulary sizes and dropout rates, or there
-            are no such weights.
+        ValueError: the models differ in more than vocabulary sizes and dropout rates, or the
+            earlier run has no such weights.
     """
     before = run.config.model
     differing = [
         field.name
-        for field in dataclasses.fields(wanted)
-        if getattr(before, field.name) != getattr(wanted, field.name) and field.name not in _MAY_DIFFER
+        for field in dataclasses.fields(config)
+        if getattr(before, field.name) != getattr(config, field.name) and field.name not in _MAY_DIFFER
     ]
-    # The same width, once named and once derived; positions that are computed.
-    alike = {"key_dim": before.d_key == wanted.d_key, "value_dim": before.d_value == wanted.d_value}
-    alike["max_positions"] = wanted.positions != "learned"
-    differing = [name for name in differing if not alike.get(name)]
+    # Equal widths, given or derived from d_model; `max_positions` has no effect on sinusoids.
+    same = {"key_dim": before.d_key == config.d_key, "value_dim": before.d_value == config.d_value}
+    same["max_positions"] = config.positions != "learned"
+    differing = [name for name in differing if not same.get(name)]
     if differing:
         changes = ", ".join(
-            f"model.{name} {getattr(before, name)} -> {getattr(wanted, name)}" for name in differing
+            f"model.{name} {getattr(before, name)} -> {getattr(config, name)}" for name in differing
         )
         advice = " ".join(f"--set model.{name}={getattr(before, name)}" for name in differing)
         raise ValueError(
@@ -119,12 +118,12 @@ def check_initial_weights(run, wanted, checkpoint="final"):
 
 
 def _match(earlier, new):
-    """Returns the ids, in each of two tokenizers, of the pieces that both have."""
-    number_of = {entry: number for number, entry in enumerate(earlier.entries)}
-    pairs = [(number_of[entry], number) for number, entry in enumerate(new.entries) if entry in number_of]
+    """Returns the ids of the shared pieces of two tokenizers, in each of them: int array `(2, pieces)`."""
+    earlier_ids = {entry: i for i, entry in enumerate(earlier.entries)}
+    pairs = [(earlier_ids[entry], i) for i, entry in enumerate(new.entries) if entry in earlier_ids]
     return np.array(pairs).T
 
 
 def _path(variable):
-    """The path of a weight within its model, whatever the model's name."""
+    """Returns the path of a weight without the name of its model."""
     return variable.path.partition("/")[2]

@@ -1,4 +1,4 @@
-"""From a session to a trained model: `model.fit` with all that happens beside it."""
+"""Training: builds the model, restores a checkpoint, runs `model.fit` with its callbacks."""
 
 import contextlib
 import functools
@@ -34,13 +34,13 @@ from keras_transformer.translation.translator import Translator
 
 
 def compile_model(model, training, *, xla=False, recompute=False):
-    """Compiles a `Transformer` for the recipe of a `TrainingConfig` (section 5).
+    """Compiles a `Transformer` with optimizer, schedule, loss and metrics of section 5.
 
     Args:
         model: `Transformer`.
         training: `TrainingConfig`.
-        xla: as in `DeviceConfig`.
-        recompute: as in `DeviceConfig`.
+        xla: whether XLA compiles the training step; see `DeviceConfig`.
+        recompute: whether the backward pass recomputes the layers to save memory; see `DeviceConfig`.
     """
     optimizer = Adam(
         learning_rate_schedule(model.config, training),
@@ -60,20 +60,22 @@ def compile_model(model, training, *, xla=False, recompute=False):
 
 
 def fit_session(session, devices, signals, resume_from):
-    """Trains as far as the settings say, from the newest checkpoint or from that of a step.
+    """Trains a run to its end, from scratch or from a checkpoint, and writes its final weights.
+
+    A run ends after `max_steps` updates, after `max_minutes`, or by early stopping.
 
     Args:
-        session: `Session`.
+        session: `Session`: run folder, corpus and batches.
         devices: `Devices`.
         signals: `Signals`.
-        resume_from: int, or `None`.
+        resume_from: int, step of the checkpoint to continue from; `None` for the newest.
 
     Returns:
-        int, the step it ended at.
+        int, the number of updates that the run has made.
 
     Raises:
-        ValueError: checkpoints or initial weights are refused.
-        TrainingError: the run ended early.
+        ValueError: the checkpoints or the initial weights cannot be used.
+        TrainingError: training ended early, for example by a signal or by non-finite gradients.
     """
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
@@ -94,38 +96,43 @@ def fit_session(session, devices, signals, resume_from):
         )
         print(table, flush=True)
     checkpoints = run.checkpoints(model, model.optimizer)
-    is_fresh = bool(devices.gather(int(not checkpoints.steps))[0])
-    if is_fresh and training.init_from:
+    is_new = bool(devices.gather(int(not checkpoints.steps))[0])
+    if is_new and training.init_from:
         source = RunFolder(training.init_from)
-        found = initialize_from(model, session.corpus.tokenizers, source, checkpoint=training.init_checkpoint)
+        summary = initialize_from(
+            model, session.corpus.tokenizers, source, checkpoint=training.init_checkpoint
+        )
         model.reset_ema()
         if devices.is_chief:
-            print(found, flush=True)
-    # All restore the state that the chief chooses.
+            print(summary, flush=True)
+    # The chief chooses the checkpoint; all other workers restore the same one.
     step = checkpoints.restore(resume_from) if devices.is_chief else 0
     step = devices.gather(step)[0]
-    if not devices.is_chief and not is_fresh:
+    if not devices.is_chief and not is_new:
         checkpoints.restore(step)
     run.rewind_history(step)
     offset = batch_offset(checkpoints, config, session.corpus, batches)
     clock = Clock(float(checkpoints.seconds.numpy()))
-    # The chief has written what the others read.
-    done = bool(devices.gather(int(_is_done(run, step, clock)))[0])
-    if devices.is_chief and not is_fresh:
-        print(f"{run.path}: {'trained' if done else 'continuing'} at step {step:,}", flush=True)
-    _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, done)
+    # Only the chief's answer counts: other workers may read the history before the chief has rewritten it.
+    is_finished = bool(devices.gather(int(_is_finished(run, step, clock)))[0])
+    if devices.is_chief and not is_new:
+        print(f"{run.path}: {'trained' if is_finished else 'continuing'} at step {step:,}", flush=True)
+    _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished)
     return int(model.optimizer.iterations.numpy())
 
 
-def _is_done(run, step, clock):
+def _is_finished(run, step, clock):
     training = run.config.training
     time_is_up = training.max_minutes and clock.seconds >= 60 * training.max_minutes
     stopped_early = early_stopping_reason(run.read_history(), training)
     return step >= training.max_steps or bool(time_is_up or stopped_early)
 
 
-def _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, done):
-    """Trains, unless the run is done; makes the validation that its last state lacks, and delivers."""
+def _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished):
+    """Runs `model.fit`, unless the run is finished, and writes the final weights.
+
+    First it repeats a validation that is due at the restored step but was interrupted.
+    """
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     step = int(model.optimizer.iterations.numpy())
@@ -136,23 +143,24 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         consensus, clock, signals, is_chief=devices.is_chief, max_minutes=training.max_minutes
     )
 
-    def interrupted():
-        # Several workers validate together, or not at all.
+    def is_interrupted():
+        # Several workers validate together, and a signal may reach only one of them. So it counts only
+        # after `stopping` has stopped all of them at the same step.
         return stopping.by_signal or (one_worker and signals.received is not None)
 
-    def stop_if_interrupted():
-        if stopping.by_signal or interrupted():
+    def raise_if_interrupted():
+        if is_interrupted():
             raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
 
     def finish():
         with signals.deferred():
             write_final_weights(run, model, devices, validation.measure)
-        stop_if_interrupted()
+        raise_if_interrupted()
 
     search = None
     if training.validation_sentences and run.writes:
         translator = Translator(model, session.corpus.tokenizers, config.search)
-        search = ValidationSearch(translator, session.corpus.validation, config, interrupted)
+        search = ValidationSearch(translator, session.corpus.validation, config, is_interrupted)
     validation = Validation(
         run,
         clock,
@@ -162,16 +170,16 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         search,
         training=training,
         stop=stopping.stop,
-        interrupted=interrupted,
+        interrupted=is_interrupted,
     )
     validation.set_model(model)
     consensus.model = model
     with signals.deferred():
         validation.catch_up()
-    stop_if_interrupted()
-    # It may have been one too many without progress; the chief knows, as it wrote the record.
+    raise_if_interrupted()
+    # `catch_up` may have exhausted `patience`. Only the chief's answer counts: it has written the record.
     stopped_early = early_stopping_reason(run.read_history(), training) is not None
-    if done or devices.gather(int(stopped_early))[0]:
+    if is_finished or devices.gather(int(stopped_early))[0]:
         finish()
         return
     callbacks = [
@@ -186,7 +194,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
             max_minutes=training.max_minutes,
             time_note=functools.partial(time_note, training),
         ),
-        # After the line of the same step, which ends an interval; before what takes long.
+        # After `Progress`, which resets the metrics of the interval; before `validation`, which takes long.
         CheckpointCallback(checkpoints, consensus, clock, training, is_chief=devices.is_chief),
         validation,
         stopping,
@@ -201,28 +209,29 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     except tf.errors.ResourceExhaustedError as error:
         raise out_of_memory_error(largest, config, error) from error
     except NotFiniteError as error:
-        failed = int(model.optimizer.iterations.numpy())
-        number = offset + failed - 1
+        failed_step = int(model.optimizer.iterations.numpy())
+        number = offset + failed_step - 1
         plan = batches.planner.plans(number)[0]
         batch = next(batches.dataset(number).as_numpy_iterator())
-        with contextlib.suppress(OSError):  # a full disk is not what ended this run
-            write_crash_dump(run, model, failed, batch, plan.key, run.read_history())
+        with contextlib.suppress(OSError):  # report the non-finite gradient, not a full disk
+            write_crash_dump(run, model, failed_step, batch, plan.key, run.read_history())
         raise NotFiniteError(
-            f"{error}. {run.path / 'crash'} has the batch; {advice(config, failed)}"
+            f"{error}. {run.path / 'crash'} has the batch; {advice(config, failed_step)}"
         ) from error
-    stop_if_interrupted()
+    raise_if_interrupted()
     finish()
 
 
 def _fit(model, batches, devices, tokens, begin, end, callbacks):
-    """Trains on the batches from number `begin` to before `end`.
+    """Trains on batches `begin` to `end - 1` of the run, numbered across epochs.
 
-    Each `fit` has the epochs of about 1,000 batches: a dataset whose plan is known is all graph.
+    Each call of `model.fit` covers enough epochs for 1,000 batches. The plan of these epochs is computed
+    first, so that their dataset is a pure `tf.data` graph.
     """
     callbacks = _CallbacksAcrossFits(callbacks, add_history=True, model=model)
     while begin < end and not callbacks.has_stopped:
         epochs, steps = batches.stretch(begin, min(1000, end - begin))
-        # Without end, or each step of several replicas would ask all of them whether they have a batch.
+        # Endless: with a finite dataset, every step asks each replica whether it has a batch left.
         dataset = devices.distribute(
             tokens, lambda share, begin=begin, epochs=epochs: batches.dataset(begin, epochs, share).repeat()
         )
@@ -233,13 +242,13 @@ def _fit(model, batches, devices, tokens, begin, end, callbacks):
 
 
 class _CallbacksAcrossFits(keras.callbacks.CallbackList):
-    """Callbacks for which several calls of `fit` are one training."""
+    """Callback list for several calls of `model.fit`: training begins and ends once."""
 
     has_begun = False
 
     @property
     def has_stopped(self):
-        """Whether a callback has ended the training."""
+        """Whether a callback has set `model.stop_training`."""
         return self.has_begun and self._model.stop_training
 
     def on_train_begin(self, logs=None):
@@ -248,8 +257,8 @@ class _CallbacksAcrossFits(keras.callbacks.CallbackList):
             super().on_train_begin(logs)
 
     def on_train_end(self, logs=None):
-        pass  # of one `fit`; see `finish`
+        pass  # `finish` calls the callbacks after the last `model.fit`
 
     def finish(self):
-        """Tells the callbacks that the training is over."""
+        """Calls `on_train_end` of all callbacks."""
         super().on_train_end()

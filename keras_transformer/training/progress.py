@@ -1,4 +1,4 @@
-"""Training progress: a line, a record and TensorBoard points every `log_every` steps; the clock of a run."""
+"""Progress of training: printed lines, history records, TensorBoard events, and the clock of a run."""
 
 import collections
 import contextlib
@@ -13,13 +13,13 @@ from keras_transformer.model.optimizer import TransformerSchedule
 
 
 class Clock:
-    """Training time of a run, over all its parts.
+    """Training time of a run, including the time before it was resumed.
 
     Args:
-        earlier: seconds of the parts before this one.
+        earlier: seconds of training before this process.
 
     Attributes:
-        other_seconds: seconds of this part spent beside the training steps.
+        other_seconds: seconds in this process not spent on training steps, such as validation.
     """
 
     def __init__(self, earlier=0.0):
@@ -29,12 +29,12 @@ class Clock:
 
     @property
     def seconds(self):
-        """Seconds so far, of all parts, with what is beside the steps."""
+        """Seconds so far, resumed parts and validations included."""
         return self._earlier + time.monotonic() - self._begin
 
     @contextlib.contextmanager
     def outside_steps(self):
-        """Counts what is done inside as `other_seconds`: it is no part of the speed."""
+        """Context manager that counts its time as `other_seconds`, which the training speed excludes."""
         begin = self.seconds
         try:
             yield
@@ -47,29 +47,27 @@ def learning_rate_schedule(model, training):
     return TransformerSchedule(model.d_model, training.warmup_steps, scale=training.learning_rate_scale)
 
 
-# Time left follows the speed of so many intervals.
+# The time left is estimated from the speed of the last n intervals.
 RECENT_INTERVALS = 5
 
 
 class Progress(keras.callbacks.Callback):
-    """Prints, and records, the means of every `log_every_steps` steps.
+    """Prints and records mean metrics every `log_every_steps` steps.
 
-    An interval ends at a multiple of `log_every_steps` and nowhere else, so that a run
-    that was interrupted, or ended and was then prolonged, logs what one without a break
-    does; only the speed and the time differ. The line of the last step shows the interval
-    as far as it is.
+    Intervals end at multiples of `log_every_steps` only. So a resumed or prolonged run logs the same
+    numbers as an uninterrupted one, except for speed and time. The line of the last step covers the
+    steps since the last multiple.
 
     Args:
         run: `RunFolder`, for the history.
         clock: `Clock`.
         events: `Events`.
-        schedule: a Keras learning rate schedule; called with n it gives the rate of step
-            n + 1.
+        schedule: a Keras learning rate schedule; `schedule(n)` is the rate of step n + 1.
         log_every_steps: steps between lines.
-        max_steps: the last step; it has a line, too.
-        max_minutes: for the time left; 0 for none.
-        time_note: function of the step that will be reached in `max_minutes`; what it returns,
-            `None` or a line, is printed after the first line that shows a speed.
+        max_steps: the last step, which is logged too.
+        max_minutes: limit of the training time; 0 for none. Used for the time left.
+        time_note: function from the step that `max_minutes` will allow to a warning or `None`. Called
+            once, after the first line with a representative speed.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class Progress(keras.callbacks.Callback):
         self.step = self.first_step = int(self.model.optimizer.iterations.numpy())
         if self.step % self.log_every_steps == 0:
             self._finish_interval()
-        # `fit` resets the metrics when an epoch begins.
+        # `fit` resets the metrics at the start of each epoch; `on_epoch_begin` restores them.
         self.interval = self.model.interval_sums()
         self.recent = collections.deque(maxlen=RECENT_INTERVALS)
         self.first_other_seconds = self.clock.other_seconds
@@ -103,7 +101,7 @@ class Progress(keras.callbacks.Callback):
             self._log(logs, self._speed(logs))
         if ends:
             self.model.reset_metrics()
-        # The first step compiles: unless it is all there is, the speed is without it.
+        # The first step includes compilation: measure the speed from the second one on.
         if ends or self.step == self.first_step + 1:
             self._start_speed({} if ends else logs)
 
@@ -111,7 +109,7 @@ class Progress(keras.callbacks.Callback):
         self.events.flush()
 
     def _finish_interval(self):
-        """Ends the interval of a restored state that was saved before its line."""
+        """Logs the interval of a checkpoint that was saved at its last step, before its line was written."""
         logs = {name: float(value) for name, value in self.model.get_metrics_result().items()}
         if self.run.writes and logs["steps"]:
             logged = {record["step"] for record in self.run.read_history() if record["kind"] == "train"}
@@ -120,12 +118,13 @@ class Progress(keras.callbacks.Callback):
         self.model.reset_metrics()
 
     def _start_speed(self, logs):
+        """Starts measuring the speed, from the token counts in `logs`."""
         self.measured_step = self.step
         self.measured_at = self.clock.seconds - self.clock.other_seconds
         self.measured = {name: float(logs.get(name, 0)) for name in ("source_tokens", "target_tokens")}
 
     def _speed(self, logs):
-        """Returns {name: tokens per second} of both sides; keeps the seconds of a step."""
+        """Returns tokens per second of both sides by name, and notes the time per step for `_time_left`."""
         seconds = max(self.clock.seconds - self.clock.other_seconds - self.measured_at, 1e-9)
         if self.step > self.measured_step:
             self.recent.append((seconds, self.step - self.measured_step))
@@ -173,12 +172,12 @@ class Progress(keras.callbacks.Callback):
 
     def _seconds_per_step(self):
         seconds, steps = (sum(numbers) for numbers in zip(*self.recent, strict=True))
-        # Validations and the like will take their share of the steps that are left.
-        beside = (self.clock.other_seconds - self.first_other_seconds) / (self.step - self.first_step)
-        return seconds / steps + beside
+        # The remaining steps will have validations, too.
+        other = (self.clock.other_seconds - self.first_other_seconds) / (self.step - self.first_step)
+        return seconds / steps + other
 
     def _time_left(self):
-        """Returns text such as `"12 min"`."""
+        """Returns the estimated time left, such as `"12 min"`."""
         seconds = (self.max_steps - self.step) * self._seconds_per_step()
         if self.max_minutes:
             seconds = min(seconds, 60 * self.max_minutes - self.clock.seconds)
@@ -189,7 +188,7 @@ class Progress(keras.callbacks.Callback):
 
 
 class Events:
-    """Writes event files into a run folder; a worker that does not write makes none.
+    """Writes TensorBoard event files into a run folder; does nothing on workers other than the chief.
 
     Args:
         run: `RunFolder`.
@@ -200,13 +199,13 @@ class Events:
 
     @functools.cached_property
     def _writer(self):
-        # Its file appears with it: a run that is finished already gets none.
+        # Created at first use, as it creates a file: a run that is already finished needs none.
         if not self._run.writes:
             return tf.summary.create_noop_writer()
         return tf.summary.create_file_writer(str(self._run.path / "tensorboard"))
 
     def scalars(self, group, step, record):
-        """Writes the numbers of a record of the history, as `group/name`."""
+        """Writes the numbers of a history record as scalars `group/name`."""
         with self._writer.as_default():
             for name, value in record.items():
                 if name not in ("step", "kind"):
@@ -227,11 +226,11 @@ class Events:
             tf.summary.text(tag, text, step=step)
 
     def flush(self):
-        """Brings what was written to the disk."""
+        """Flushes pending events to the disk."""
         if "_writer" in vars(self):
             self._writer.flush()
 
 
 def _cell(text):
-    # A bar would begin a new column, a line break a new row.
+    # In a Markdown table, a bar starts a new column and a line break a new row.
     return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").split())

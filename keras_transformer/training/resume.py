@@ -1,4 +1,4 @@
-"""Continuing a run: which settings may change, and where reading goes on when its batches did."""
+"""Resuming a run: which settings may change, and the data position if the batches change."""
 
 import dataclasses
 import json
@@ -10,40 +10,40 @@ from keras_transformer.config.sections import VOCABULARY
 from keras_transformer.config.settings import replace
 from keras_transformer.files import write_text
 
-# Settings that number the batches of the same pairs; the pairs have a SHA-256.
+# Settings that change the batches of the same pairs; the pairs are identified by their SHA-256.
 _CUT = ("batch_tokens", "padding", "max_shapes", "subword_dropout")
-_CHOICE = ("weights", "temperature")  # as checkpoints name them
+_MIXTURE = ("weights", "temperature")  # as checkpoints name them
 
 CORPUS_SUM = "corpus.sha256"
-# How long the run is, where its data are and what is kept of it: not what it computes.
+# Settings that may change freely, as no update depends on them: length of the run, paths, what is kept.
 _LENGTH = ("max_steps", "max_minutes", "patience")
 _KEPT = ("keep_checkpoints", "keep_best", "average_last", "validation_beam_size")
-# The state that a run continues from has its first weights.
+# `init_checkpoint` is used only before the first step.
 FREE = {f"training.{name}" for name in (*_LENGTH, *_KEPT, "init_checkpoint")} | {
     "data.data_dir",
     "data.manual_dir",
 }
 FREE_SECTIONS = ("devices.", "search.")
-# Weights of other shapes, or for other tokens, are another model's.
+# Settings that may never change: they decide the shapes of the weights or the meaning of the ids.
 FIXED = frozenset(f"data.{name}" for name in (*VOCABULARY, "vocab_texts"))
 
 
 def apply_config_changes(run, config, *, sha256, allowed=()):
-    """Takes over the settings that may change; refuses any other change.
+    """Applies changed settings to a run that is resumed; rejects changes that are not allowed.
 
     Args:
-        run: `RunFolder`; its `config` and its file are replaced.
-        config: `Config` of the run from now on.
-        sha256: of the training ids, as in `corpus.sha256`.
-        allowed: settings that may differ though they change what is computed, such as
-            `"training.warmup_steps"`; with `"data.dataset"`, also the training ids.
+        run: `RunFolder`; its `config` and `config.json` are replaced.
+        config: the new `Config` of the run.
+        sha256: str, SHA-256 of the training ids, as in `corpus.sha256`.
+        allowed: names of settings that may change although they affect the updates, such as
+            `"training.warmup_steps"`; `"data.dataset"` also allows other training ids.
 
     Returns:
-        list of `(path, old value, new value)`, what was taken over. `path` is
-        `"corpus.sha256"` where the training ids are others.
+        list of `(path, old value, new value)`, the changes. `path` is `"corpus.sha256"` for changed
+        training ids.
 
     Raises:
-        ValueError: another setting differs, or `allowed` names none.
+        ValueError: a setting differs that may not, or `allowed` has an unknown name.
     """
     changes, old = check_config_changes(run, config, allowed), recorded_sha256(run)
     if old not in (None, sha256):
@@ -60,7 +60,7 @@ def apply_config_changes(run, config, *, sha256, allowed=()):
 
 
 def check_config_changes(run, config, allowed=()):
-    """Returns the settings that differ, as `apply_config_changes` does; refuses those that may not."""
+    """Returns the changed settings as `apply_config_changes` does, without applying them."""
     check_setting_names(allowed, config)
     changes = configs.differences(run.config, config)
     refused = [change for change in changes if not _may_change(change[0], allowed)]
@@ -70,15 +70,15 @@ def check_config_changes(run, config, allowed=()):
 
 
 def recorded_sha256(run):
-    """Returns the SHA-256 of the training ids that a run began with, `None` where there is none."""
+    """Returns the recorded SHA-256 of the training ids, or `None`."""
     file = run.path / CORPUS_SUM
-    found = file.read_bytes() if file.exists() else None
-    if found is not None and not re.fullmatch(rb"[0-9a-f]{64}\n", found):
+    content = file.read_bytes() if file.exists() else None
+    if content is not None and not re.fullmatch(rb"[0-9a-f]{64}\n", content):
         raise ValueError(
             f"{file}: damaged. Put it back from a copy, or remove it: then the run goes on with the text "
             "that there is now"
         )
-    return found and found.decode().strip()
+    return content and content.decode().strip()
 
 
 def _may_change(path, allowed):
@@ -93,15 +93,15 @@ def _is_fixed(path):
 
 def _refused_changes_message(folder, refused):
     listed = ", ".join(f"{path} {_display(before)} -> {_display(after)}" for path, before, after in refused)
-    what = f"{folder}: this run has other settings: {listed}"
+    problem = f"{folder}: this run has other settings: {listed}"
     fixed = [path for path, _, _ in refused if _is_fixed(path)]
     if fixed:
         remedy = "choose another --run-dir"
         if all(path in FIXED or path.endswith("_vocab_size") for path in fixed):
             remedy += f"; --init-from {folder} --new-vocabulary starts from its weights"
-        return f"{what}. {fixed[0]} makes another model: {remedy}"
+        return f"{problem}. {fixed[0]} makes another model: {remedy}"
     names = ",".join(path for path, _, _ in refused)
-    return f"{what}. Pass --allow-config-change {names}, or choose another --run-dir"
+    return f"{problem}. Pass --allow-config-change {names}, or choose another --run-dir"
 
 
 def _display(value):
@@ -109,7 +109,7 @@ def _display(value):
 
 
 def check_setting_names(allowed, config):
-    """Raises `ValueError` where a name in `allowed`, as `path_now` gives it, is that of no setting."""
+    """Raises `ValueError` if `allowed` has a name, current or old, of no setting."""
     sections = dataclasses.asdict(config)
     known = [f"{section}.{name}" for section, fields in sections.items() for name in fields]
     for name in map(configs.path_now, allowed):
@@ -119,11 +119,11 @@ def check_setting_names(allowed, config):
 
 
 def batch_order_key(config, sha256):
-    """Returns the settings that say which batch has which number, as JSON.
+    """Returns JSON of everything that decides the order of batches: settings, seed and training ids.
 
     Args:
         config: `Config`.
-        sha256: of the training ids.
+        sha256: str, SHA-256 of the training ids.
     """
     data = {name: getattr(config.data, name) for name in (*_CUT, "temperature")}
     data["weights"] = config.data.dataset_weights
@@ -131,58 +131,64 @@ def batch_order_key(config, sha256):
 
 
 def batch_offset(checkpoints, config, corpus, batches):
-    """Returns what to add to a step for the number of the batch that follows it.
+    """Returns the offset from a step to the batch that follows it: after step s comes batch `s + offset`.
 
-    Where the batches are not those that the restored state has read, it is rewritten for
-    them: of the same pairs, the run goes on where as many of the epoch are read; of others,
-    with the first.
+    If the batches have changed since the checkpoint was saved, the position in `checkpoints` is updated.
+    With the same training pairs, the run continues in the same epoch after the same number of pairs.
+    With other pairs, it starts at the first batch.
 
     Args:
         checkpoints: `Checkpoints`, restored.
-        config: `Config` from now on.
+        config: the current `Config`.
         corpus: `TrainingData`.
-        batches: `TokenBatches` from now on.
+        batches: `TokenBatches` of the current settings.
+
+    Returns:
+        int, may be negative.
     """
-    now = batch_order_key(config, corpus.sha256)
-    before = checkpoints.batches.numpy().decode() or now
-    checkpoints.batches.assign(now)
-    if before != now:
+    new_key = batch_order_key(config, corpus.sha256)
+    old_key = checkpoints.batches.numpy().decode() or new_key
+    checkpoints.batches.assign(new_key)
+    if old_key != new_key:
         step = int(checkpoints.optimizer.iterations.numpy())
-        read = int(checkpoints.first_batch) + step - int(checkpoints.first_step)
-        old, new = json.loads(before), json.loads(now)
+        num_read = int(checkpoints.first_batch) + step - int(checkpoints.first_step)
+        old, new = json.loads(old_key), json.loads(new_key)
         position = 0
-        if all(old[name] == new[name] for name in ("sha256", *_CHOICE)):
+        if all(old[name] == new[name] for name in ("sha256", *_MIXTURE)):
             data = replace(config.data, **{name: old[name] for name in _CUT})
-            # Programs that refuse a run import this module, and do without TensorFlow.
+            # Imported here: early checks of programs use this module without TensorFlow.
             from keras_transformer.batches.dataset import training_batches
 
-            position = position_after_change(training_batches(data, corpus, seed=old["seed"]), batches, read)
+            old_batches = training_batches(data, corpus, seed=old["seed"])
+            position = position_after_change(old_batches, batches, num_read)
         checkpoints.first_step.assign(step)
         checkpoints.first_batch.assign(position)
     return int(checkpoints.first_batch) - int(checkpoints.first_step)
 
 
 def position_after_change(old_batches, new_batches, batch):
-    """Finds the place in new batches where as much of the epoch is read as before.
+    """Returns the position in new batches that matches the position in old batches of the same pairs.
 
-    The orders differ, so some pairs of this one epoch are read twice, and others not.
+    The order of pairs differs, so in this one epoch some pairs are read twice and others are skipped.
+    For example, after 3 old batches with 30 pairs in all, new batches of 8 pairs continue at batch 4:
+    the 4 batches before it have 32 pairs.
 
     Args:
-        old_batches: `TokenBatches` that were read so far.
-        new_batches: `TokenBatches` that are read from now on.
-        batch: int, number of batches read of the old stream.
+        old_batches: `TokenBatches` read so far.
+        new_batches: `TokenBatches` to read from now on.
+        batch: int, number of old batches read, counted over all epochs.
 
     Returns:
-        int, number of the batch of the new stream, in the same epoch: the first before which
-        there are at least as many pairs as were read; that of the next epoch where there is none.
+        int, number of the first new batch of the same epoch with at least as many pairs of the epoch
+        before it as were read; the first batch of the next epoch if there is none.
     """
     epoch, within = old_batches.planner.locate(batch)
     num_read = sum(len(plan.indices) for plan in old_batches.planner.plan(epoch)[:within])
     position = sum(new_batches.planner.num_batches(number) for number in range(epoch))
-    begin = 0
+    num_before = 0
     for plan in new_batches.planner.plan(epoch):
-        if begin >= num_read:
+        if num_before >= num_read:
             break
-        begin += len(plan.indices)
+        num_before += len(plan.indices)
         position += 1
     return position

@@ -1,4 +1,4 @@
-"""A whole training run: corpus, tokenizer, batches, model, `model.fit`, run folder."""
+"""A whole training run: devices, data, run folder, training, and translation of the test set."""
 
 import contextlib
 import pathlib
@@ -18,13 +18,13 @@ from keras_transformer.translation.translator import Translator
 
 
 class Result(NamedTuple):
-    """What a run ends with.
+    """Result of a training run: translations of the test set by the final weights, and their scores.
 
     Attributes:
         run: `RunFolder`.
         split: name of the split that was translated.
         pairs: `Pairs` of that split.
-        translations: list of str, one for each pair.
+        translations: list of str, one per pair.
         scores: `Scores` of the translations.
     """
 
@@ -36,33 +36,34 @@ class Result(NamedTuple):
 
 
 def train(config, run_dir, *, allowed=(), resume_from=None):
-    """Trains a model, or continues the run in `run_dir`.
+    """Trains a model, or resumes the run in `run_dir`.
 
     Args:
-        config: `Config`. Its vocabulary sizes are replaced by the tokenizer's.
-        run_dir: a new or empty folder, or that of an earlier run with the same settings.
-        allowed: names of settings that a run that continues may change, although they
-            change what is computed.
-        resume_from: step of an earlier checkpoint to continue from, instead of the newest.
+        config: `Config`. Its vocabulary sizes are replaced by those of the tokenizers.
+        run_dir: a new or empty folder, or the folder of a run with the same settings.
+        allowed: names of settings that may differ from those of the resumed run, although they
+            affect the updates.
+        resume_from: int, step of the checkpoint to resume from; `None` for the newest.
 
     Returns:
-        `Result`, of the test split or, where there is none, of the validation split; `None` on
-        a worker that is not the chief.
+        `Result` for the test split, or the validation split if there is no test split; `None` on
+        workers other than the chief.
 
     Raises:
-        ValueError: bad data, a folder in use, devices that are not there, or other settings
-            than the run's.
-        TrainingError: of `training.errors`: the run ended early. What is saved is whole.
+        ValueError: bad data, a folder in use, missing devices, or settings that differ from those
+            of the resumed run.
+        TrainingError: training ended early; the last checkpoint is complete. See
+            `config.programs` for its subclasses.
     """
     devices = choose_devices(config.devices, precision=config.training.precision)
     with contextlib.ExitStack() as stack:
-        # After `choose_devices`: among several workers TensorFlow puts its own handler of SIGTERM in place.
+        # After `choose_devices`: with several workers, TensorFlow installs its own handler of SIGTERM there.
         signals = stack.enter_context(Signals().caught())
         session = open_session(config, pathlib.Path(run_dir), devices, allowed, stack)
         try:
             step = fit_session(session, devices, signals, resume_from)
             result = _translate_unseen(session, step) if devices.is_chief else None
-            # TensorFlow takes a worker that ends before the others for one that crashed.
+            # Wait for the chief: TensorFlow reports a worker that exits first as crashed.
             devices.gather(0)
         except tf.errors.OpError as error:
             if devices.num_workers > 1 and is_worker_lost(error):
@@ -71,7 +72,7 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
         return result
 
 
-def _how_to_go_on(run, step):
+def _how_to_prolong(run, step):
     training = run.config.training
     if step >= training.max_steps:
         return "raise training.max_steps"
@@ -81,15 +82,18 @@ def _how_to_go_on(run, step):
 
 
 def _translate_unseen(session, step):
-    """Translates the test (or validation) split with the delivered weights and scores it, once."""
+    """Translates the test (or validation) split with the final weights and scores it.
+
+    Translations that an earlier call has stored for this step are reused.
+    """
     run, corpus = session.run, session.corpus
     split = corpus.test_name if corpus.test else "validation"
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target
     translations = run.read_translations(split, step)
     if is_done := translations is not None:
-        told = f"finished before, at step {step:,}; nothing to do. To go on, {_how_to_go_on(run, step)}"
-        print(f"{run.path}: {told}", flush=True)
+        message = f"finished before, at step {step:,}; nothing to do. To go on, {_how_to_prolong(run, step)}"
+        print(f"{run.path}: {message}", flush=True)
     else:
         beam = f"beam {search.beam_size}, alpha {search.alpha:g}"
         print(f"\ntranslating {split} with the delivered weights ({beam})", flush=True)

@@ -1,4 +1,4 @@
-"""The data and the folder of a run: refused before anything is written, or opened."""
+"""Opens the data and the run folder of a training run; checks both before anything is written."""
 
 import dataclasses
 import os
@@ -28,7 +28,7 @@ from keras_transformer.training.resume import (
 
 
 class Session(NamedTuple):
-    """What a run works on.
+    """Run folder, corpus and batches of one training run.
 
     Attributes:
         run: `RunFolder`.
@@ -44,25 +44,25 @@ class Session(NamedTuple):
 
 
 def open_session(config, run_dir, devices, allowed, stack):
-    """Loads the data and makes or opens the run folder: the chief first, then the others.
+    """Loads the data and creates or opens the run folder. Other workers wait until the chief has done so.
 
     Args:
         config: `Config`.
         run_dir: `pathlib.Path`.
         devices: `Devices`.
-        allowed: names of settings that may differ from those of the run.
-        stack: `contextlib.ExitStack`, which holds the lock of the folder.
+        allowed: names of settings that may differ from those of a resumed run.
+        stack: `contextlib.ExitStack` that releases the lock of the folder.
 
     Returns:
         `Session`.
 
     Raises:
-        ValueError: data, folder or settings are refused.
+        ValueError: the data, the folder or the settings cannot be used.
     """
     _check_memory(config)
     earlier = None
     if not devices.is_chief:
-        devices.gather(0)  # the chief has made the folder
+        devices.gather(0)  # wait until the chief has created the folder
         earlier = RunFolder(run_dir, writes=False)
     else:
         if (run_dir / CONFIG).exists():
@@ -71,11 +71,11 @@ def open_session(config, run_dir, devices, allowed, stack):
         if earlier:
             earlier.clean()
             if not earlier.has_trained:
-                # It ended before its first step, perhaps for a setting that is mended now.
+                # It ended before its first step, so its settings need not be kept: they may have been wrong.
                 earlier.discard_untrained()
                 earlier = None
     tokenizers = earlier.load_tokenizers() if earlier else _initial_tokenizers(config)
-    if earlier and not is_prepared(config.data.dataset):  # before the text is read
+    if earlier and not is_prepared(config.data.dataset):  # before reading the text, which takes long
         check_config_changes(earlier, with_vocab_size(config, *tokenizers.sizes), allowed)
     recorded = earlier and recorded_sha256(earlier)
     corpus = load_training_data(
@@ -83,19 +83,19 @@ def open_session(config, run_dir, devices, allowed, stack):
     )
     config = with_vocab_size(configs.replace(config, data=corpus.data), *corpus.tokenizers.sizes)
     if earlier:
-        agreed = earlier.config
+        run_config = earlier.config
         apply_config_changes(earlier, config, sha256=corpus.sha256, allowed=allowed)
         if not devices.is_chief:
-            # What may differ between runs may not between workers, but for the places of files.
-            places = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir")}
-            data = dataclasses.replace(agreed.data, **places)
-            earlier.config = dataclasses.replace(agreed, data=data, devices=config.devices)
+            # All workers use the chief's settings, except for local paths and devices.
+            paths = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir")}
+            data = dataclasses.replace(run_config.data, **paths)
+            earlier.config = dataclasses.replace(run_config, data=data, devices=config.devices)
     if not earlier and config.training.init_from:
         source = RunFolder(config.training.init_from)
         check_initial_weights(source, config.model, config.training.init_checkpoint)
     batches = training_batches(config.data, corpus, seed=config.training.seed)
     validation, num_long = validation_batches(config.data, corpus)
-    # The folder appears when nothing is left to refuse.
+    # All checks have passed: create the folder.
     run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers, locked=True)
     if devices.is_chief:
         if not earlier:
@@ -107,7 +107,7 @@ def open_session(config, run_dir, devices, allowed, stack):
 
 
 def _check_memory(config):
-    """Refuses a model whose weights this machine's memory can never hold; GPUs have their own."""
+    """Raises `ValueError` if the weights cannot fit into main memory; skipped if there are GPUs."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     needed = BYTES_IN_TRAINING * config.model.num_weights
     if needed > memory and not tf.config.list_physical_devices("GPU"):
@@ -118,7 +118,7 @@ def _check_memory(config):
 
 
 def _initial_tokenizers(config):
-    """The vocabulary of the run that a new one starts from, where it is wanted."""
+    """Returns the `Tokenizers` of the run in `init_from` if its vocabulary is to be used, else `None`."""
     training = config.training
     if not training.init_from or not training.init_vocabulary or is_prepared(config.data.dataset):
         return None
@@ -126,7 +126,7 @@ def _initial_tokenizers(config):
 
 
 def _print_notes(config, corpus, num_long):
-    """Prints what is worth a note."""
+    """Prints notes on the corpus and on risky settings to standard error."""
     notes = list(corpus.notes)
     if num_long:
         notes.append(f"validation: left out {num_long:,} pairs of over {config.data.max_length} tokens")

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGUSR1 end a run after its step, saved."""
+"""Signal handling: SIGTERM, SIGINT and SIGUSR1 end training after the current step, with a checkpoint."""
 
 import contextlib
 import os
@@ -15,39 +15,39 @@ EXIT_CODES = {
     signal.SIGUSR1: ExitCode.TERMINATED,
 }
 RESEND_SECONDS = 1.0
-# `timeout` and others send a signal to the process and to its group: that is one, not a second one.
+# `timeout` and others signal the process and its group: two signals within this time count as one.
 DUPLICATE_SECONDS = 0.2
 _END = b"\0"
 
 
 class _Interrupted(BaseException):
-    """A signal on its way to the end of the run. No `Exception`: Keras puts those into others."""
+    """Raised by the signal handler. Not an `Exception`, as Keras wraps those in other exceptions."""
 
 
 class Signals:
-    """What this process was asked to do by a signal.
+    """Records signals and ends the process with `StoppedError`.
 
-    Python calls a handler between two of its own instructions: while TensorFlow compiles, that
-    can be a minute later. A thread hears the signal at once, says so, and ends the process if a
-    second one comes. It is late only where C++ code keeps Python's lock, which TensorFlow does
-    for moments.
+    Python runs a signal handler only between two bytecode instructions, which can be a minute later
+    while TensorFlow compiles. So a thread listens for signals, too: it confirms the first signal at
+    once and ends the process at the second. The thread is delayed only while C++ code holds the GIL,
+    which TensorFlow does briefly.
 
     Attributes:
-        received: the signal, or `None`.
+        received: `signal.Signals`, the signal received within `deferred`, or `None`.
     """
 
     def __init__(self):
         self.received = None
         self._deferred = False
-        self._raised = None  # the signal that an exception was raised for
-        self._resend_timer = None  # timer that sends it once more
-        self._num_resent = 0  # how many of those the thread has not met yet
+        self._raised = None  # the signal for which the handler has raised
+        self._resend_timer = None  # sends that signal again if the exception was lost
+        self._num_resent = 0  # resent signals that the thread has not read yet
 
     @contextlib.contextmanager
     def caught(self):
-        """Catches the signals; outside of `deferred` they end the process with `StoppedError`.
+        """Context manager that handles signals; outside of `deferred` they raise `StoppedError`.
 
-        Only the main thread can; in another one nothing changes.
+        Does nothing in threads other than the main thread, where Python cannot handle signals.
         """
         if threading.current_thread() is not threading.main_thread():
             yield self
@@ -60,7 +60,7 @@ class Signals:
             except BaseException as error:
                 if self._raised is None:
                     raise
-                # TensorFlow turned what the signal raised into an error of its own.
+                # TensorFlow may have converted the handler's exception to an error of its own.
                 cause = None if isinstance(error, _Interrupted) else error
                 raise StoppedError(
                     f"stopped by {self._raised.name}; the same command goes on from what is saved",
@@ -75,7 +75,7 @@ class Signals:
 
     @contextlib.contextmanager
     def deferred(self):
-        """While training: a signal is only noted, to be acted on after the step."""
+        """Context manager in which a signal is only recorded, so that training can finish its step."""
         self._deferred = True
         try:
             yield
@@ -84,7 +84,7 @@ class Signals:
 
     @contextlib.contextmanager
     def _listening(self):
-        """Has a thread that is told of signals as they come."""
+        """Context manager that runs the listening thread."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         thread = threading.Thread(target=self._listen, args=(reading,), daemon=True)
@@ -100,7 +100,7 @@ class Signals:
             os.close(writing)
 
     def _listen(self, reading):
-        first = None  # when the first signal came
+        first = None  # time of the first signal
         while (byte := os.read(reading, 1)) != _END:
             if byte[0] not in EXIT_CODES:
                 continue
@@ -112,7 +112,7 @@ class Signals:
                 what = "the step at work ends first, then the state is saved" if self._deferred else "ending"
                 _write_stderr(f"{number.name}: heard; {what} (again: stop at once)")
             elif now - first > DUPLICATE_SECONDS:
-                # No flush, no exit handlers: the second time it is to be at once.
+                # No flushing and no exit handlers: the second signal must end the process at once.
                 _write_stderr("stopped at once; the newest checkpoint is whole")
                 os._exit(EXIT_CODES[number])
 
@@ -121,7 +121,7 @@ class Signals:
         if self._deferred:
             self.received = self.received or number
             return
-        # Where it comes while an object is freed, or amid `except:`, what it raises is dropped.
+        # `__del__` or a bare `except:` may swallow the exception: then the timer sends the signal again.
         self._raised = number
         if self._resend_timer:
             self._resend_timer.cancel()
@@ -136,12 +136,12 @@ class Signals:
 
 
 def _report_unraisable(unraisable):
-    """Tells of errors that Python drops, but for those of signals."""
+    """Reports exceptions that Python drops, except those of signals."""
     if not isinstance(unraisable.exc_value, _Interrupted):
         sys.__unraisablehook__(unraisable)
 
 
 def _write_stderr(text):
-    # Not by sys.stderr, which may be at work in this thread, and which in a notebook is no file.
+    # Not `sys.stderr`: the main thread may hold its lock, and in a notebook it is not a file.
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())

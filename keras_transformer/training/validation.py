@@ -1,4 +1,4 @@
-"""Validation during training: loss, perplexity, BLEU of searched translations; early stopping."""
+"""Validation during training: loss, perplexity, BLEU of translations, early stopping."""
 
 import math
 
@@ -9,23 +9,24 @@ from keras_transformer.evaluation.bleu import bleu_scorer
 
 
 def early_stopping_reason(records, training):
-    """Says why the run ends, if it does.
+    """Returns the reason to stop early, or `None` to continue.
+
+    Training stops after `patience` validations without a new best.
 
     Args:
         records: list of dict, as `RunFolder.read_history` returns.
-        training: `TrainingConfig`, of which `patience` is the patience n and
-            `best_metric` the measure: a lower loss or a higher BLEU.
+        training: `TrainingConfig` with `patience` (0 never stops) and `best_metric`
+            (`"loss"`: lower is better, `"bleu"`: higher is better).
 
     Returns:
-        str, where the last n validations were no better than the best before them, which
-        it names; else `None`.
+        str that names the best validation, or `None`.
     """
     name = training.best_metric
     validations = [record for record in records if record["kind"] == "validation"]
     if not training.patience or not validations:
         return None
     ranks = [_rank(record[name], name) for record in validations]
-    best = ranks.index(min(ranks))  # the first of equals
+    best = ranks.index(min(ranks))  # the first one if several are equal
     waited = len(ranks) - 1 - best
     if waited < training.patience:
         return None
@@ -37,7 +38,7 @@ def early_stopping_reason(records, training):
 
 
 def _rank(value, name):
-    """A number that is smaller for a better validation; one that is no number is the worst."""
+    """Returns a sort key: smaller is better, NaN and infinities last."""
     if not math.isfinite(value):
         return math.inf
     return value if name == "loss" else -value
@@ -45,18 +46,18 @@ def _rank(value, name):
 
 METRICS = ("loss", "token_accuracy", "perplexity")
 NUM_SAMPLES = 5
-# Between so many sentences a translation may be given up.
+# Sentences translated between two checks for a signal.
 CHUNK_SENTENCES = 128
 
 
 class ValidationSearch:
-    """Translates the first validation sentences, by the search that is used afterwards.
+    """Translates the first n validation sentences with the search settings of the run and computes BLEU.
 
     Args:
         translator: `Translator` of the model in training.
         pairs: `Pairs` of the validation split.
-        config: `Config`.
-        interrupted: function of no argument; True once a signal asked to end.
+        config: `Config`; n is `training.validation_sentences`.
+        interrupted: function without arguments; returns True once a signal was received.
 
     Attributes:
         label: text such as `"beam 4"`.
@@ -69,23 +70,23 @@ class ValidationSearch:
         self.beam_size = config.training.validation_beam_size or config.search.beam_size
         self.label = "greedy" if self.beam_size == 1 else f"beam {self.beam_size}"
         self.scorer = bleu_scorer(config.data.target)
-        # Alike in length in a chunk, as the translator puts them into batches.
+        # Sorted by length, as the translator makes batches within a chunk.
         self.order = sorted(range(len(self.source)), key=lambda i: len(self.source[i]))
 
     def __call__(self):
-        """Translates them, unless it is interrupted.
+        """Translates the sentences.
 
         Returns:
-            (float, sacreBLEU of the detokenised text in percent; list of `[source, translation, reference]`,
-            always of the same sentences), or `None` where it was interrupted.
+            (float, sacreBLEU in percent; list of `[source, translation, reference]` for the same few
+            sentences each time), or `None` if interrupted.
         """
         translations = [""] * len(self.source)
         for begin in range(0, len(self.order), CHUNK_SENTENCES):
             if self.interrupted():
                 return None
             numbers = self.order[begin : begin + CHUNK_SENTENCES]
-            found = self.translator.translate([self.source[i] for i in numbers], beam_size=self.beam_size)
-            for i, translation in zip(numbers, found, strict=True):
+            texts = self.translator.translate([self.source[i] for i in numbers], beam_size=self.beam_size)
+            for i, translation in zip(numbers, texts, strict=True):
                 translations[i] = translation
         last = len(self.source) - 1
         shown = sorted({round(i) for i in np.linspace(0, last, NUM_SAMPLES)})
@@ -94,23 +95,22 @@ class ValidationSearch:
 
 
 class Validation(keras.callbacks.Callback):
-    """Validates every so many steps and at the end; asks to stop where nothing gets better.
+    """Validates every `validate_every_steps` steps and at the end; stops training early.
 
-    BLEU is always of translations that were searched, never of outputs that saw the
-    reference. Loss and perplexity are computed by all workers, translations by the one that
-    writes.
+    BLEU is computed from translations found by search, never from teacher-forced output. All workers
+    compute loss and perplexity; only the chief translates.
 
     Args:
         run: `RunFolder`.
         clock: `Clock`.
         events: `Events`.
         batches: `tf.data.Dataset` of the validation set, or a distributed one.
-        num_batches: how many batches it has.
+        num_batches: number of batches of the validation set.
         search: `ValidationSearch`, or `None` for no BLEU.
         training: `TrainingConfig`.
-        stop: function that takes a reason and ends the run after this step.
-        interrupted: function of no argument; True once a signal asked to end. A validation
-            is given up then and leaves no record: the continued run makes it first.
+        stop: function of a reason, str, that ends training after this step.
+        interrupted: function without arguments; returns True once a signal was received. The
+            validation is then abandoned without a record; the resumed run repeats it first.
     """
 
     def __init__(self, run, clock, events, batches, num_batches, search, *, training, stop, interrupted):
@@ -118,7 +118,7 @@ class Validation(keras.callbacks.Callback):
         self.run, self.clock, self.events = run, clock, events
         self.batches, self.num_batches, self.search = batches, num_batches, search
         self.training, self.stop, self.interrupted = training, stop, interrupted
-        self.validated = 0  # the last step that was; before the first there is nothing to see
+        self.validated = 0  # step of the last validation; step 0 needs none
 
     def on_train_begin(self, logs=None):
         self.catch_up()
@@ -134,10 +134,10 @@ class Validation(keras.callbacks.Callback):
             self.validate(self.step)
 
     def catch_up(self):
-        """Makes the validation of a restored state that was saved before it.
+        """Validates a restored checkpoint if a validation is due at its step and has no record.
 
-        `fit` calls it, but takes a step thereafter in any case: who wants to know before
-        whether the run is to go on calls it first, after `set_model`.
+        `on_train_begin` calls it as well, but then at least one step follows. To stop early before
+        any step, call it first, after `set_model`.
         """
         step = int(self.model.optimizer.iterations.numpy())
         if step == self.validated:
@@ -149,7 +149,7 @@ class Validation(keras.callbacks.Callback):
             self.validate(step)
 
     def validate(self, step):
-        """Validates once, prints and records the result, unless a signal asks to end."""
+        """Validates once, then prints and records the result; no effect if a signal interrupts it."""
         begin = self.clock.seconds
         with self.clock.outside_steps():
             record, samples = self._measure()
@@ -177,9 +177,10 @@ class Validation(keras.callbacks.Callback):
             self.stop(reason)
 
     def measure(self):
-        """Returns the figures of the weights that the model has; `None` where a signal asks to end.
+        """Validates the current weights without printing or recording.
 
-        They are neither printed nor recorded.
+        Returns:
+            dict of metrics, or `None` if a signal interrupts it.
         """
         return self._measure()[0]
 
@@ -187,12 +188,12 @@ class Validation(keras.callbacks.Callback):
         return step % self.training.validate_every_steps == 0 or step == self.training.max_steps
 
     def _measure(self):
-        """Returns the record and the samples; `(None, [])` where it was interrupted."""
+        """Returns the metrics and the sample translations; `(None, [])` if interrupted."""
         if self.interrupted():
             return None, []
-        # The means of the steps since the last line are put back afterwards.
+        # `evaluate` resets the metrics of the current training interval: save and restore them.
         sums = self.model.interval_sums()
-        found = self.model.evaluate(
+        metrics = self.model.evaluate(
             self.batches,
             steps=self.num_batches,
             verbose=0,
@@ -202,15 +203,15 @@ class Validation(keras.callbacks.Callback):
         self.model.set_interval_sums(sums)
         if self.model.stop_evaluating:
             return None, []
-        record = {name: float(found[name]) for name in METRICS}
+        record = {name: float(metrics[name]) for name in METRICS}
         if self.search is None or not self.run.writes:
             return record, []
-        translated = self.search()
-        if translated is None:
+        result = self.search()
+        if result is None:
             return None, []
-        bleu, samples = translated
+        bleu, samples = result
         return {**record, "bleu": bleu}, samples
 
     def _stop_if_interrupted(self, batch, logs=None):
-        """Ends an evaluation after a batch; what it returns then is not to be looked at."""
+        """Ends `evaluate` after a batch once a signal was received; its result is then discarded."""
         self.model.stop_evaluating = self.interrupted()
