@@ -1,6 +1,6 @@
-"""What a run leaves on the disk: `RunFolder`, its training states, averages and best weights.
+"""The run folder: configuration, vocabulary, checkpoints, averaged, best and final weights, history.
 
-Every file appears complete under its final name, or not at all, and is checked when it is read.
+`RunFolder` reads and writes all of them. Every file is written atomically and verified when it is read.
 """
 
 from keras_transformer import lazy_names

@@ -1,4 +1,4 @@
-"""Averages of a run's weights (section 6.1), and the weights of its best validations."""
+"""Checkpoint averaging (section 6.1), and the weights with the best validations."""
 
 import math
 from typing import NamedTuple
@@ -9,14 +9,14 @@ from keras_transformer.checkpoints import tensor_files
 
 
 class AverageChoice(NamedTuple):
-    """Which states an average is made of, and what is to be said of them.
+    """The checkpoints of an average, each given by its step, and those to warn about.
 
     Attributes:
-        steps: list of int, the states to average, ascending.
-        early: list of int, those of them of before the end of the warm-up.
-        forced: list of int, states as new as these that were not saved on schedule: by a signal,
-            or because the run ended.
-        missing: list of int, states that should be among them and are not there.
+        steps: list of int, the checkpoints to average, ascending.
+        early: list of int, those of `steps` from before the end of the warm-up.
+        forced: list of int, checkpoints as new as `steps` that were not saved on schedule, but by a
+            signal or at the end of training.
+        missing: list of int, checkpoints of the schedule that should be among `steps` but are missing.
     """
 
     steps: list
@@ -25,38 +25,38 @@ class AverageChoice(NamedTuple):
     missing: list
 
 
-def choose_checkpoints(there, on_schedule, last, training, *, listed=(), warmed_up=False, forced=False):
-    """Chooses the newest states for an average. The state of before the first step is none.
+def choose_checkpoints(saved, on_schedule, last, training, *, listed=(), warmed_up=False, forced=False):
+    """Chooses the n newest checkpoints for an average; never the one from before the first step.
 
     Args:
-        there: steps of all states, ascending.
-        on_schedule: those of them that were saved on schedule.
-        last: number of states to average; fewer are chosen where there are not so many.
+        saved: steps of all checkpoints, ascending.
+        on_schedule: steps of those saved on schedule.
+        last: n; fewer are chosen if fewer exist.
         training: `TrainingConfig`.
-        listed: steps that the list of states names.
-        warmed_up: leaves out states of before the end of the warm-up.
-        forced: takes those that were not saved on schedule, too.
+        listed: steps in the list file of the checkpoints.
+        warmed_up: whether to leave out checkpoints from before the end of the warm-up.
+        forced: whether to include checkpoints that were not saved on schedule.
 
     Returns:
         `AverageChoice`.
     """
     begin = training.warmup_steps if warmed_up else 1
     regular = set(on_schedule)
-    steps = [step for step in there if step >= begin and (forced or step in regular)][-last:]
+    steps = [step for step in saved if step >= begin and (forced or step in regular)][-last:]
     every = training.checkpoint_every_steps
-    # The states of a schedule by steps are evenly spaced.
+    # A schedule by steps saves at all multiples of `checkpoint_every_steps`.
     expected = set(range(-(-steps[0] // every) * every, steps[-1], every)) if steps and every else set()
     expected.update(step for step in listed if steps and step > steps[0])
     return AverageChoice(
         steps,
         [step for step in steps if step < training.warmup_steps],
-        [step for step in there if step and step not in regular and step >= (steps or [begin])[0]],
-        sorted(expected.difference(there)),
+        [step for step in saved if step and step not in regular and step >= (steps or [begin])[0]],
+        sorted(expected.difference(saved)),
     )
 
 
 def steps_text(steps):
-    """Returns steps as text: `"250, 750, 1000"`, or `"250 to 2500, every 250"`."""
+    """Formats steps as `"250, 750, 1000"`, or `"250 to 2500, every 250"` if evenly spaced."""
     gaps = {after - before for before, after in zip(steps, steps[1:], strict=False)}
     if len(steps) > 3 and len(gaps) == 1:
         return f"{steps[0]} to {steps[-1]}, every {gaps.pop()}"
@@ -64,7 +64,7 @@ def steps_text(steps):
 
 
 def missing_note(folder, chosen):
-    """Returns one line about states that are missing among those of an average, or `None`."""
+    """Returns a one-line warning about missing checkpoints of an average, or `None`."""
     if not chosen.missing:
         return None
     names = ", ".join(f"step-{step}" for step in chosen.missing)
@@ -72,23 +72,23 @@ def missing_note(folder, chosen):
 
 
 def write_average(prefixes, target, *, skip_damaged=False):
-    """Writes the mean of checkpoints' weights as another one, of weights only.
+    """Averages the weights of checkpoints and writes the result as a checkpoint of weights only.
 
-    Averages in float64, one checkpoint at a time, and without a model.
+    Computes in float64 and reads one checkpoint at a time; needs no model.
 
     Args:
-        prefixes: paths of checkpoints of one model.
-        target: path of the average; what it held before is replaced when all is written.
-        skip_damaged: leaves damaged ones out, unless all are.
+        prefixes: path prefixes of checkpoints of one model.
+        target: path prefix of the average; replaced atomically if it exists.
+        skip_damaged: whether to skip damaged checkpoints, unless all are damaged.
 
     Returns:
         list of the prefixes averaged.
 
     Raises:
-        ValueError: one of them is damaged, or of another model than the first.
-        StorageError: there is no room.
+        ValueError: a checkpoint is damaged, or belongs to another model than the first one.
+        StorageError: the disk is full or not writable.
     """
-    import tensorflow as tf  # the choice of states above needs none
+    import tensorflow as tf  # imported here: choosing checkpoints works without it
 
     total, used = {}, []
     for prefix in prefixes:
@@ -98,11 +98,11 @@ def write_average(prefixes, target, *, skip_damaged=False):
             if skip_damaged and (used or prefix != prefixes[-1]):
                 continue
             raise tensor_files.DamagedError(f"{error}. Put it back from a copy, or average fewer") from error
-        found = {name: (value.shape, value.dtype) for name, value in weights.items()}
+        specs = {name: (value.shape, value.dtype) for name, value in weights.items()}
         if not used:
-            first, total = found, {name: np.zeros(shape, np.float64) for name, (shape, _) in found.items()}
+            first, total = specs, {name: np.zeros(shape, np.float64) for name, (shape, _) in specs.items()}
         used.append(prefix)
-        if found != first:
+        if specs != first:
             raise ValueError(f"{prefix}: of another model than {used[0]}")
         for name, value in weights.items():
             total[name] += value
@@ -113,7 +113,7 @@ def write_average(prefixes, target, *, skip_damaged=False):
 
 
 class Averages:
-    """The averages of one run, in its folder `averaged`.
+    """The averaged weights of a run, in its folder `averaged`.
 
     Args:
         run: `RunFolder`.
@@ -123,11 +123,11 @@ class Averages:
         self._run = run
 
     def choose(self, last, **options):
-        """Returns the `AverageChoice` states of an average of the newest ones.
+        """Returns the `AverageChoice` of the newest checkpoints.
 
         Args:
-            last: number of newest checkpoints.
-            **options: `warmed_up` and `forced`, as `averaging.choose_checkpoints` takes them.
+            last: number of checkpoints.
+            **options: `warmed_up` and `forced` of `choose_checkpoints`.
         """
         from keras_transformer.checkpoints.training_state import listed_steps, scheduled_steps
 
@@ -142,23 +142,23 @@ class Averages:
         )
 
     def best_steps(self):
-        """Returns the steps of validations whose weights are kept, the best first."""
-        there = tensor_files.steps_in(self._run.path / "best")
+        """Returns the steps of the best validations whose weights were saved, the best first."""
+        saved = tensor_files.steps_in(self._run.path / "best")
         ranked = ranked_steps(self._run.read_history(), self._run.config.training.best_metric)
-        return [step for step in ranked if step in there]
+        return [step for step in ranked if step in saved]
 
     def write_final(self):
-        """Writes the mean that training makes at its end, as `last-N` of `training.average_last`.
+        """Writes the average made at the end of training: `last-N` with N of `training.average_last`.
 
-        It is of states that were saved on schedule, at the end of the warm-up or later. Where
-        there is none, an earlier mean of this name is removed. Damaged states are left out.
+        It covers the newest checkpoints that were saved on schedule after the warm-up. Damaged ones are
+        left out. If there are no such checkpoints, an earlier average of this name is removed.
 
         Returns:
-            `AverageChoice`; its `missing` names damaged states, too.
+            `AverageChoice`; its `missing` includes damaged checkpoints.
 
         Raises:
-            ValueError: all of them are damaged.
-            StorageError: there is no room.
+            ValueError: all checkpoints are damaged.
+            StorageError: the disk is full or not writable.
         """
         last = self._run.config.training.average_last
         chosen, target = self.choose(last, warmed_up=True), self._run.path / "averaged" / f"last-{last}"
@@ -168,28 +168,28 @@ class Averages:
             return chosen
         prefixes = {step: self._run.path / "checkpoints" / f"step-{step}" for step in chosen.steps}
         used = write_average(list(prefixes.values()), target, skip_damaged=True)
-        lost = [step for step, prefix in prefixes.items() if prefix not in used]
+        damaged = [step for step, prefix in prefixes.items() if prefix not in used]
         return chosen._replace(
-            steps=[step for step in chosen.steps if step not in lost], missing=sorted(chosen.missing + lost)
+            steps=[step for step in chosen.steps if step not in damaged],
+            missing=sorted(chosen.missing + damaged),
         )
 
     def make(self, *, last=None, best=None, forced=False):
-        """Writes the mean of several checkpoints' weights, as `last-N` or `best-K`.
+        """Averages the newest checkpoints as `last-N`, or the best ones as `best-K`.
 
-        The state of before the first step is never part of it.
+        The checkpoint from before the first step is never included.
 
         Args:
-            last: number of newest checkpoints.
-            best: number of best validations; one of both is given.
-            forced: takes also those of the newest checkpoints that were not saved on schedule.
+            last: N, the number of newest checkpoints.
+            best: K, the number of best validations. Exactly one of `last` and `best` is given.
+            forced: whether to include checkpoints that were not saved on schedule.
 
         Returns:
-            list of int, the steps averaged, ascending; fewer than asked for where there are
-            not so many.
+            list of int, the steps averaged, ascending; fewer than N or K if fewer exist.
 
         Raises:
             ValueError: there is nothing to average, or a checkpoint is damaged.
-            StorageError: there is no room.
+            StorageError: the disk is full or not writable.
         """
         folder, steps = self.steps(last=last, best=best, forced=forced)
         if self._run.writes:
@@ -198,7 +198,7 @@ class Averages:
         return steps
 
     def steps(self, *, last=None, best=None, forced=False):
-        """Returns (folder, steps) of the checkpoints that `make` takes; the arguments are the same.
+        """Returns (folder, steps) of the checkpoints that `make` averages with the same arguments.
 
         Raises:
             ValueError: there is nothing to average.
@@ -211,7 +211,7 @@ class Averages:
         if best is None:
             steps = [step for step in tensor_files.steps_in(folder) if step][-last:]
             some = bool(steps)
-            if steps and not forced:  # only TensorFlow can read which were
+            if steps and not forced:  # only TensorFlow can read which ones were saved on schedule
                 steps = self.choose(last).steps
             if some and not steps:
                 raise ValueError(
@@ -226,14 +226,14 @@ class Averages:
 
 
 def ranked_steps(history, by):
-    """Returns the steps of all validations, the best first; of equal ones the earlier.
+    """Returns the steps of all validations, the best first; ties in order of the steps.
 
     Args:
         history: list of records, as `RunFolder.read_history` returns.
-        by: `"loss"` (lower is better) or `"bleu"` (higher).
+        by: metric, `"loss"` (lower is better) or `"bleu"` (higher is better).
     """
     sign = {"loss": 1, "bleu": -1}[by]
-    # A step that was validated twice counts as it did the last time.
+    # If a step was validated twice, the later record counts.
     values = {
         record["step"]: sign * record[by]
         for record in history
@@ -243,17 +243,16 @@ def ranked_steps(history, by):
 
 
 def keep_best(run, model):
-    """Keeps the present weights in `best/` if the history has them among the best; drops all others.
+    """Saves the current weights in `best/` if their validation is among the n best; deletes the others.
 
-    Called when the validation of the present step is in the history.
+    Call it once the history has the validation of the current step.
 
     Args:
-        run: `RunFolder`; its history says which validations are best, its settings
-            (`keep_best`, `best_metric`) how many are kept and by what.
+        run: `RunFolder` with the settings `keep_best` (n) and `best_metric`.
         model: a compiled `Transformer`.
 
     Raises:
-        StorageError: there is no room.
+        StorageError: the disk is full or not writable.
     """
     if not run.writes:
         return

@@ -1,4 +1,4 @@
-"""`history.jsonl`: one line of JSON for each logged interval and each validation, with its checksum."""
+"""`history.jsonl`: one JSON record per logged interval and per validation, each with a checksum."""
 
 import contextlib
 import os
@@ -13,19 +13,19 @@ class History:
     """The history of one run.
 
     Args:
-        path: of the file; it need not exist.
-        writes: `False` on the workers of a cluster that are not its chief.
-        warn: function of a text; it is called for each damaged line.
+        path: path of the file, which need not exist.
+        writes: `False` on workers other than the chief, where nothing is written.
+        warn: function of a message, str, called for each damaged line.
     """
 
     def __init__(self, path, *, writes, warn):
         self._path, self._writes, self._warn = path, writes, warn
 
     def append(self, record):
-        """Adds one line of JSON to `history.jsonl`.
+        """Appends one record to `history.jsonl`.
 
         Raises:
-            StorageError: there is no room; no part of the line is left behind.
+            StorageError: the disk is full or not writable; no part of the line remains.
         """
         if not self._writes:
             return
@@ -34,23 +34,23 @@ class History:
         with tensor_files.storage_errors(path), path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)
             try:
-                while line:  # after a part, the next write says what is wrong
+                while line:  # a partial write is followed by another, which raises the error
                     line = line[file.write(line) :]
             except OSError:
                 file.truncate(before)
                 raise
 
     def rewind(self, step):
-        """Drops the records of steps after `step`: a run that continues makes them again.
+        """Drops the records after `step`, which a resumed run will write again.
 
-        Damaged lines go to `history.damaged`, behind those that are there.
+        Damaged lines are moved to the end of `history.damaged`.
         """
         if not self._writes:
             return
         path = self._path
         records, damaged = self._read_lines()
-        content = b"".join(to_checked_line(each) for each in records if each.get("step", 0) <= step)
-        # A record that a crash cut short goes, too.
+        content = b"".join(to_checked_line(record) for record in records if record.get("step", 0) <= step)
+        # This also drops a record that a crash has truncated.
         if not path.exists() or path.read_bytes() == content:
             return
         with tensor_files.storage_errors(path):
@@ -58,20 +58,19 @@ class History:
                 aside = path.with_suffix(".damaged")
                 before = aside.read_bytes() if aside.exists() else b""
                 new = b"".join(line + b"\n" for line in damaged.values())
-                if not before.endswith(new):  # it may have been killed before the next writing
+                if not before.endswith(new):  # not written yet by a process that was killed here
                     write_atomically(aside, before + new)
             write_atomically(path, content)
 
     def read(self):
         """Returns the records of `history.jsonl`, oldest first.
 
-        Lines that are damaged are left out, and said on standard error: without them a run can
-        go on, and with them its best weights might be others.
+        Damaged lines are skipped with a warning, as a run can continue without them.
         """
         return self._read_lines()[0]
 
     def _read_lines(self):
-        """Returns the records of the history, and {number: line} of what is none."""
+        """Returns the list of records, and a dict {number: line} of damaged lines."""
         path = self._path
         if not path.exists():
             return [], {}
@@ -83,7 +82,7 @@ class History:
             except ValueError as error:
                 damaged[number] = line
                 self._warn(f"{path}: line {number} is damaged ({error}) and left out")
-        # What follows the last newline is a record that a crash cut short, or has a damaged newline.
+        # Text after the last newline is a truncated record, or a whole one whose newline is damaged.
         for line in (rest, rest[:-1]):
             with contextlib.suppress(ValueError):
                 records.append(from_checked_line(line))

@@ -1,4 +1,4 @@
-"""Whether a new run can begin in a folder, and what a first start leaves there that is refused or killed."""
+"""Creating a run folder: which folders may be used, locking, and cleaning up after a failed start."""
 
 import contextlib
 import errno
@@ -11,20 +11,20 @@ from keras_transformer.files import nearest_folder, process_lock
 CONFIG = "config.json"
 LOCK = "lock"
 CORPUS = "corpus"
-# What is there before the configuration is.
+# Files that are written before the configuration.
 _VOCABULARY = ("tokenizer.model", "tokenizer.*.model", "tokenizer.sha256", "corpus.sha256")
 
 
 def check_unused(path):
-    """Refuses a folder in which no new run can begin.
+    """Raises `ValueError` unless a new run can be created in a folder.
 
-    What a first start leaves that was killed is no hindrance: `RunFolder.create` removes it.
+    Files left by a first start that was killed are ignored: `RunFolder.create` removes them.
 
     Args:
-        path: of nothing, or of a folder.
+        path: path of the folder, which need not exist.
 
     Raises:
-        ValueError: it holds something else, or cannot be made or written in; nothing is changed.
+        ValueError: the folder has other files, or cannot be created or written; nothing has changed.
     """
     path = pathlib.Path(path)
     known = leftover_files(path) | _leftover_corpus(path)
@@ -33,7 +33,7 @@ def check_unused(path):
     missing = [folder for folder in (path, *path.absolute().parents) if not os.path.exists(folder)]
     nearest = path if not missing else nearest_folder(path)
     try:
-        # The only sure way to know.
+        # Trying is the only reliable check.
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -49,13 +49,13 @@ def check_unused(path):
 
 @contextlib.contextmanager
 def lock_folder(path):
-    """Holds the folder of a run for this process. It is made, and nothing of it left if the run is refused.
+    """Context manager that creates and locks a run folder; removes a new one if the run cannot start.
 
     Args:
-        path: an existing run folder, or what `check_unused` accepts.
+        path: an existing run folder, or a folder that `check_unused` accepts.
 
     Raises:
-        ValueError: as `check_unused`, or another process holds it.
+        ValueError: as in `check_unused`, or another process holds the lock.
     """
     path = pathlib.Path(path)
     missing = [folder for folder in (path, *path.absolute().parents) if not os.path.exists(folder)]
@@ -68,8 +68,8 @@ def lock_folder(path):
         except BaseException as error:
             if is_new and not (path / CONFIG).exists():
                 if isinstance(error, ValueError):
-                    for left in _leftover_corpus(path):
-                        shutil.rmtree(left)
+                    for folder in _leftover_corpus(path):
+                        shutil.rmtree(folder)
                 if set(path.iterdir()) == {path / LOCK}:
                     (path / LOCK).unlink()
                     for folder in missing:
@@ -78,19 +78,20 @@ def lock_folder(path):
 
 
 def leftover_files(path):
-    """The files of a run folder that is being made, before it has its configuration.
+    """Returns the files of a start that has not written the configuration: lock, vocabulary, checksums.
 
-    The lock is the first of them: a vocabulary in a folder without it is somebody else's.
+    The lock is written first. A vocabulary in a folder without a lock does not belong to a run, so then
+    the set is empty.
     """
     lock = path / LOCK
-    if not os.path.isfile(lock):  # which a path that is too long does not raise from
+    if not os.path.isfile(lock):  # unlike `Path.is_file`, it accepts a path that is too long
         return set()
     patterns = (*_VOCABULARY, ".tokenizer.*", f".{CONFIG}.*.tmp", ".*.sha256.*.tmp")
     return {lock, *(file for pattern in patterns for file in path.glob(pattern) if file.is_file())}
 
 
 def _leftover_corpus(path):
-    """The text that a run has prepared, and what a killed process was about to remove of it."""
+    """Returns the folders of prepared text of a run, including one whose removal was interrupted."""
     if not os.path.isfile(path / LOCK):
         return set()
     return {folder for folder in (path / CORPUS, *path.glob(f".{CORPUS}.*.tmp")) if folder.is_dir()}

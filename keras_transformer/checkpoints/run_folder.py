@@ -1,24 +1,23 @@
-"""One run folder: all that a run reads, writes and leaves behind.
+"""The run folder: all files of one training run.
 
 Its files::
 
     config.json        every setting
     tokenizer.model    the vocabulary; or one for each side: tokenizer.source.model and
                        tokenizer.target.model
-    corpus/            raw text as it was prepared: ids, and the other splits; made again where it is missing
-    corpus.sha256      SHA-256 of the training ids, so that a run continues on the same text
-    tokenizer.sha256   SHA-256 of the vocabulary files, as `sha256sum --check` reads it
+    corpus/            the prepared text: training ids and the other splits; prepared again if missing
+    corpus.sha256      SHA-256 of the training ids, to resume on the same text only
+    tokenizer.sha256   SHA-256 of the vocabulary files, in the format of `sha256sum --check`
     checkpoints/       the newest training states: weights, optimizer, seeds, step
     best/              the weights of the best validations
-    averaged/          means of weights: last-N, best-K
-    final/             the weights that training delivered, for translation
+    averaged/          averaged weights: last-N, best-K
+    final/             the final weights, for translation
     history.jsonl      one line per logged interval and per validation
-    tensorboard/       the same for TensorBoard
-    translations.*     what the end of training printed, in full
-    lock               held by the process that trains
+    tensorboard/       the same as TensorBoard events
+    translations.*     translations of the test set by the final weights
+    lock               locked by the process that trains
 
-TensorFlow is imported by what needs it, not with this module: a program refuses a folder that is no run
-before it waits for that.
+This module does not import TensorFlow, so that programs can reject a wrong folder quickly.
 """
 
 import contextlib
@@ -60,8 +59,7 @@ class RunFolder:
 
     Args:
         path: an existing run folder.
-        writes: `False` on the workers of a cluster that are not its chief: nothing is
-            written then, whatever is called.
+        writes: `False` on workers other than the chief, where no method writes.
 
     Attributes:
         path: `pathlib.Path`.
@@ -70,7 +68,7 @@ class RunFolder:
         averages: `Averages`.
 
     Raises:
-        ValueError: no such folder, or it holds no run.
+        ValueError: the folder does not exist or is not a run folder.
     """
 
     def __init__(self, path, *, writes=True):
@@ -95,19 +93,18 @@ class RunFolder:
 
     @classmethod
     def create(cls, path, config, tokenizers, *, locked=False):
-        """Makes the folder of a new run.
+        """Creates the folder of a new run.
 
         Args:
-            path: a folder that does not exist, is empty, or holds no more than what a first
-                start leaves that was killed.
-            config: `Config`, with the vocabulary sizes of the tokenizers.
+            path: a folder that does not exist, is empty, or has only files of a start that was killed.
+            config: `Config` with the vocabulary sizes of the tokenizers.
             tokenizers: a tokenizer, or `Tokenizers`.
-            locked: whether this process holds the folder already.
+            locked: whether this process already holds the lock.
 
         Raises:
-            ValueError: the folder holds something else, the vocabularies are not those of the
-                model, or another process works in it.
-            StorageError: there is no room or no permission.
+            ValueError: the folder has other files, the vocabulary sizes are not those of the model,
+                or another process holds the lock.
+            StorageError: the disk is full or not writable.
         """
         tokenizers = as_tokenizers(tokenizers)
         check_vocabularies(tokenizers, config.model)
@@ -117,22 +114,22 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             with contextlib.nullcontext() if locked else process_lock(path / LOCK):
                 check_unused(path)
-                for left in leftover_files(path) - {path / LOCK}:
-                    left.unlink()
+                for file in leftover_files(path) - {path / LOCK}:
+                    file.unlink()
                 save_tokenizers(path, tokenizers)
                 write_text(path / _SUMS, _sums(tokenizers))
-                # Last: a folder with a configuration has its vocabularies, too.
+                # Written last: a folder with a configuration is complete.
                 write_text(path / CONFIG, to_checked_json(dataclasses.asdict(config)))
         return cls(path)
 
     def write_config(self, config):
-        """Replaces the settings of the run, with their checksum, where they are others.
+        """Replaces the settings of the run; writes `config.json` only if they have changed.
 
         Args:
             config: `Config`.
 
         Raises:
-            StorageError: there is no room or no permission.
+            StorageError: the disk is full or not writable.
         """
         file, text = self.path / CONFIG, to_checked_json(dataclasses.asdict(config))
         if self.writes and file.read_text(encoding="utf-8") != text:
@@ -142,30 +139,30 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self):
-        """Holds the folder for this process, which trains; also a killed one lets go of it.
+        """Context manager that locks the folder for training; a killed process releases the lock, too.
 
         Raises:
-            ValueError: another process holds it.
+            ValueError: another process holds the lock.
         """
         with process_lock(self.path / LOCK) if self.writes else contextlib.nullcontext():
             yield
 
     @property
     def has_trained(self):
-        """Whether there is anything of training in it."""
+        """Whether training has begun in this folder."""
         return (self.path / "checkpoints").exists() or (self.path / HISTORY).exists()
 
     def discard_untrained(self):
-        """Removes settings and vocabulary of a run that never trained. Called under `lock`."""
+        """Removes the settings and vocabulary of a run that never trained. Call it under `lock`."""
         if self.has_trained:
             raise ValueError(f"{self.path}: this run has trained")
-        # First: a folder with a configuration has all else, too.
+        # Removed first: a folder with a configuration is complete.
         (self.path / CONFIG).unlink()
         for path in leftover_files(self.path) - {self.path / LOCK}:
             path.unlink()
 
     def clean(self):
-        """Removes what a killed process left half written. Called under `lock`."""
+        """Removes partial files of a killed process. Call it under `lock`."""
         if not self.writes:
             return
         from keras_transformer.checkpoints.training_state import listed_steps
@@ -174,14 +171,14 @@ class RunFolder:
         tensor_files.clean(checkpoints, kept=[f"step-{step}" for step in listed_steps(checkpoints) or ()])
         for folder in ("best", "averaged", "final", "crash", "."):
             tensor_files.clean(self.path / folder)
-        for path in self.path.glob(".tokenizer.*"):  # of earlier versions, which gave them no ending
+        for path in self.path.glob(".tokenizer.*"):  # temporary files of earlier versions
             path.unlink()
 
     def load_tokenizers(self):
-        """Returns the `Tokenizers` of the run: the same one twice where it is shared.
+        """Returns the `Tokenizers` of the run; with a shared vocabulary both are the same object.
 
         Raises:
-            ValueError: they are missing, damaged, or not those of the model.
+            ValueError: they are missing, damaged, or do not fit the model.
         """
         try:
             tokenizers = load_tokenizers(self.path)
@@ -203,10 +200,10 @@ class RunFolder:
         """Returns the `Transformer` of the run.
 
         Args:
-            checkpoint: name of the weights, as `load_weights` takes it.
+            checkpoint: name of the weights, as in `load_weights`.
 
         Raises:
-            ValueError: there are no such weights, or they are damaged or not of this model.
+            ValueError: no weights have this name, or they are damaged or of another model.
         """
         from keras_transformer.model.transformer import Transformer
 
@@ -216,76 +213,79 @@ class RunFolder:
         return model
 
     def load_weights(self, model, checkpoint="final"):
-        """Puts weights of this run into a model.
+        """Loads weights of this run into a model.
 
         Args:
             model: a `Transformer` of the run's sizes.
-            checkpoint: `"final"`, what training delivered at its end: the best of the next three;
-                `"averaged"`, the mean that it made; `"last"` or `"ema"`, the weights or their
-                moving average in the newest checkpoint; `"best"`, those of the best validation;
-                `"last-N"` or `"best-K"`, an average; `"step-N"`, a checkpoint.
+            checkpoint: name of the weights:
+                `"averaged"`: the average of checkpoints made at the end of training;
+                `"last"`: the newest checkpoint;
+                `"best"`: the weights with the best validation;
+                `"final"`: of these three, those that validated best at the end of training;
+                `"ema"`: the exponential moving average in the newest checkpoint;
+                `"last-N"`, `"best-K"`: another average;
+                `"step-N"`: the checkpoint of step N.
 
         Raises:
-            ValueError: there are no such weights, or they are damaged or not of this model.
+            ValueError: no weights have this name, or they are damaged or of another model.
         """
         self._named.assign(model, *self._named.find(checkpoint))
 
     def check_weights(self, name):
-        """Raises `ValueError`, with the names that there are, where there are no such weights."""
+        """Raises `ValueError`, which lists the available names, if no weights have this name."""
         self._named.find(name)
 
     def weights_names(self):
-        """Returns the list of all names that `load_weights` finds weights for."""
+        """Returns the list of all names that `load_weights` accepts."""
         return self._named.names(("final", "averaged", "best", "last", "ema"))
 
     def checkpoints(self, model, optimizer):
-        """Returns the `Checkpoints` of a model in training."""
+        """Returns the `Checkpoints` that save and restore a model in training."""
         from keras_transformer.checkpoints.training_state import Checkpoints
 
         return Checkpoints(self, model, optimizer)
 
     def keep_best(self, model):
-        """Keeps the weights of a model if they are among the best, as `averaging.keep_best` says."""
+        """Saves the weights if their validation is among the best; see `averaging.keep_best`."""
         keep_best(self, model)
 
     def average(self, **numbers):
-        """Writes an average; the arguments, the value and the errors are those of `Averages.make`."""
+        """Averages checkpoints; see `Averages.make` for arguments, result and errors."""
         return self.averages.make(**numbers)
 
     def append_history(self, record):
-        """Adds one line of JSON to `history.jsonl`.
+        """Appends one record to `history.jsonl`.
 
         Raises:
-            StorageError: there is no room; no part of the line is left behind.
+            StorageError: the disk is full or not writable; no part of the line remains.
         """
         self._history.append(record)
 
     def rewind_history(self, step):
-        """Drops the records of steps after `step`: a run that continues makes them again.
+        """Drops the records after `step`, which a resumed run will write again.
 
-        Damaged lines go to `history.damaged`, behind those that are there.
+        Damaged lines are moved to the end of `history.damaged`.
         """
         self._history.rewind(step)
 
     def read_history(self):
         """Returns the records of `history.jsonl`, oldest first.
 
-        Lines that are damaged are left out, and said on standard error: without them a run can
-        go on, and with them its best weights might be others.
+        Damaged lines are skipped with a warning, as a run can continue without them.
         """
         return self._history.read()
 
     def write_translations(self, split, step, translations, scores):
-        """Writes what the model makes of a split, and its scores into the history.
+        """Writes the translations of a split, and their scores to the history.
 
         Args:
             split: name of the split.
-            step: int, the step that the run ended at.
+            step: int, the last step of the run.
             translations: list of str.
-            scores: dict, name -> number.
+            scores: dict from name to number.
 
         Raises:
-            StorageError: there is no room or no permission.
+            StorageError: the disk is full or not writable.
         """
         path = self.translations_path(split)
         content = "".join(f"{text}\n" for text in translations).encode()
@@ -295,16 +295,16 @@ class RunFolder:
         self.append_history({"kind": "test", "split": split, "step": step, **scores, "sha256": digest})
 
     def read_translations(self, split, step):
-        """Returns the list of str that `write_translations` wrote.
+        """Returns the translations that `write_translations` wrote for a step, a list of str, or `None`.
 
-        `None` where there are none of that step, or of weights that were delivered before others, or
-        they were changed since, which is said.
+        `None` also if the final weights were written again afterwards, or if the file has been changed,
+        which prints a warning.
         """
         path = self.translations_path(split)
         records = []
         for record in self.read_history():
             if record.get("step") == step and record.get("kind") == "final":
-                records.clear()  # what is delivered anew may be of other weights
+                records.clear()  # the final weights may have changed
             if (record.get("kind"), record.get("split"), record.get("step")) == ("test", split, step):
                 records.append(record)
         if not records or not path.exists():

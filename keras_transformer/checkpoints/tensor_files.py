@@ -1,13 +1,12 @@
-"""TensorFlow checkpoint files: complete or invisible, and whole or refused.
+"""TensorFlow checkpoint files: written atomically, and verified before any value is used.
 
-The files of a prefix are PREFIX.index and PREFIX.data-*. They appear by renaming, the index
-last: without its index a prefix does not exist. Every tensor has a checksum, and all of them
-are looked at before a value is used.
+The checkpoint PREFIX has the files PREFIX.index and PREFIX.data-*. They are written under temporary names
+and renamed, the index last: without its index a checkpoint does not exist. Every tensor has a checksum,
+and all checksums are verified before a value is used.
 
-TensorFlow is imported by what reads and writes tensors, not by what looks for files: a program may so refuse
-a run that is not there at once.
+A checkpoint holds a tree of variables: {part: {name: tf.Variable}} or {part: tf.Variable}.
 
-A tree is what is written: {part: {name: tf.Variable}} or {part: tf.Variable}.
+Only functions that read or write tensors import TensorFlow, so that programs can reject a wrong path quickly.
 """
 
 import contextlib
@@ -26,11 +25,11 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class DamagedError(ValueError):
-    """Files that are not as they were written."""
+    """The files of a checkpoint are damaged: missing, truncated, or not matching their checksums."""
 
 
 def exists(prefix):
-    """Whether there are files of `prefix`, whole or not."""
+    """Whether a checkpoint exists, damaged or not."""
     return _index(prefix).exists()
 
 
@@ -48,45 +47,45 @@ def by_path(variables, owner=None):
 
     Args:
         variables: list of `keras.Variable` or `tf.Variable` with a `path`.
-        owner: stands for the path's first part, as Keras numbers it.
+        owner: name that replaces the first part of each path, which Keras may have numbered.
 
     Raises:
-        ValueError: two have the same path.
+        ValueError: two variables have the same path.
     """
     import keras
 
-    found = {}
+    variable_of = {}
     for variable in variables:
         name = variable.path
         if owner is not None:
             name = f"{owner}/{name.partition('/')[2]}"
-        if name in found:
+        if name in variable_of:
             raise ValueError(f"Two variables have the path {name!r}.")
-        found[name] = variable.value if isinstance(variable, keras.Variable) else variable
-    return found
+        variable_of[name] = variable.value if isinstance(variable, keras.Variable) else variable
+    return variable_of
 
 
 def flat(tree):
-    """Returns {"part" or "part/name": tf.Variable} of a tree."""
-    found = {}
+    """Flattens a tree to {"part" or "part/name": tf.Variable}."""
+    variables = {}
     for part, value in tree.items():
         if isinstance(value, dict):
-            found.update({f"{part}/{name}": variable for name, variable in value.items()})
+            variables.update({f"{part}/{name}": variable for name, variable in value.items()})
         else:
-            found[part] = value
-    return found
+            variables[part] = value
+    return variables
 
 
 def write(tree, prefix, *, kept=""):
-    """Writes a tree; until all of it is written, what `prefix` held before is there.
+    """Writes a checkpoint; an earlier one of the same prefix stays until the new one is complete.
 
     Args:
         tree: variables to write.
-        prefix: path; its folder is made.
-        kept: sentence for the error, about what is still there.
+        prefix: path prefix; its folder is created.
+        kept: sentence for the error message that names what is still available.
 
     Raises:
-        StorageError: there is no room or no permission; nothing of it is left behind.
+        StorageError: the disk is full or not writable; no partial files remain.
     """
     import tensorflow as tf
 
@@ -96,7 +95,7 @@ def write(tree, prefix, *, kept=""):
     with storage_errors(prefix, size=size, kept=kept):
         try:
             shutil.rmtree(temporary, ignore_errors=True)
-            # Not the folders above: where the run was renamed they would begin another one.
+            # No parents: if the run folder was renamed, they would recreate it under its old name.
             prefix.parent.mkdir(exist_ok=True)
             temporary.mkdir()
             tf.train.Checkpoint(**tree).write(str(temporary / prefix.name))
@@ -113,70 +112,72 @@ def write(tree, prefix, *, kept=""):
 
 @contextlib.contextmanager
 def storage_errors(path, *, size=0, kept=""):
-    """Turns failures to write `path` into a `StorageError` of one line.
+    """Context manager that turns errors of writing `path` into a `StorageError` of one line.
 
     Args:
-        path: what is being written.
-        size: bytes it needs; 0 where that is not worth saying.
-        kept: sentence about what is still there.
+        path: path being written.
+        size: number of bytes needed, for the message; 0 leaves it out.
+        kept: sentence for the message that names what is still available.
     """
     import tensorflow as tf
 
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        failed = _as_os_error(error)
-        reason, remedy = explain_write_error(failed, path)
-        room = f"It needs {size / 1e6:,.1f} MB." if size and failed.errno in FULL else ""
-        if room and failed.errno == errno.ENOSPC:
+        os_error = _as_os_error(error)
+        reason, remedy = explain_write_error(os_error, path)
+        room = f"It needs {size / 1e6:,.1f} MB." if size and os_error.errno in FULL else ""
+        if room and os_error.errno == errno.ENOSPC:
             free = shutil.disk_usage(nearest_folder(path)).free
             room = f"It needs {size / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free."
-        said = [f"{path}: cannot be written: {reason}.", room, kept, remedy]
-        raise StorageError(" ".join(filter(None, said))) from error
+        sentences = [f"{path}: cannot be written: {reason}.", room, kept, remedy]
+        raise StorageError(" ".join(filter(None, sentences))) from error
 
 
 def _as_os_error(error):
-    """What the system said, of an error of TensorFlow's."""
+    """Returns the `OSError` behind an error of TensorFlow."""
     if isinstance(error, OSError):
         return error
     reason = _reason(error)
-    # TensorFlow's classes tell less than the words of the system, which end the message.
-    words = reason.rpartition("; ")[2]
-    number = next((number for number in errno.errorcode if os.strerror(number) == words), None)
-    return OSError(reason) if number is None else OSError(number, words)
+    # TensorFlow's message ends with that of the system, which is more precise than TensorFlow's class.
+    text = reason.rpartition("; ")[2]
+    number = next((number for number in errno.errorcode if os.strerror(number) == text), None)
+    return OSError(reason) if number is None else OSError(number, text)
 
 
 def load(tree, prefix, *, optional=()):
-    """Reads a tree. Checksums, names, shapes and dtypes are all compared before anything changes.
+    """Restores a tree of variables; no variable changes unless everything matches.
+
+    Checksums, names, shapes and dtypes are checked first.
 
     Args:
-        tree: variables to fill.
-        prefix: path.
-        optional: parts, or beginnings of names, that may be missing on either side.
+        tree: variables to assign.
+        prefix: path prefix of the checkpoint.
+        optional: prefixes of names that may be missing in the tree or in the checkpoint.
 
     Returns:
-        set of str, the names (as `flat` has them) that the files hold.
+        set of str, the names in the checkpoint, in the form of `flat`.
 
     Raises:
-        DamagedError: the files are not whole.
-        ValueError: they hold something else.
+        DamagedError: the files are damaged.
+        ValueError: names, shapes or dtypes differ.
     """
     variables = flat(tree)
-    wanted = {name: (variable.shape.as_list(), variable.dtype) for name, variable in variables.items()}
+    expected = {name: (variable.shape.as_list(), variable.dtype) for name, variable in variables.items()}
     with _open_reader(prefix) as (stored, value_of):
-        _check_same(prefix, wanted, stored, optional)
+        _check_same(prefix, expected, stored, optional)
         for name in stored:
             value_of(name)
-        for name in wanted.keys() & stored.keys():
+        for name in expected.keys() & stored.keys():
             variables[name].assign(value_of(name))
     return set(stored)
 
 
 def verify(prefix):
-    """Looks at every checksum.
+    """Verifies the checksums of all tensors of a checkpoint.
 
     Raises:
-        DamagedError: the files are not whole.
+        DamagedError: the files are damaged.
     """
     with _open_reader(prefix) as (stored, value_of):
         for name in stored:
@@ -184,20 +185,20 @@ def verify(prefix):
 
 
 def names_of(prefix):
-    """Returns the set of names that the files of `prefix` hold.
+    """Returns the set of names in a checkpoint.
 
     Raises:
-        DamagedError: the index is not whole.
+        DamagedError: the index is damaged.
     """
     with _open_reader(prefix) as (stored, _):
         return set(stored)
 
 
 def read(prefix, part):
-    """Returns {name: NumPy array} of one part of a tree; empty where there is no such part.
+    """Returns {name: NumPy array} of one part of a checkpoint; empty if it has no such part.
 
     Raises:
-        DamagedError: the files are not whole.
+        DamagedError: the files are damaged.
     """
     with _open_reader(prefix) as (stored, value_of):
         names = [name for name in stored if name.startswith(f"{part}/")]
@@ -205,42 +206,42 @@ def read(prefix, part):
 
 
 def assign(variables, values, prefix):
-    """Puts values into variables, all or none.
+    """Assigns values to variables; no variable changes if names or shapes differ.
 
     Args:
         variables: {name: tf.Variable}.
-        values: {name: NumPy array}; they are cast.
-        prefix: where the values are from, for the error.
+        values: {name: NumPy array}, cast to the dtypes of the variables.
+        prefix: origin of the values, for the error message.
 
     Raises:
         ValueError: names or shapes differ.
     """
-    wanted = {name: variable.shape.as_list() for name, variable in variables.items()}
-    _check_same(prefix, wanted, {name: list(value.shape) for name, value in values.items()})
+    expected = {name: variable.shape.as_list() for name, variable in variables.items()}
+    _check_same(prefix, expected, {name: list(value.shape) for name, value in values.items()})
     for name, variable in variables.items():
         variable.assign(values[name].astype(variable.dtype.as_numpy_dtype))
 
 
 def delete(prefix):
-    """Removes the files of `prefix`, the index first; it may be missing."""
+    """Removes the files of a checkpoint, the index first; a missing checkpoint is ignored."""
     _index(prefix).unlink(missing_ok=True)
     for path in _files(prefix):
         path.unlink()
 
 
 def move(prefix, folder):
-    """Moves the files of `prefix` into a folder, which is made."""
+    """Moves the files of a checkpoint into a folder, which is created."""
     folder.mkdir(exist_ok=True)
     for path in _files(prefix):
         os.replace(path, folder / path.name)
 
 
 def clean(folder, *, kept=()):
-    """Removes what a killed process left in a folder.
+    """Removes temporary and partial files of a killed process from a folder.
 
     Args:
-        folder: path; it may be missing.
-        kept: names of prefixes that are left alone.
+        folder: path, which need not exist.
+        kept: names of checkpoints to leave alone even if their index is missing.
     """
     folder = pathlib.Path(folder)
     for pattern in ("*_temp*", ".*.tmp", "checkpoint.tmp*"):
@@ -254,7 +255,7 @@ def clean(folder, *, kept=()):
 
 @contextlib.contextmanager
 def _open_reader(prefix):
-    """Yields {name: (shape, dtype)} of the tensors of `prefix`, and a function that reads one by name."""
+    """Context manager: {name: (shape, dtype)} of a checkpoint, and a function that reads a tensor by name."""
     import tensorflow as tf
 
     @contextlib.contextmanager
@@ -263,7 +264,7 @@ def _open_reader(prefix):
             yield
         except (IndexError, RuntimeError, ValueError, tf.errors.OpError) as error:
             reason = _reason(error)
-            if "newer version" in reason:  # TensorFlow's guess of why it cannot read an index
+            if "newer version" in reason:  # TensorFlow's guess about a damaged index
                 reason = "its index cannot be read"
             raise DamagedError(f"{prefix}: damaged: {reason}") from error
 
@@ -277,31 +278,31 @@ def _open_reader(prefix):
             reader = tf.train.load_checkpoint(str(folder / prefix.name))
             shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
             reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
-        # TensorFlow writes `.S` for a slash within a name, and `..` for a dot.
+        # TensorFlow escapes a slash within a name as `.S` and a dot as `..`.
         keys = {
-            re.sub(r"\.([.S])", lambda found: "/" if found[1] == "S" else ".", key.removesuffix(_VALUE)): key
+            re.sub(r"\.([.S])", lambda match: "/" if match[1] == "S" else ".", key.removesuffix(_VALUE)): key
             for key in shapes
             if key.endswith(_VALUE) and not key.startswith("save_counter/")
         }
         yield {name: (shapes[key], dtypes[key]) for name, key in keys.items()}, value_of
 
 
-def _check_same(prefix, wanted, stored, optional=()):
-    """Compares {name: shape, or shape and dtype} of the run with that of the files."""
-    for name in sorted({*wanted, *stored}):
-        if name not in wanted or name not in stored:
+def _check_same(prefix, expected, stored, optional=()):
+    """Raises `ValueError` unless {name: shape, or (shape, dtype)} is the same in the run and in the files."""
+    for name in sorted({*expected, *stored}):
+        if name not in expected or name not in stored:
             if not name.startswith(tuple(optional)):
                 has, lacks = ("file", "run") if name in stored else ("run", "file")
                 raise ValueError(f"{prefix}: of another model: the {has} has {name}, the {lacks} has not")
-        elif stored[name] != wanted[name]:
+        elif stored[name] != expected[name]:
             raise ValueError(
                 f"{prefix}: of another model: {name} is {stored[name]} in the file, "
-                f"{wanted[name]} in this run"
+                f"{expected[name]} in this run"
             )
 
 
 def _reason(error):
-    """The first line of an error, without the operation and the temporary file that met it."""
+    """Returns the first line of an error without the names of operations and temporary files."""
     line = (str(error) or type(error).__name__).splitlines()[0]
     line = re.sub(r"\{\{.*?\}\} | \[Op:\w+\]", "", line)
     return re.sub(r"^\S+; ", "", line).rstrip(".")

@@ -1,8 +1,8 @@
-"""The newest training states of a run, in `checkpoints/`.
+"""Checkpoints of a run, in `checkpoints/`: the full training state, to resume from.
 
-step-N.index, step-N.data-*   weights, optimizer, seeds, and where in data and log the run is
-checkpoint                    the list of them, as TensorFlow writes it
-damaged/                      states that could not be read when the run continued
+step-N.index, step-N.data-*   weights, optimizer, seeds, data position, metrics of the logged interval
+checkpoint                    list of the checkpoints, in TensorFlow's format
+damaged/                      checkpoints that could not be read when the run was resumed
 """
 
 import pathlib
@@ -17,28 +17,28 @@ from keras_transformer.files import write_text
 
 _LIST = "checkpoint"
 _LINE = re.compile(r'(?:all_)?model_checkpoint_paths?: "(?:.*/)?step-(\d+)"|\w+_timestamps?: [\d.e+]+')
-# Missing in the states of older versions, or where a setting of the run was changed.
+# Parts that may be missing: in checkpoints of earlier versions, or after a change of settings.
 _OPTIONAL = ("first_step", "first_batch", "batches", "interval/", "ema/", "optimizer/loss_scale/", "saved/")
 
 
 class Checkpoints:
-    """Training states of one run.
+    """Saves, restores and deletes the checkpoints of one run.
 
-    `training.keep_checkpoints` newest ones that were saved on schedule are kept. Others are kept while
-    there are fewer, and the newest one while none was saved after it. Workers that are not the chief
-    read, check and change nothing.
+    Keeps the `training.keep_checkpoints` newest checkpoints that were saved on schedule. Others, saved by a
+    signal or at the end, fill up that number, and the newest checkpoint of all is always kept. Workers
+    other than the chief only read.
 
     Args:
-        run: `RunFolder`. Where its history knows of training there must be a state.
+        run: `RunFolder`. If its history has records of training, there must be a checkpoint.
         model: a compiled `Transformer`.
-        optimizer: its built optimizer; it counts the steps.
+        optimizer: its built optimizer, which counts the steps.
 
     Attributes:
-        seconds: float64 `tf.Variable`, training time of the run when the state was saved.
+        seconds: float64 `tf.Variable`, training time of the run when the checkpoint was saved.
         first_step: int64 `tf.Variable`; see `first_batch`.
-        first_batch: int64 `tf.Variable`: step s reads batch `first_batch + s - first_step` of
-            the run's stream of batches.
-        batches: string `tf.Variable`, the settings that this numbering belongs to.
+        first_batch: int64 `tf.Variable`: step s reads batch `first_batch + s - first_step`, counted
+            over all epochs.
+        batches: string `tf.Variable`, JSON of the settings that decide the order of the batches.
     """
 
     def __init__(self, run, model, optimizer):
@@ -60,7 +60,7 @@ class Checkpoints:
         self._tree = {
             "weights": tensor_files.by_path(model.weights),
             "optimizer": _optimizer_variables(optimizer),
-            # Dropout's seed states: without them a resumed run is another run.
+            # Dropout's seed states: a resumed run must draw the masks that an uninterrupted one draws.
             "seeds": _seed_states(model),
             "seconds": self.seconds,
             "first_step": self.first_step,
@@ -79,30 +79,30 @@ class Checkpoints:
 
     @property
     def steps(self):
-        """List of int, the steps of which there is a state, ascending."""
+        """List of int, the steps of all checkpoints, ascending."""
         return tensor_files.steps_in(self.folder)
 
     def restore(self, step=None):
-        """Restores the newest state that is whole, or the one of a step.
+        """Restores the newest undamaged checkpoint, or the one of a given step.
 
-        Damaged states that are passed over move to `damaged/`. Restoring an earlier step
-        drops the states after it.
+        Damaged checkpoints that were skipped are moved to `damaged/`. Checkpoints after the restored
+        one are deleted.
 
         Args:
             step: int, or `None` for the newest.
 
         Returns:
-            int, the step it was saved at; 0 where the run never trained.
+            int, the step of the restored checkpoint; 0 for a new run.
 
         Raises:
-            ValueError: no such step; all states are damaged, or the wanted one is; they are of
-                another model; or there are no states, or no list of them, though the run has
-                trained: starting anew would overwrite it.
+            ValueError: there is no checkpoint of this step; it is, or all are, damaged or of another
+                model; or the run has trained but has no checkpoint or no list of them: starting from
+                step 0 would overwrite it.
         """
-        there = self.steps
-        if step is not None and step not in there:
-            raise ValueError(f"{self.folder}: no checkpoint of step {step}. {_there_is(there)}")
-        candidates = self._candidates(there) if step is None else [step]
+        saved = self.steps
+        if step is not None and step not in saved:
+            raise ValueError(f"{self.folder}: no checkpoint of step {step}. {_available(saved)}")
+        candidates = self._candidates(saved) if step is None else [step]
         if not candidates:
             return 0
         damaged = {}
@@ -123,46 +123,46 @@ class Checkpoints:
             for reason in damaged.values():
                 print(f"{reason}; continuing from step-{restored}", file=sys.stderr, flush=True)
             with tensor_files.storage_errors(self.folder):
-                for one in damaged:
-                    tensor_files.move(self._prefix(one), self.folder / "damaged")
-                self._keep([one for one in self.steps if one <= restored])
+                for damaged_step in damaged:
+                    tensor_files.move(self._prefix(damaged_step), self.folder / "damaged")
+                self._keep([earlier for earlier in self.steps if earlier <= restored])
         self._newest = restored
         return int(self.optimizer.iterations.numpy())
 
-    def _candidates(self, there):
-        """Returns the steps of all states that there are, or should be, ascending; none for a new run."""
+    def _candidates(self, saved):
+        """Returns the steps of all checkpoints that exist or are listed, ascending; empty for a new run."""
         listed = listed_steps(self.folder)
-        if not there and not listed:
+        if not saved and not listed:
             if self._trained:
                 raise ValueError(
                     f"{self.folder}: no checkpoint, but history.jsonl has records of training. "
                     "Put the checkpoints back, or choose another --run-dir"
                 )
             return []
-        # The first state of all appears just before the first list does.
-        if listed is None and (len(there) > 1 or (self.folder / _LIST).exists()):
-            whole = [step for step in there if self._is_whole(step)]
+        # Only the very first checkpoint may exist without a list, which is written just after it.
+        if listed is None and (len(saved) > 1 or (self.folder / _LIST).exists()):
+            whole = [step for step in saved if self._is_whole(step)]
             remedy = f"Continue with --resume-from {whole[-1]}, or " if whole else "None of them is whole: "
             raise ValueError(
                 f"{self.folder}: the file `{_LIST}` is missing or damaged, but there is "
-                f"{_names(whole or there)}. {remedy}choose another --run-dir"
+                f"{_names(whole or saved)}. {remedy}choose another --run-dir"
             )
-        return sorted({*there, *(listed or ())})
+        return sorted({*saved, *(listed or ())})
 
     def save(self, seconds, *, on_schedule=True):
-        """Writes the present state, unless it is the one restored or saved last.
+        """Saves a checkpoint, unless this step was just restored or saved.
 
-        Every worker of a cluster calls this: those that do not write find, at the same step as
-        the one that does, what is not finite.
+        All workers must call this, although only the chief writes: so all of them detect non-finite
+        values at the same step.
 
         Args:
             seconds: training time of the run so far.
-            on_schedule: `False` for the state before training, and for one that is saved
-                because the run ends or is stopped: it is no part of an average.
+            on_schedule: `False` before the first step, after a signal and at the end of training.
+                Such a checkpoint is not averaged.
 
         Raises:
             NotFiniteError: weights, moments or averages are not finite; nothing is written.
-            StorageError: there is no room; all states of before are there.
+            StorageError: the disk is full or not writable; all earlier checkpoints still exist.
         """
         step = int(self.optimizer.iterations.numpy())
         if step == self._newest:
@@ -174,20 +174,20 @@ class Checkpoints:
         for name, variable in self._interval.items():
             variable.assign(sums[name])
         if self.writes:
-            there = self.steps
-            tensor_files.write(self._tree, self._prefix(step), kept=_newest_is(there))
-            with tensor_files.storage_errors(self.folder / _LIST, kept=_newest_is([*there, step])):
+            saved = self.steps
+            tensor_files.write(self._tree, self._prefix(step), kept=_newest_is(saved))
+            with tensor_files.storage_errors(self.folder / _LIST, kept=_newest_is([*saved, step])):
                 self._keep(self.steps)
         self._newest = step
 
     def _load(self, step):
-        held = tensor_files.load(self._tree, self._prefix(step), optional=_OPTIONAL)
-        if self._interval and all(f"interval/{name}" in held for name in self._interval):
+        stored = tensor_files.load(self._tree, self._prefix(step), optional=_OPTIONAL)
+        if self._interval and all(f"interval/{name}" in stored for name in self._interval):
             self.model.set_interval_sums(
                 {name: float(variable.numpy()) for name, variable in self._interval.items()}
             )
         for name, average in self._ema.items():
-            if f"ema/{name}" not in held:  # the average begins now
+            if f"ema/{name}" not in stored:  # start the moving average here
                 average.assign(self._tree["weights"][name])
 
     def _is_whole(self, step):
@@ -198,7 +198,7 @@ class Checkpoints:
         return True
 
     def _keep(self, steps):
-        """Writes the list of the states of `steps` that are kept, and deletes every other state."""
+        """Chooses which checkpoints of `steps` to keep, writes their list, and deletes all others."""
         kept = steps_to_keep(steps, scheduled_steps(self.folder, self._every_steps), self.keep)
         if kept != listed_steps(self.folder):
             names = [f'model_checkpoint_path: "step-{kept[-1]}"']
@@ -214,7 +214,7 @@ class Checkpoints:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise NotFiniteError(
                 f"{self.folder}: {bad[0]}{more} not finite at step {step:,}; nothing is saved. "
-                f"{_there_is(self.steps)} Lower training.learning_rate_scale, or set training.clip_norm"
+                f"{_available(self.steps)} Lower training.learning_rate_scale, or set training.clip_norm"
             )
 
     def _prefix(self, step):
@@ -222,12 +222,15 @@ class Checkpoints:
 
 
 def steps_to_keep(steps, on_schedule, keep):
-    """Returns the states to keep: one that a signal forced drives none out that is to be averaged.
+    """Returns the steps of the checkpoints to keep.
+
+    These are the n newest ones saved on schedule, as they may be averaged. If there are fewer than n, the
+    newest others fill up the number. The newest checkpoint of all is always kept.
 
     Args:
-        steps: all of them, ascending.
-        on_schedule: those of them that were saved on schedule.
-        keep: so many of these are kept, and others while there are fewer; the newest always.
+        steps: steps of all checkpoints, ascending.
+        on_schedule: steps of those saved on schedule.
+        keep: n.
     """
     regular = [step for step in steps if step in set(on_schedule)][-keep:]
     others = [step for step in steps if step not in set(on_schedule)]
@@ -236,38 +239,38 @@ def steps_to_keep(steps, on_schedule, keep):
 
 
 def scheduled_steps(folder, every_steps):
-    """Returns the steps of the states that were saved on schedule, ascending; never step 0.
+    """Returns the steps of the checkpoints that were saved on schedule, ascending; never step 0.
 
-    A state says so itself. Those of earlier versions do not: their step tells, or, where the
-    schedule is by time, all of them count.
+    A checkpoint stores whether it was. For those of earlier versions, which do not, it is decided by
+    their step; if the schedule is by time, all of them count.
 
     Args:
-        folder: where the states are.
-        every_steps: the schedule; 0 where it is by time.
+        folder: folder of the checkpoints.
+        every_steps: steps between scheduled checkpoints; 0 if the schedule is by time.
     """
 
     def is_on_schedule(step):
         try:
-            held = tensor_files.read(pathlib.Path(folder) / f"step-{step}", "saved")
+            stored = tensor_files.read(pathlib.Path(folder) / f"step-{step}", "saved")
         except tensor_files.DamagedError:
-            held = {}  # whoever needs its weights will be told
-        return held["on_schedule"] if held else not every_steps or step % every_steps == 0
+            stored = {}  # reading the weights will raise the error
+        return stored["on_schedule"] if stored else not every_steps or step % every_steps == 0
 
     return [step for step in tensor_files.steps_in(folder) if step and is_on_schedule(step)]
 
 
 def listed_steps(folder):
-    """Returns the steps that the list names, ascending; `None` where it is missing or damaged."""
+    """Returns the steps in the list of checkpoints, ascending; `None` if it is missing or damaged."""
     try:
         lines = (pathlib.Path(folder) / _LIST).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return None
-    found = [_LINE.fullmatch(line) for line in lines]
-    return sorted({int(match[1]) for match in found if match[1]}) or None if all(found) else None
+    matches = [_LINE.fullmatch(line) for line in lines]
+    return sorted({int(match[1]) for match in matches if match[1]}) or None if all(matches) else None
 
 
 def _optimizer_variables(optimizer):
-    """{name: tf.Variable}; those of loss scaling have a name of their own."""
+    """Returns {name: tf.Variable} of Adam (`adam/...`) and of loss scaling (`loss_scale/...`)."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     inner_ids = {id(variable) for variable in inner.variables}
     outer = [variable for variable in optimizer.variables if id(variable) not in inner_ids]
@@ -278,19 +281,19 @@ def _optimizer_variables(optimizer):
 
 
 def _seed_states(model):
-    """{name: tf.Variable} of dropout's seed states, numbered from 0.
+    """Returns {name: tf.Variable} of dropout's seed states, numbered from 0.
 
-    Keras numbers seed generators through the whole process: the second model of a
-    notebook would find none of its own names in a checkpoint of the first.
+    Keras numbers seed generators across the whole process. Without renumbering, a second model in a
+    notebook could not restore a checkpoint of the first.
     """
-    found = {
+    states = {
         int(match[1] or 0): variable.value
         for variable in model.variables
         if (match := re.match(r"seed_generator_?(\d*)/", variable.path))
     }
     return {
-        f"seed_generator{f'_{i}' if i else ''}/seed_generator_state": found[number]
-        for i, number in enumerate(sorted(found))
+        f"seed_generator{f'_{i}' if i else ''}/seed_generator_state": states[number]
+        for i, number in enumerate(sorted(states))
     }
 
 
@@ -302,5 +305,5 @@ def _newest_is(steps):
     return f"The newest whole checkpoint is step-{steps[-1]}." if steps else "There is no checkpoint yet."
 
 
-def _there_is(steps):
+def _available(steps):
     return f"There is {_names(steps)}." if steps else "There is no checkpoint."

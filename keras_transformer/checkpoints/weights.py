@@ -1,4 +1,4 @@
-"""The weights of a run by name, and which of them it delivers: the mean, the last or the best."""
+"""Weights of a run by name, and the choice of its final weights among averaged, last and best."""
 
 import json
 import math
@@ -14,7 +14,7 @@ FINAL = "final/weights"  # path within the run folder
 
 
 class NamedWeights:
-    """The weights of one run.
+    """Finds and loads the weights of a run by name; `RunFolder.load_weights` lists the names.
 
     Args:
         run: `RunFolder`.
@@ -24,7 +24,7 @@ class NamedWeights:
         self._run = run
 
     def names(self, kinds):
-        """Returns the names that there are: of `kinds`, a tuple of str, and all averages and steps."""
+        """Returns the available names: those of `kinds`, a tuple of str, and of all averages and steps."""
         averages = sorted(path.stem for path in (self._run.path / "averaged").glob("*-*.index"))
         steps = {*self._steps_in("checkpoints"), *self._steps_in("best")}
         names = [
@@ -38,37 +38,37 @@ class NamedWeights:
         return tensor_files.steps_in(self._run.path / folder)
 
     def find(self, name):
-        """Returns (path of the files without ending, part of their tree) of weights.
+        """Returns (path prefix of the checkpoint, part of its tree) of the weights of this name.
 
         Raises:
-            ValueError: there are none of this name; the message says which there are.
+            ValueError: no weights have this name; the message lists the available names.
         """
         place = self._locate(name)
         if place is None:
-            # Only TensorFlow can look for a moving average, and takes seconds to be imported.
+            # Looking for a moving average imports TensorFlow, which takes seconds.
             averages = ("ema",) if self._run.config.training.ema_decay else ()
             names = self.names(("final", "averaged", "best", "last", *averages))
-            there = ", ".join(f"`{each}`" for each in names) or "no checkpoint"
+            available = ", ".join(f"`{known}`" for known in names) or "no checkpoint"
             hint = self._how_to_make(name)
-            raise ValueError(f"{self._run.path}: no {name!r} weights. There is {there}{hint}")
+            raise ValueError(f"{self._run.path}: no {name!r} weights. There is {available}{hint}")
         return place
 
     def assign(self, model, prefix, part):
-        """Puts the weights that `find` found into a `Transformer`.
+        """Loads the weights at (prefix, part), as `find` returns them, into a `Transformer`.
 
         Raises:
-            ValueError: they are damaged, or not of this model; the message says what to do.
+            ValueError: they are damaged or of another model; the message has a remedy.
         """
         try:
             values = tensor_files.read(prefix, "weights")
-            if part != "weights":  # the moving average has the trainable ones only
+            if part != "weights":  # the moving average has only the trainable weights
                 values.update(tensor_files.read(prefix, part))
         except tensor_files.DamagedError as error:
             raise tensor_files.DamagedError(f"{error}. {self._remedy(prefix)}") from error
         tensor_files.assign(tensor_files.by_path(model.weights), values, prefix)
 
     def _remedy(self, prefix):
-        """Returns one sentence about damaged weights."""
+        """Returns a sentence for the error message: how to replace damaged weights."""
         folder, (kind, _, number) = prefix.parent.name, prefix.name.partition("-")
         if folder == "averaged" and kind in ("last", "best"):
             return f"{_average_command(self._run.path, kind, number)} makes it anew"
@@ -90,11 +90,11 @@ class NamedWeights:
         return ""
 
     def _locate(self, name):
-        """Returns (prefix, part of its tree), or `None`."""
+        """Returns (path prefix, part of its tree) of the weights of this name, or `None`."""
         kind, _, number = name.partition("-")
         places = []
         if name in ("final", "averaged"):
-            # The last is of earlier versions, which kept one average and delivered it.
+            # `ckpt-1` is the only average of earlier versions, which also served as the final weights.
             places = [f"averaged/last-{self._run.config.training.average_last}", "averaged/ckpt-1"]
             if name == "final":
                 places.insert(0, FINAL)
@@ -112,8 +112,8 @@ class NamedWeights:
             return None
         if name != "ema":
             return prefix, "weights"
-        held = tensor_files.names_of(prefix)
-        return (prefix, "ema") if any(each.startswith("ema/") for each in held) else None
+        stored = tensor_files.names_of(prefix)
+        return (prefix, "ema") if any(path.startswith("ema/") for path in stored) else None
 
 
 def _average_command(path, kind, number):
@@ -121,14 +121,14 @@ def _average_command(path, kind, number):
 
 
 class Candidate(NamedTuple):
-    """Weights that may be delivered.
+    """A candidate for the final weights.
 
     Attributes:
         name: `"averaged"`, `"last"` or `"best"`.
-        steps: list of int, of the states that they are made of.
-        figures: dict, their validation: `loss`, and `bleu` where it is measured; empty where
-            they were not validated.
-        prefix: path of their files.
+        steps: list of int, the checkpoints that they are made of.
+        figures: dict, their validation metrics: `loss`, and `bleu` if computed; empty if they were
+            not validated.
+        prefix: path prefix of their checkpoint.
     """
 
     name: str
@@ -149,46 +149,46 @@ class Candidate(NamedTuple):
 
 
 def ranked(candidates, by):
-    """Returns candidates, the best first; of equal ones that of the lower loss, else in the order given.
+    """Sorts candidates, the best first; ties by loss, then in the given order.
 
     Args:
         candidates: list of `Candidate`.
-        by: `"loss"` (lower is better) or `"bleu"` (higher). Without a finite one a candidate
-            comes after those that have one.
+        by: metric, `"loss"` (lower is better) or `"bleu"` (higher is better). Candidates without a
+            finite value come last.
     """
 
     def rank(candidate, by):
         value = candidate.figures.get(by, math.nan)
         return (value if by == "loss" else -value) if math.isfinite(value) else math.inf
 
-    # Early in training, a BLEU of 0 says nothing.
+    # Ties occur early in training, when every BLEU is 0.
     return sorted(candidates, key=lambda candidate: (rank(candidate, by), rank(candidate, "loss")))
 
 
 def write_final_weights(run, model, devices, measure):
-    """Averages, validates the average, and keeps the best of average, last and best as `final`.
+    """Writes the best of averaged, last and best weights as the final weights of a run.
 
-    All workers of a run call it, when training has ended. What is delivered already, at this
-    step, stays where its files are whole; it is made anew where they are not, which is said.
-    Best weights whose files are damaged give way to the next.
+    Averages the checkpoints and validates the average first. All workers call this at the end of training.
+    Final weights already written at this step are kept, or written again, with a message, if they are
+    damaged. A candidate whose files are damaged is replaced by the next best.
 
     Args:
         run: `RunFolder`.
-        model: the trained `Transformer`; it may hold the average afterwards.
+        model: the trained `Transformer`; it may have the averaged weights afterwards.
         devices: `Devices`.
-        measure: function of no argument that validates the weights which the model has: dict of
-            figures, or `None` where a signal interrupted it. Nothing is delivered then.
+        measure: function without arguments that validates the weights of `model`. It returns a dict of
+            metrics, or `None` if interrupted by a signal; then no final weights are written.
 
     Raises:
-        ValueError: a state that it needs is damaged.
-        StorageError: there is no room.
+        ValueError: a checkpoint that it needs is damaged.
+        StorageError: the disk is full or not writable.
     """
     step = int(model.optimizer.iterations.numpy())
     if devices.gather(int(run.writes and _has_final_weights(run, step)))[0]:
         return
     chosen = run.averages.write_final() if run.writes else None
     if devices.gather(len(chosen.steps) if chosen else 0)[0]:
-        # The chief has written what the others read.
+        # The chief has written the average before `gather` returns.
         run.load_weights(model, "averaged")
         figures = measure()
         if figures is None:
@@ -205,7 +205,9 @@ def write_final_weights(run, model, devices, measure):
             "kind": "final",
             "step": step,
             "weights": candidates[0].name,
-            "candidates": {each.name: {"steps": each.steps, **each.figures} for each in candidates},
+            "candidates": {
+                candidate.name: {"steps": candidate.steps, **candidate.figures} for candidate in candidates
+            },
         }
         try:
             _write(candidates[0].prefix, run.path / FINAL, record)
@@ -226,7 +228,7 @@ def write_final_weights(run, model, devices, measure):
 def _has_final_weights(run, step):
     kinds = {record["kind"] for record in run.read_history() if record.get("step") == step}
     if "final" not in kinds:
-        # Runs of earlier versions were tested, and delivered their average.
+        # Runs of earlier versions have no such record; they ended with a test of their average.
         return "test" in kinds
     prefix = run.path / FINAL
     try:
@@ -241,21 +243,23 @@ def _has_final_weights(run, step):
 
 
 def _last_and_best(run, step):
-    """The last weights and, where others validated better, the best ones of which there is a state."""
+    """Returns the candidates `last` and, if an earlier validation was better, `best`."""
     history = run.read_history()
-    # What is validated twice counts as it did the last time.
+    # If a step was validated twice, the later record counts.
     figures = {
         record["step"]: {name: record[name] for name in ("loss", "bleu") if name in record}
         for record in history
         if record["kind"] == "validation"
     }
-    found = [Candidate("last", [step], figures.get(step, {}), run.path / "checkpoints" / f"step-{step}")]
+    candidates = [Candidate("last", [step], figures.get(step, {}), run.path / "checkpoints" / f"step-{step}")]
     for best in ranked_steps(history, run.config.training.best_metric):
         prefixes = [run.path / folder / f"step-{best}" for folder in ("best", "checkpoints")]
         prefix = next((prefix for prefix in prefixes if tensor_files.exists(prefix)), None)
         if prefix:
-            return found if best == step else [*found, Candidate("best", [best], figures[best], prefix)]
-    return found
+            if best != step:
+                candidates.append(Candidate("best", [best], figures[best], prefix))
+            break
+    return candidates
 
 
 def _write(prefix, target, record):
@@ -263,7 +267,7 @@ def _write(prefix, target, record):
 
     values = tensor_files.read(prefix, "weights")
     weights = {name: tf.Variable(value, trainable=False) for name, value in values.items()}
-    # In the same file: weights and record are of one delivery.
+    # In the same file, so that weights and record always belong together.
     text = tf.Variable(json.dumps(record), trainable=False)
     tensor_files.write({"weights": weights, "record": {"json": text}}, target)
 
