@@ -1,4 +1,4 @@
-"""Trained models in the formats of other programs: SavedModel, CTranslate2, Keras files."""
+"""Exports trained models: SavedModel for TensorFlow Serving, CTranslate2, Keras files."""
 
 from keras_transformer import lazy_names
 

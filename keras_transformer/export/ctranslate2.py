@@ -1,8 +1,8 @@
-"""CTranslate2 models, the fastest translation on CPUs: exported from a run, and translating.
+"""CTranslate2, the fastest inference on CPUs: exports a run and translates with the exported model.
 
-The folder holds what CTranslate2 reads (`model.bin`, `config.json`, vocabularies), the files of
-our vocabularies, `keras_transformer.json` with the settings, and a manifest. It translates without the run,
-Keras and TensorFlow.
+The exported folder has CTranslate2's files (`model.bin`, `config.json`, vocabularies), this package's
+vocabularies, `keras_transformer.json` with the settings, and a manifest. Translating needs neither the run
+folder nor Keras and TensorFlow.
 """
 
 import pathlib
@@ -13,7 +13,7 @@ import numpy as np
 from keras_transformer.config import programs
 from keras_transformer.config.fields import from_values
 from keras_transformer.config.settings import SearchConfig, replace
-from keras_transformer.export.versions import check_manifest, exported_folder, read_facts, with_search
+from keras_transformer.export.versions import check_manifest, exported_folder, read_metadata, with_search
 from keras_transformer.tokenizers.tokenizer_pair import load_tokenizers
 from keras_transformer.translation.texts import TextTranslator, batches_by_length
 
@@ -21,27 +21,26 @@ KIND = "ctranslate2"
 QUANTIZATIONS = ("float32", "int16", "int8")
 SPECIAL_TOKENS = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
 
-# CTranslate2 ends a sentence when this many times `beam_size` hypotheses have ended, whether or not
-# a better one can follow; 1 is our rule "first". With 2, Multi30k's translations are those of the exact
-# rule, which it has only without a length penalty: then the first end that is the best of the beam is
-# the best of all.
+# CTranslate2 ends a sentence when patience * beam_size hypotheses have finished, even if a better one could
+# follow; 1.0 is `early_stop`. With 2.0, the translations of Multi30k equal those of exact search. Without a
+# length penalty CTranslate2 is always exact: the first finished hypothesis that leads the beam is the best.
 _PATIENCE = 2.0
-# Beyond it length ** alpha is no number that can be computed with.
+# With a larger alpha, length ** alpha overflows.
 _MAX_ALPHA = 20
 
 
 def export_ctranslate2(run, out, *, checkpoint="final", search=None, quantization="float32"):
-    """Writes a model of CTranslate2's: the folder is complete, or it does not appear.
+    """Exports a run as a CTranslate2 model, atomically: the folder is complete or does not appear.
 
     Args:
         run: `RunFolder`.
-        out: a folder that does not exist or is empty.
-        checkpoint: which weights, as `RunFolder.load_weights` takes it.
-        search: dict, settings of search that are not to be as the run has them.
-        quantization: how matrices are stored: `"float32"`; `"int16"`, with a scale for each
-            matrix; or `"int8"`, with a scale for each row. They are multiplied in that type
-            where the CPU has it, else CTranslate2 converts them when it loads them, and warns.
-            Biases, norms and positions stay float32.
+        out: path, which does not exist or is an empty folder.
+        checkpoint: the weights to export, as in `RunFolder.load_weights`.
+        search: dict, search settings that override those of the run.
+        quantization: type of stored matrices: `"float32"`; `"int16"`, with one scale per matrix; or
+            `"int8"`, with one scale per row. Products use this type if the CPU supports it;
+            otherwise CTranslate2 converts the matrices when it loads them, and warns. Biases,
+            norms and positions stay float32.
 
     Returns:
         `pathlib.Path` of the folder.
@@ -54,15 +53,15 @@ def export_ctranslate2(run, out, *, checkpoint="final", search=None, quantizatio
         raise ValueError(f"`quantization` must be one of {list(QUANTIZATIONS)}. Received: {quantization!r}")
     config = with_search(run.config, search)
     positions = max_positions(config)
-    facts = {"checkpoint": checkpoint, "quantization": quantization, "max_positions": positions}
+    entries = {"checkpoint": checkpoint, "quantization": quantization, "max_positions": positions}
     versions = {"ctranslate2": ctranslate2.__version__}
-    with exported_folder(run, out, KIND, config, versions=versions, **facts) as (folder, model, tokenizers):
+    with exported_folder(run, out, KIND, config, versions=versions, **entries) as (folder, model, tokenizers):
         save_model(folder, model, tokenizers, max_positions=positions, quantization=quantization)
     return pathlib.Path(out)
 
 
 def max_positions(config):
-    """Returns how long a sentence may be, in tokens: as long as search in the run allows.
+    """Returns the maximum sentence length in tokens that the run's model and search settings allow.
 
     Args:
         config: `Config`.
@@ -73,14 +72,14 @@ def max_positions(config):
 
 
 def save_model(folder, model, tokenizers, *, max_positions, quantization="float32"):
-    """Writes CTranslate2's own files.
+    """Writes the files of CTranslate2.
 
     Args:
-        folder: an existing folder.
+        folder: path of an existing folder.
         model: a `Transformer`.
         tokenizers: `Tokenizers`.
-        max_positions: int, how many positions there are; that of a model that learned them.
-        quantization: as `export_ctranslate2` takes it.
+        max_positions: int, number of position encodings; with learned positions that of the model.
+        quantization: as in `export_ctranslate2`.
     """
     spec = _specification(model, max_positions)
     for role in ("bos", "eos", "unk"):
@@ -97,24 +96,25 @@ def save_model(folder, model, tokenizers, *, max_positions, quantization="float3
 
 
 class CTranslate2Translator(TextTranslator):
-    """Translates sentences with a folder that `export_ctranslate2` wrote.
+    """Translates sentences with a model that `export_ctranslate2` wrote.
 
-    Without `early_stop` a search ends when twice `beam_size` hypotheses have ended. The longest text of a
-    batch decides how long its translations may get; and there are neither prefixes nor `details`.
+    Differences from `Translator`: without `early_stop`, a search ends when `2 * beam_size` hypotheses have
+    finished; the longest text of a batch sets the length limit of all its translations; prefixes and
+    `details` are not supported.
 
     Args:
-        folder: its path.
-        inter_threads: batches that are translated at the same time.
-        intra_threads: threads of each; 0 for as many as CTranslate2 thinks fit.
+        folder: path of the exported folder.
+        inter_threads: int, number of batches that are translated in parallel.
+        intra_threads: int, threads per batch; 0 for CTranslate2's default.
 
     Attributes:
         tokenizers: `Tokenizers`.
-        search: `SearchConfig`, the defaults of `translate`: those of the run, but for the
-            length penalty, of which CTranslate2 knows length ** alpha alone.
+        search: `SearchConfig`, the defaults of `translate`: those of the run, except that the
+            length penalty `"gnmt"` becomes `"average"`, because CTranslate2 only has length ** alpha.
 
     Raises:
-        ValueError: ctranslate2 is not installed; or the folder is no such model, or a file of
-            it was changed, removed or added.
+        ValueError: ctranslate2 is not installed, the folder is no exported CTranslate2 model, or a
+            file of it was changed, removed or added.
     """
 
     def __init__(self, folder, *, inter_threads=1, intra_threads=0):
@@ -126,12 +126,12 @@ class CTranslate2Translator(TextTranslator):
                 f"{shlex.quote(str(folder))} OUT --format ctranslate2"
             )
         check_manifest(folder)
-        facts = read_facts(folder, (KIND,))
-        search = from_values(SearchConfig, facts["search"])
+        metadata = read_metadata(folder, (KIND,))
+        search = from_values(SearchConfig, metadata["search"])
         if search.length_penalty == "gnmt":
             search = replace(search, length_penalty="average")
-        super().__init__(load_tokenizers(folder), search, facts["languages"]["target"])
-        self._max_positions = facts["max_positions"]
+        super().__init__(load_tokenizers(folder), search, metadata["languages"]["target"])
+        self._max_positions = metadata["max_positions"]
         self._source_tokens, self._target_tokens = map(vocabulary_tokens, self.tokenizers)
         self._target_ids = {token: number for number, token in enumerate(self._target_tokens)}
         try:
@@ -177,7 +177,7 @@ class CTranslate2Translator(TextTranslator):
             "suppress_sequences": [[SPECIAL_TOKENS["pad"]], [SPECIAL_TOKENS["bos"]]],
             "max_input_length": 0,
             "return_scores": True,
-            # Only so does the length in the penalty count the end of sentence, as ours does.
+            # The length penalty then counts the end of sentence, as in this package.
             "return_end_token": True,
             "asynchronous": True,
         }
@@ -186,17 +186,17 @@ class CTranslate2Translator(TextTranslator):
             return size * longest <= config.batch_tokens
 
         lengths = [(len(part.row) + 1,) for part in parts]
-        waiting = [None] * len(parts)
-        for numbers in batches_by_length(lengths, fits):
-            (longest,) = lengths[numbers[-1]]
+        futures = [None] * len(parts)
+        for indices in batches_by_length(lengths, fits):
+            (longest,) = lengths[indices[-1]]
             length = int(longest * config.max_length_ratio) + config.max_length_offset
             length = min(length, config.max_length, self._max_positions)
-            tokens = [[self._source_tokens[one] for one in parts[number].row] for number in numbers]
+            tokens = [[self._source_tokens[token] for token in parts[index].row] for index in indices]
             limits = {"max_decoding_length": length, "min_decoding_length": min(config.min_length, length)}
             results = self._model.translate_batch(tokens, **limits, **options)
-            for number, result in zip(numbers, results, strict=True):
-                waiting[number] = result
-        return [self._from_result(result.result(), alpha) for result in waiting]
+            for index, future in zip(indices, results, strict=True):
+                futures[index] = future
+        return [self._from_result(future.result(), alpha) for future in futures]
 
     def _from_result(self, result, alpha):
         rows = [[self._target_ids[token] for token in tokens] for tokens in result.hypotheses]
@@ -208,10 +208,10 @@ class CTranslate2Translator(TextTranslator):
 
 
 def import_ctranslate2():
-    """Returns the module.
+    """Returns the module `ctranslate2`.
 
     Raises:
-        ValueError: it is not installed.
+        ValueError: ctranslate2 is not installed.
     """
     try:
         import ctranslate2
@@ -224,18 +224,18 @@ def import_ctranslate2():
 
 
 def vocabulary_tokens(tokenizer):
-    """Returns what CTranslate2 calls each id, a list of str without repetition.
+    """Returns the CTranslate2 token of each id, a list of str without duplicates.
 
-    It is the piece, unless another id is called so: a text may have a piece `<s>`.
+    The token is the piece, with a suffix if the name is already used: a text may have a piece `<s>`.
     """
     is_special = [kind == "special" for kind, _ in tokenizer.entries]
-    names, taken = {}, set()
+    names, used = {}, set()
     for number in sorted(range(tokenizer.vocab_size), key=lambda number: not is_special[number]):
         text = tokenizer.entries[number][1]
         name = SPECIAL_TOKENS[text] if is_special[number] else text
-        while name in taken:
+        while name in used:
             name += f"#{number}"
-        taken.add(name)
+        used.add(name)
         names[number] = name
     return [names[number] for number in range(tokenizer.vocab_size)]
 
@@ -247,15 +247,17 @@ def beam_options(search):
 
 
 def search_notes(search):
-    """Says which settings of search CTranslate2 takes otherwise, and which give translations equal to ours.
+    """Returns notes on search settings that CTranslate2 handles differently.
+
+    Translations equal those of `Translator`, up to rounding, for greedy search, for no length penalty
+    without `early_stop`, and for length ** alpha with `early_stop`; unless one reaches the length limit,
+    which CTranslate2 derives from the longest sentence of the batch.
 
     Args:
         search: `SearchConfig` of a run.
 
     Returns:
-        list of str; empty where translations are equal: greedy search, no length penalty with the
-        default rule of stopping, or length ** alpha with `early_stop`; to rounding, and where none is cut
-        off at the limit of length, which is that of the longest sentence in a batch.
+        list of str; empty if translations are equal.
     """
     if search.beam_size == 1:
         return []
@@ -324,9 +326,9 @@ def _array(variable):
 
 
 def _positions(embedding, number):
-    """What is added to the embeddings, float32, shape `(positions, d_model)`.
+    """Returns the position encodings, float32, shape `(positions, d_model)`.
 
-    CTranslate2 can make sinusoids itself: halves alone, and from position 1.
+    CTranslate2 could compute sinusoids, but only in the layout of two halves and starting at position 1.
     """
     if embedding.positions == "learned":
         return _array(embedding.position_embeddings)
@@ -336,16 +338,17 @@ def _positions(embedding, number):
 
 
 def _set_attention(spec, attention, residual, *, joined):
-    """Sets one attention sublayer.
+    """Sets the weights of an attention sublayer.
 
-    CTranslate2 has one width of a head, for keys and values: the narrower ones get zeros.
+    CTranslate2 has one head size for keys and values, so the smaller ones are padded with zeros.
 
     Args:
-        joined: how many of queries, keys and values, from the last on, are one matrix.
+        joined: int, number of projections in one matrix: 3 for queries, keys and values, 2 for keys
+            and values.
     """
     width = max(attention.key_dim, attention.value_dim)
 
-    def widened(rows):
+    def pad_heads(rows):
         """`(num_heads * d, n)` -> `(num_heads * width, n)`: each head's rows, then zeros."""
         heads = rows.reshape(attention.num_heads, -1, rows.shape[1])
         missing = width - heads.shape[1]
@@ -354,11 +357,11 @@ def _set_attention(spec, attention, residual, *, joined):
     layers = [attention.query_projection, attention.key_projection, attention.value_projection]
     groups = [[layer] for layer in layers[:-joined]] + [layers[-joined:]]
     for linear, group in zip(spec.linear, groups, strict=False):
-        linear.weight = np.concatenate([widened(_array(layer.kernel).T) for layer in group])
+        linear.weight = np.concatenate([pad_heads(_array(layer.kernel).T) for layer in group])
         if group[0].bias is not None:
-            linear.bias = np.concatenate([widened(_array(layer.bias)[:, None])[:, 0] for layer in group])
+            linear.bias = np.concatenate([pad_heads(_array(layer.bias)[:, None])[:, 0] for layer in group])
     output = attention.output_projection
-    _set_linear(spec.linear[-1], widened(_array(output.kernel)).T, output.bias)
+    _set_linear(spec.linear[-1], pad_heads(_array(output.kernel)).T, output.bias)
     spec.queries_scale = np.float32(attention.key_dim**-0.5)
     _set_norm(spec.layer_norm, residual.norm)
 

@@ -1,4 +1,4 @@
-"""Graphs that translate texts or ids, with all limits inside: a few rows of similar length at a time."""
+"""Signatures that translate texts or ids. The graphs check all limits and batch rows by length."""
 
 import contextlib
 import types
@@ -11,19 +11,18 @@ from keras_transformer.config.settings import replace
 from keras_transformer.tokenizers.base import valid_utf8
 from keras_transformer.translation.ensemble import search_ids
 
-# What a beam that holds fewer hypotheses than asked for has in the other places: minus infinity
-# is no JSON.
+# Score of an empty n-best slot: the lowest float32, because JSON has no -inf.
 LOWEST = tf.float32.min
-# All at which some program breaks a line; a translation is one.
+# Characters that some program takes for a line break; a translation is one line.
 _LINE_BREAKS = "[\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029\\x00]"
 
 
 class Encoded(NamedTuple):
-    """Rows of ids, each of the length that the model takes.
+    """Rows of ids, none longer than the model accepts.
 
     Attributes:
         ids: tf.RaggedTensor, int32, shape `(batch, None)`, without end of sentence.
-        truncated: bool, shape `(batch,)`, whether something was cut off.
+        truncated: bool, shape `(batch,)`, whether the row was cut.
     """
 
     ids: tf.RaggedTensor
@@ -31,7 +30,7 @@ class Encoded(NamedTuple):
 
 
 class ServedModel:
-    """A model and its limits, as functions for graphs.
+    """A model with its serving limits, as functions that signatures trace.
 
     Args:
         model: `Transformer`.
@@ -47,14 +46,14 @@ class ServedModel:
         self._constants = None
         if settings.frozen:
             values = [variable.numpy() for variable in model.weights]
-            # A function is stored once, however many signatures call it.
+            # A tf.function is stored once, even if several signatures call it.
             self._constants = tf.function(
                 lambda: [tf.constant(value) for value in values], input_signature=[], autograph=False
             )
 
     @contextlib.contextmanager
     def weights(self):
-        """Within it the model has its variables, or constants where the settings say so."""
+        """Context in which the model uses its variables, or constants if `settings.frozen`."""
         if self._constants is None:
             yield
             return
@@ -63,30 +62,27 @@ class ServedModel:
             yield
 
     def input_specs(self):
-        """Returns list of `tf.TensorSpec`, of the settings that every call gives."""
+        """Returns a list of `tf.TensorSpec`, one per search setting that is an input of the signatures."""
         dtypes = {"alpha": tf.float32, "max_length_offset": tf.int32}
         return [tf.TensorSpec((), dtypes[name], name=name) for name in self.settings.inputs]
 
-    def checked_inputs(self, given):
-        """Refuses values out of range, in the graph; returns the tensors."""
+    def checked_inputs(self, inputs):
+        """Returns the scalar inputs, with assertions on their range in the graph."""
         checks = []
-        for name, value in zip(self.settings.inputs, given, strict=True):
+        for name, value in zip(self.settings.inputs, inputs, strict=True):
             if name == "alpha":
                 good, wanted = tf.math.is_finite(value) & (value >= 0), "finite and at least 0"
             else:
                 good, wanted = (value >= 1) & (value <= 2**20), "from 1 to 1048576"
             checks.append(tf.debugging.Assert(good, [f"`{name}` must be {wanted}. Received:", value]))
         with tf.control_dependencies(checks):
-            return [tf.identity(value) for value in given]
+            return [tf.identity(value) for value in inputs]
 
     def checked_rows(self, rows):
-        """Refuses too many rows, in the graph, and rows of other shapes, which callers may send.
+        """Returns rows of a request, with an assertion on their number and shape in the graph.
 
         Args:
-            rows: tensor of any type.
-
-        Returns:
-            `rows`.
+            rows: tensor of any dtype.
         """
         rows = tf.ensure_shape(rows, rows.shape)
         most = self.settings.max_sentences
@@ -96,11 +92,11 @@ class ServedModel:
             return tf.identity(rows)
 
     def encode(self, tokenizer, texts):
-        """Encodes texts, those that are too long only so far.
+        """Encodes texts and cuts those over the limits.
 
         Args:
             tokenizer: `Tokenizer`.
-            texts: tf.string, shape `(batch,)`; bytes that are no UTF-8 become U+FFFD.
+            texts: tf.string, shape `(batch,)`. Invalid UTF-8 becomes U+FFFD.
 
         Returns:
             `Encoded`.
@@ -109,20 +105,20 @@ class ServedModel:
         most = self.settings.max_characters
         too_long = tf.strings.length(texts, unit="UTF8_CHAR") > most
         ids = tokenizer.encode_tensor(tf.strings.substr(texts, 0, most, unit="UTF8_CHAR"))
-        found = self.cut(ids)
-        return Encoded(found.ids, found.truncated | too_long)
+        encoded = self.cut(ids)
+        return Encoded(encoded.ids, encoded.truncated | too_long)
 
     def cut(self, ids):
-        """Cuts rows of ids to what leaves room for the end of sentence; returns `Encoded`."""
+        """Cuts rows of ids so that they fit with the end of sentence; returns `Encoded`."""
         most = self.max_tokens - 1
         return Encoded(ids[:, :most], tf.cast(ids.row_lengths(), tf.int32) > most)
 
     def padded(self, ids, rows):
-        """Some rows, each with its end of sentence.
+        """Returns some rows as a padded tensor, each with its end of sentence.
 
         Args:
             ids: tf.RaggedTensor, int32, shape `(batch, None)`.
-            rows: int32, shape `(chunk,)`.
+            rows: int32, shape `(chunk,)`, indices of rows.
 
         Returns:
             int32, shape `(chunk, length)`.
@@ -133,31 +129,30 @@ class ServedModel:
         return ended.to_tensor(special.pad, shape=(None, None))
 
     def translate(self, ids, n_best, inputs):
-        """Searches translations of all rows.
+        """Translates rows of ids.
 
         Args:
-            ids: tf.RaggedTensor, int32, shape `(batch, None)`, as `cut` leaves them.
+            ids: tf.RaggedTensor, int32, shape `(batch, None)`, from `encode` or `cut`.
             n_best: int.
-            inputs: list of scalar tensors, of `ServingSettings.inputs`.
+            inputs: list of scalar tensors, as in `ServingSettings.inputs`.
 
         Returns:
             dict: `ids`, int32, shape `(batch, n_best, length)`; `scores` and `log_probs`,
-            float32, `finished`, bool, and `lengths`, int32, shape `(batch, n_best)`. A row
-            without ids has a translation without tokens, score 0.
+            float32, `finished`, bool, and `lengths`, int32, shape `(batch, n_best)`. An empty row
+            has one empty translation with score 0.
         """
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         lengths = tf.where(lengths > 0, lengths + 1, 0)
         search = self._search(n_best)
 
         def compute(rows):
-            found = search(self.padded(ids, rows), *inputs)
-            exists = found[1] > LOWEST
+            ids_of_rows, scores, log_probs, *others = search(self.padded(ids, rows), *inputs)
+            exists = scores > LOWEST
             exists = tf.concat([tf.ones_like(exists[:, :1]), exists[:, 1:]], axis=1)
-            return [
-                found[0],
-                *(tf.where(exists, tf.maximum(values, LOWEST), LOWEST) for values in found[1:3]),
-                *found[3:],
-            ]
+            scores, log_probs = (
+                tf.where(exists, tf.maximum(values, LOWEST), LOWEST) for values in (scores, log_probs)
+            )
+            return [ids_of_rows, scores, log_probs, *others]
 
         outputs = {
             "ids": Output(tf.int32, (n_best, None), self.model.special.pad),
@@ -166,25 +161,25 @@ class ServedModel:
             "lengths": Output(tf.int32, (n_best,), 0),
             "finished": Output(tf.bool, (n_best,), False),
         }
-        found = in_chunks(lengths, self.max_rows, compute, list(outputs.values()))
-        found = dict(zip(outputs, found, strict=True))
-        longest = tf.reduce_max(tf.pad(found["lengths"], [[1, 0], [0, 0]]))
-        found["ids"] = found["ids"][:, :, :longest]
-        # The translation of nothing is nothing, and certain.
-        first = (lengths == 0)[:, None] & (tf.range(n_best) == 0)
+        tensors = in_chunks(lengths, self.max_rows, compute, list(outputs.values()))
+        results = dict(zip(outputs, tensors, strict=True))
+        longest = tf.reduce_max(tf.pad(results["lengths"], [[1, 0], [0, 0]]))
+        results["ids"] = results["ids"][:, :, :longest]
+        # The best translation of an empty row is empty, with probability 1.
+        is_blank = (lengths == 0)[:, None] & (tf.range(n_best) == 0)
         for name, value in (("scores", 0.0), ("log_probs", 0.0), ("finished", True)):
-            found[name] = tf.where(first, value, found[name])
-        return found
+            results[name] = tf.where(is_blank, value, results[name])
+        return results
 
     def decode(self, tokenizer, ids):
-        """Texts of ids, int32, shape `(batch, n_best, length)`: tf.string, `(batch, n_best)`."""
+        """Decodes ids, int32, shape `(batch, n_best, length)`, to tf.string, shape `(batch, n_best)`."""
         shape = tf.shape(ids)
         texts = tokenizer.decode_tensor(tf.reshape(ids, [shape[0] * shape[1], shape[2]]))
         texts = tf.strings.regex_replace(texts, _LINE_BREAKS, " ")
         return tf.ensure_shape(tf.reshape(texts, shape[:2]), [None, ids.shape[1]])
 
     def _search(self, n_best):
-        """The cached search as one function: int32, `(batch, length)` -> `Hypotheses` as a tuple."""
+        """Returns the search as a cached tf.function: int32, `(batch, length)` -> tuple of `Hypotheses`."""
         if n_best not in self._searches:
             config = replace(self.settings.search, n_best=n_best)
 
@@ -200,7 +195,7 @@ class ServedModel:
 
 
 def ids_signature(served):
-    """`translate_ids`: ids to the ids of their best translations, with core operations alone.
+    """Returns `translate_ids`: source ids to ids of the best translations, with core TensorFlow operations.
 
     Args:
         served: `ServedModel`.
@@ -216,19 +211,19 @@ def ids_signature(served):
         message = f"`ids` must be at least 0 and below {vocab_size}. Received:"
         outside = [message, tf.reduce_min(ids), tf.reduce_max(ids)]
         with tf.control_dependencies([tf.debugging.Assert(good, outside)]):
-            # Padding, beginning and end are put where they belong, whether they were sent or not.
+            # Clients may send padding, bos and eos or leave them out.
             is_text = tf.reduce_all(ids[..., None] != [special.pad, special.bos, special.eos], axis=-1)
-        given = served.cut(tf.ragged.boolean_mask(ids, is_text))
-        found = served.translate(given.ids, 1, served.checked_inputs(inputs))
+        source = served.cut(tf.ragged.boolean_mask(ids, is_text))
+        results = served.translate(source.ids, 1, served.checked_inputs(inputs))
         names = {"scores": "score", "log_probs": "log_prob", "lengths": "length"}
-        best = {names.get(name, name): values[:, 0] for name, values in found.items()}
-        return {**best, "truncated": given.truncated}
+        best = {names.get(name, name): values[:, 0] for name, values in results.items()}
+        return {**best, "truncated": source.truncated}
 
     return _signature(translate_ids, [tf.TensorSpec((None, None), tf.int32, name="ids")], served)
 
 
 def text_signatures(served, tokenizers):
-    """`serving_default` and `translate_nbest`: texts to their translations.
+    """Returns `serving_default` and `translate_nbest`: texts to translations.
 
     Args:
         served: `ServedModel`.
@@ -238,24 +233,24 @@ def text_signatures(served, tokenizers):
         dict, name -> tf.function.
     """
 
-    def translated(texts, n_best, inputs):
-        given = served.encode(tokenizers.source, served.checked_rows(texts))
-        found = served.translate(given.ids, n_best, served.checked_inputs(inputs))
+    def translate(texts, n_best, inputs):
+        source = served.encode(tokenizers.source, served.checked_rows(texts))
+        results = served.translate(source.ids, n_best, served.checked_inputs(inputs))
         return {
-            "translations": served.decode(tokenizers.target, found["ids"]),
-            "scores": found["scores"],
-            "log_probs": found["log_probs"],
-            "finished": found["finished"],
-            "truncated": given.truncated,
+            "translations": served.decode(tokenizers.target, results["ids"]),
+            "scores": results["scores"],
+            "log_probs": results["log_probs"],
+            "finished": results["finished"],
+            "truncated": source.truncated,
         }
 
     def best(text, *inputs):
-        found = translated(text, 1, inputs)
-        of_one = {name: found[f"{name}s"][:, 0] for name in ("translation", "score", "log_prob")}
-        return {**of_one, "finished": found["finished"][:, 0], "truncated": found["truncated"]}
+        results = translate(text, 1, inputs)
+        first = {name: results[f"{name}s"][:, 0] for name in ("translation", "score", "log_prob")}
+        return {**first, "finished": results["finished"][:, 0], "truncated": results["truncated"]}
 
     def several(text, *inputs):
-        return translated(text, served.settings.n_best, inputs)
+        return translate(text, served.settings.n_best, inputs)
 
     text = [tf.TensorSpec((None,), tf.string, name="text")]
     return {
@@ -269,13 +264,13 @@ def _signature(function, specs, served):
 
 
 class Output(NamedTuple):
-    """One result of `in_chunks`.
+    """Specification of one result of `in_chunks`.
 
     Attributes:
         dtype: `tf.DType`.
-        shape: tuple, sizes after the first axis; `None` where chunks differ, which are
-            padded with `fill` then.
-        fill: scalar; also what a row of no length has.
+        shape: tuple, sizes after the first axis; `None` where they vary between chunks and are
+            padded with `fill`.
+        fill: scalar, also the value for rows of length 0.
     """
 
     dtype: tf.DType
@@ -284,23 +279,22 @@ class Output(NamedTuple):
 
 
 def in_chunks(lengths, max_rows, compute, outputs):
-    """Calls `compute` for all rows, the shortest first, as many at a time as there is room for.
+    """Calls `compute` on chunks of rows of similar length, the shortest first.
 
-    So memory is bounded by the budgets of one chunk and little is spent on padding,
-    whatever a caller sends together.
+    Memory is bounded by the budget of one chunk, and little is spent on padding, whatever
+    a request contains.
 
     Args:
-        lengths: int32, shape `(batch,)`, of each row; rows of 0 are not computed.
-        max_rows: list of int, entry n of how many rows of length n there is room for; never
-            rising.
-        compute: function, numbers of rows, int32, shape `(chunk,)`, -> list of tensors
-            with `chunk` rows.
-        outputs: list of `Output`, of what it returns.
+        lengths: int32, shape `(batch,)`, of the rows; rows of length 0 are not computed.
+        max_rows: list of int; entry n is the maximum number of rows of length n in a chunk; not
+            increasing.
+        compute: function, row indices, int32, shape `(chunk,)` -> list of tensors with `chunk` rows.
+        outputs: list of `Output`, one per tensor that `compute` returns.
 
     Returns:
         list of tensors with `batch` rows, in the order of the rows.
     """
-    room = tf.constant(max_rows, tf.int32)
+    max_rows = tf.constant(max_rows, tf.int32)
     order = tf.argsort(lengths, stable=True)
     ordered = tf.gather(lengths, order)
     batch = tf.size(lengths)
@@ -310,26 +304,26 @@ def in_chunks(lengths, max_rows, compute, outputs):
         for output in outputs
     ]
 
-    def body(begin, *found):
-        # What is ordered by length stops fitting once and for all.
-        fits = tf.range(1, batch - begin + 1) <= tf.gather(room, ordered[begin:])
+    def body(begin, *results):
+        # Lengths are sorted: after the first row that does not fit, no row fits.
+        fits = tf.range(1, batch - begin + 1) <= tf.gather(max_rows, ordered[begin:])
         end = begin + tf.maximum(tf.reduce_sum(tf.cast(fits, tf.int32)), 1)
-        more = compute(order[begin:end])
-        return end, *map(_appended, found, more, outputs)
+        chunk = compute(order[begin:end])
+        return end, *map(_append, results, chunk, outputs)
 
-    _, *found = tf.while_loop(
+    _, *results = tf.while_loop(
         lambda begin, *_: begin < batch,
         body,
         [num_blank, *blank],
-        shape_invariants=[tf.TensorShape([]), *(tf.TensorShape([None, *one.shape]) for one in outputs)],
+        shape_invariants=[tf.TensorShape([]), *(tf.TensorShape([None, *output.shape]) for output in outputs)],
         parallel_iterations=1,
     )
-    back = tf.math.invert_permutation(order)
-    return [tf.gather(one, back) for one in found]
+    inverse = tf.math.invert_permutation(order)
+    return [tf.gather(result, inverse) for result in results]
 
 
-def _appended(rows, more, output):
-    """Concatenates rows, after padding whichever has the smaller axes."""
+def _append(rows, more, output):
+    """Concatenates rows, padded to the same sizes where `output.shape` varies."""
     size = tf.maximum(tf.shape(rows)[1:], tf.shape(more)[1:])
 
     def padded(x):

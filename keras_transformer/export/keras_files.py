@@ -1,7 +1,7 @@
-"""A trained model as Keras' own files: `.keras`, or the weights alone; read without trust.
+"""Exports a trained model as `.keras` or `.weights.h5`, and loads such files without trusting them.
 
-The folder holds `model.keras` or `model.weights.h5`, the vocabularies, `keras_transformer.json`
-and a manifest. Keras' safe mode, which refuses whatever could run code, is never turned off.
+The exported folder has `model.keras` or `model.weights.h5`, the vocabularies, `keras_transformer.json` and
+a manifest. Keras' safe mode, which rejects anything that could run code, is always on.
 """
 
 import json
@@ -13,7 +13,7 @@ import keras
 
 from keras_transformer.config.fields import from_values
 from keras_transformer.config.settings import ModelConfig
-from keras_transformer.export.versions import check_manifest, exported_folder, read_facts, with_search
+from keras_transformer.export.versions import check_manifest, exported_folder, read_metadata, with_search
 from keras_transformer.model.transformer import Transformer
 
 FILES = {"keras": "model.keras", "weights": "model.weights.h5"}
@@ -24,15 +24,15 @@ _MAX_JSON_BYTES = 2**20
 
 
 def export_keras(run, out, *, checkpoint="final", search=None, weights_only=False):
-    """Writes a model in Keras' format: the folder is complete, or it does not appear.
+    """Exports a run in Keras' format, atomically: the folder is complete or does not appear.
 
     Args:
         run: `RunFolder`.
-        out: a folder that does not exist or is empty.
-        checkpoint: which weights, as `RunFolder.load_weights` takes it.
-        search: dict, settings of search that are not to be as the run has them.
-        weights_only: `model.weights.h5` in place of `model.keras`, which also says what
-            model it is.
+        out: path, which does not exist or is an empty folder.
+        checkpoint: the weights to export, as in `RunFolder.load_weights`.
+        search: dict, search settings that override those of the run.
+        weights_only: bool, writes `model.weights.h5` instead of `model.keras`, which also contains
+            the model's configuration.
 
     Returns:
         `pathlib.Path` of the folder.
@@ -50,7 +50,7 @@ def export_keras(run, out, *, checkpoint="final", search=None, weights_only=Fals
     ):
         model.save(folder / FILES["keras"])
         if weights_only:
-            # Not `save_weights`: written to a full disk, HDF5 ends the process.
+            # Not `save_weights`: on a full disk HDF5 ends the process.
             with zipfile.ZipFile(folder / FILES["keras"]) as archive:
                 archive.extract(FILES["weights"], folder)
             (folder / FILES["keras"]).unlink()
@@ -64,28 +64,28 @@ def load_keras(folder):
         `Transformer`.
 
     Raises:
-        ValueError: not such a folder; a file was changed, removed or added; or what
-            `load_keras_file` and `load_weights_file` refuse.
+        ValueError: not such a folder; a file was changed, removed or added; or as
+            `load_keras_file` and `load_weights_file`.
     """
     folder = pathlib.Path(folder)
     check_manifest(folder)
-    facts = read_facts(folder, tuple(FILES))
-    path = folder / FILES[facts["format"]]
-    if facts["format"] == "keras":
+    metadata = read_metadata(folder, tuple(FILES))
+    path = folder / FILES[metadata["format"]]
+    if metadata["format"] == "keras":
         return load_keras_file(path)
-    model = Transformer(from_values(ModelConfig, facts["model"]))
+    model = Transformer(from_values(ModelConfig, metadata["model"]))
     load_weights_file(model, path)
     return model
 
 
 def load_keras_file(path):
-    """Loads a `.keras` file that may come from anywhere, if it holds a `Transformer` and no more.
+    """Loads an untrusted `.keras` file, which must contain a `Transformer` and nothing else.
 
     Args:
-        path: the file.
+        path: path of the file.
 
     Raises:
-        ValueError: the file is damaged, holds another class, or has links to other files.
+        ValueError: the file is damaged, contains another class, or links to other files.
     """
     path = pathlib.Path(path)
     try:
@@ -102,14 +102,14 @@ def load_keras_file(path):
 
 
 def load_weights_file(model, path):
-    """Puts the weights of a `.weights.h5` file, which may come from anywhere, into a model.
+    """Loads the weights of an untrusted `.weights.h5` file into a model.
 
     Args:
         model: a `Transformer`.
-        path: the file.
+        path: path of the file.
 
     Raises:
-        ValueError: the file is damaged, has links to other files, or is of another model.
+        ValueError: the file is damaged, links to other files, or belongs to another model.
     """
     path = pathlib.Path(path)
     try:
@@ -124,7 +124,7 @@ def load_weights_file(model, path):
 
 
 def _check_archive(path, archive):
-    """Refuses more files than Keras writes for a `Transformer`, and other classes."""
+    """Raises ValueError unless the archive has exactly the files of a saved `Transformer`."""
     if sorted(archive.namelist()) != _PARTS:
         raise ValueError(f"{path}: must hold {', '.join(_PARTS)}. Received: {', '.join(archive.namelist())}")
     for name in ("metadata.json", "config.json"):
@@ -134,13 +134,13 @@ def _check_archive(path, archive):
             config = json.loads(archive.read(name))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {name} is damaged ({error})") from error
-    found = config.get("registered_name") if isinstance(config, dict) else None
-    if found != _CLASS:
-        raise ValueError(f"{path}: must hold a {_CLASS}. Received: {found!r}")
+    name = config.get("registered_name") if isinstance(config, dict) else None
+    if name != _CLASS:
+        raise ValueError(f"{path}: must hold a {_CLASS}. Received: {name!r}")
 
 
 def _check_weights(path, group, seen=None):
-    """Refuses what is not an array inside the file itself: links, and data kept elsewhere."""
+    """Raises ValueError for anything but arrays stored in the file itself, such as links."""
     seen = set() if seen is None else seen
     for key in group:
         name = f"{group.name.rstrip('/')}/{key}"

@@ -1,6 +1,6 @@
-"""A trained model as a SavedModel: text in, text out, without Python and without Keras.
+"""Exports a trained model as a SavedModel: text in, text out, without Python and Keras.
 
-Beside it lies its model card: languages, data, scores, sizes, limits, licences.
+Each version has a model card: languages, data, scores, sizes, limits, licences.
 """
 
 import contextlib
@@ -32,18 +32,18 @@ from keras_transformer.tokenizers.base import import_tensorflow_text
 from keras_transformer.translation.alignment import default_choice
 
 NOT_STATED = "not stated"
-# A frozen graph is one protocol buffer, which must be smaller than two gigabytes.
+# A frozen graph is one protocol buffer; protocol buffers are limited to 2 GiB.
 _MAX_FROZEN_BYTES = 1_900_000_000
 
 
 class Exported(NamedTuple):
-    """What was written.
+    """Result of `export_saved_model`.
 
     Attributes:
         version: int.
         name: str, of the model on the server.
-        path: `pathlib.Path`, folder of the version, with all signatures.
-        ids_path: `pathlib.Path`, folder of the version that has `translate_ids` alone, or `None`.
+        path: `pathlib.Path`, folder of the version with all signatures.
+        ids_path: `pathlib.Path`, folder of the version with `translate_ids` only; `None` if not written.
     """
 
     version: int
@@ -56,35 +56,34 @@ def export_saved_model(
     run_dir, folder, *,
     checkpoint="final", settings=None, version=None, name=None, licences=None, warmup=True, with_ids=True,
 ):  # fmt: skip
-    """Writes `folder/<version>/` for TensorFlow Serving, and `folder/ids/<version>/` without TF Text.
+    """Exports `folder/<version>/` for TensorFlow Serving, and `folder/ids/<version>/` without TF Text.
 
-    A SavedModel with operations of TF Text can be loaded only where these are linked, whichever
-    signature is wanted; therefore ids have one of their own.
+    A SavedModel with TF Text operations loads only into programs that link them, even if just
+    another signature is used. Therefore `translate_ids` also has a SavedModel of its own.
 
     Args:
-        run_dir: folder of a training run.
-        folder: where versions are, made if it is missing.
-        checkpoint: which weights, as `RunFolder.load_weights` takes it.
-        settings: `ServingSettings`; `None` for the run's own search.
+        run_dir: path of a run folder.
+        folder: path of the folder of versions, created if missing.
+        checkpoint: the weights to export, as in `RunFolder.load_weights`.
+        settings: `ServingSettings`; `None` for the search settings of the run.
         version: int; `None` for the next free one.
-        name: of the model on the server; `None` for the run folder's.
+        name: str, of the model on the server; `None` for the name of the run folder.
         licences: dict with `model` and `data`, for the model card.
-        warmup: writes warm-up requests.
-        with_ids: writes `ids` as well.
+        warmup: bool, writes warm-up requests.
+        with_ids: bool, writes `folder/ids` as well.
 
     Returns:
         `Exported`.
 
     Raises:
-        ValueError: not a run folder, no such weights, a setting that is refused, or a
-            version that is there.
-        OSError: the disk is full, or the folder cannot be written to.
+        ValueError: not a run folder, no such weights, an invalid setting, or the version exists.
+        OSError: the disk is full, or the folder is not writable.
     """
     run = RunFolder(run_dir)
     settings = ServingSettings(search=run.config.search) if settings is None else settings
     name = checked_name(run, name)
     if warmup:
-        import_serving()  # refused before any work is done
+        import_serving()  # raises ValueError before any work is done
     tokenizers = run.load_tokenizers()
     model = run.load_model(checkpoint=checkpoint)
     _, tensorflow_text = import_tensorflow_text()
@@ -137,14 +136,14 @@ def export_saved_model(
 def _save(path, served, signatures, resources):
     module = tf.Module()
     if not served.settings.frozen:
-        # Nothing of Keras: variables alone, under the paths that checkpoints call them by.
+        # Plain variables without Keras objects, named by their paths in checkpoints.
         module.weights = dict(sorted(by_path(served.model.weights).items()))
     module.tokenizers = resources
-    # Nobody trains what is served.
+    # Served models are not trained.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     try:
         tf.saved_model.save(module, str(path), signatures=signatures, options=options)
-    except tf.errors.OpError as error:  # that is how TensorFlow says that it cannot write
+    except tf.errors.OpError as error:  # TensorFlow reports failed writes like this
         full = isinstance(error, tf.errors.ResourceExhaustedError) or "File too large" in error.message
         reason = "no space left on device" if full else error.message.splitlines()[0]
         raise OSError(errno.ENOSPC if full else errno.EIO, reason, str(path)) from error
@@ -152,10 +151,10 @@ def _save(path, served, signatures, resources):
 
 @contextlib.contextmanager
 def uninterrupted():
-    """Holds SIGINT and SIGTERM back until the end of the block, when their handlers are called.
+    """Delays SIGINT and SIGTERM until the end of the block, then calls their handlers.
 
-    Keras and TensorFlow may swallow the exception of a handler while they trace, and fail with another
-    later. In another thread than the main one, which no handler interrupts, it does nothing.
+    Keras and TensorFlow may swallow an exception that a handler raises while they trace, and fail later
+    with another one. Does nothing outside the main thread, where no handlers run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -164,7 +163,7 @@ def uninterrupted():
     before = {
         number: signal.signal(number, lambda number, frame: received.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
-        if callable(signal.getsignal(number))  # not where the system's own handling is wanted
+        if callable(signal.getsignal(number))  # not for the system's default handling
     }
     try:
         yield
@@ -176,33 +175,33 @@ def uninterrupted():
 
 
 def make_card(run, settings, *, name, checkpoint, num_parameters, versions, licences):
-    """Describes an exported model, from what its run knows.
+    """Returns the model card of an exported model, made from its run folder.
 
-    It has neither a time nor a place of this machine: the same run gives the same card.
+    It contains no time and no path, so that the same run gives the same card.
 
     Args:
         run: `RunFolder`.
         settings: `ServingSettings`.
         name: str, of the model on the server.
-        checkpoint: which weights it has, as `RunFolder.load_weights` takes it.
+        checkpoint: the exported weights, as in `RunFolder.load_weights`.
         num_parameters: int.
         versions: dict, library -> version.
-        licences: dict with `model` and `data`; `None` for what is not stated.
+        licences: dict with `model` and `data`; missing ones are "not stated".
 
     Returns:
-        dict that JSON can hold.
+        dict that is valid JSON.
     """
     config, history = run.config, run.read_history()
     trained = [record for record in history if record["kind"] in ("train", "validation")]
-    # Training scores what it delivers; nothing is known of others. Earlier versions delivered the average.
+    # Only the final weights have test scores. In early versions these were always the average.
     delivered = [record["weights"] for record in history if record["kind"] == "final"] or ["averaged"]
     is_scored = checkpoint in ("final", delivered[-1])
     tests = [record for record in history if record["kind"] == "test" and is_scored]
-    tests = {record["split"]: record for record in tests}  # a run that went on was tested again
+    tests = {record["split"]: record for record in tests}  # a resumed run has several: take the last
     corpus = run.path / "corpus.sha256"
     search = dataclasses.asdict(settings.search)
-    for useless in ("sampling", "temperature", "top_k", "top_p", "seed", "long_lines"):
-        del search[useless]
+    for unused in ("sampling", "temperature", "top_k", "top_p", "seed", "long_lines"):
+        del search[unused]
     return {
         "name": name,
         "task": "machine translation",
@@ -228,14 +227,14 @@ def make_card(run, settings, *, name, checkpoint, num_parameters, versions, lice
 
 
 def write_card(folder, card):
-    """Writes a card as JSON and as Markdown into the folder of a version."""
+    """Writes a model card as JSON and as Markdown into the folder of a version."""
     (folder / CARD).parent.mkdir(exist_ok=True)
     (folder / CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / CARD).with_suffix(".md").write_text(_markdown(card), encoding="utf-8")
 
 
 def _public(dataset):
-    """A path of this machine is no one's business; a name in a catalogue is."""
+    """Returns the name of a dataset; of a local path only its last component, for privacy."""
     dataset = dataset.strip()
     is_path = dataset.startswith((".", "/", "~"))
     return pathlib.PurePath(dataset).name if is_path else dataset
@@ -273,7 +272,7 @@ def _markdown(card):
             "sha256": card["data"]["sha256"] or NOT_STATED,
             **{key: NOT_STATED if value is None else f"{value:,.0f}" for key, value in training.items()},
             "given": "".join(f", {name} is an input" for name in card["inputs"]),
-            # As a cell of a table takes them.
+            # Escaped for a table cell.
             "licences": [" ".join(text.split()).replace("|", "\\|") for text in card["licence"].values()],
             "libraries": ", ".join(f"{library} {version}" for library, version in card["made_with"].items()),
         }
@@ -287,5 +286,5 @@ def _markdown(card):
                 what = f"{figure} of {test['num_lines']:,} lines of {test['split']}"
                 text += f"| {what} | {test[figure]:.2f} |\n"
                 signatures += f"- {what}: `{test.get(f'{figure}_signature', NOT_STATED)}`\n"
-    # Below the table: in one, a signature's bars would end its cell, and escaped they show in some viewers.
+    # Not in the table: the `|` in a signature would end its cell, and some viewers show the escape.
     return text + signatures

@@ -1,4 +1,4 @@
-"""A model on a server: the settings fixed at its export, commands, batching, warm-up requests."""
+"""TensorFlow Serving: export settings, batching configuration, warm-up requests, shell commands."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH, SearchConfi
 INPUTS = ("alpha", "max_length_offset")
 _MOST = 2**24
 WARMUP = "assets.extra/tf_serving_warmup_requests"
-# What a number of words is in any language, for tokenizers of any.
+# Digits, because they are in the vocabulary of most languages.
 WARMUP_TEXTS = ["1 2 3", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20."]
 
 BATCHING = "batching.config"
@@ -32,19 +32,19 @@ num_batch_threads { value: 2 }
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ServingSettings:
-    """Search and limits of an exported model.
+    """Search settings and limits of an exported model.
 
     Attributes:
-        search: `SearchConfig`. Texts are cut at `max_source_length`, whatever `long_lines` says.
-            `n_best` of 1 gives `translate_nbest` all of the beam.
-        max_sentences: most sentences of one call; more are refused.
-        max_characters: longer texts are cut here before anything else is done with them.
-        inputs: settings of search, of `INPUTS`, that every call to a signature that
-            translates gives as a scalar.
-        frozen: weights are constants of the graph, not variables beside it.
+        search: `SearchConfig`. Texts over `max_source_length` are always cut; `long_lines` is
+            ignored. With `n_best=1`, `translate_nbest` returns the whole beam.
+        max_sentences: int, maximum number of sentences in a request; larger requests fail.
+        max_characters: int, longer texts are cut to it before tokenization.
+        inputs: tuple of str, a subset of `INPUTS`: search settings that are scalar inputs of the
+            translating signatures.
+        frozen: bool, weights are constants in the graph instead of variables.
 
     Raises:
-        ValueError: a setting that cannot be exported.
+        ValueError: a setting cannot be exported.
     """
 
     search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
@@ -69,11 +69,11 @@ class ServingSettings:
 
     @property
     def n_best(self):
-        """Translations of each sentence that `translate_nbest` gives."""
+        """Number of translations per sentence that `translate_nbest` returns."""
         return self.search.n_best if self.search.n_best > 1 else self.search.beam_size
 
     def max_tokens(self, model):
-        """Most tokens of a text, end of sentence included.
+        """Returns the maximum number of tokens of a text, with the end of sentence.
 
         Args:
             model: `ModelConfig`.
@@ -82,13 +82,13 @@ class ServingSettings:
         return min([self.search.max_source_length, *limits])
 
     def max_rows(self, model):
-        """How many sentences of each length may share a batch: `Translator`'s budgets.
+        """Returns the maximum batch size for each sentence length, with the budgets of `Translator`.
 
         Args:
             model: `ModelConfig`.
 
         Returns:
-            list of int, at least 1 and never rising; entry n is of n tokens a sentence.
+            list of int, at least 1, not increasing; entry n is for sentences of n tokens.
         """
         search = self.search
         rows = [self.max_sentences]
@@ -100,14 +100,14 @@ class ServingSettings:
 
 
 def checked_name(run, name=None):
-    """Returns what a model is called on the server.
+    """Returns the name of a model on the server.
 
     Args:
         run: `RunFolder`.
-        name: str, or `None` for that of the folder.
+        name: str, or `None` for the name of the run folder.
 
     Raises:
-        ValueError: a server cannot have the name.
+        ValueError: the name has other characters than a server allows.
     """
     wanted = run.path.resolve().name if name is None else name
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", wanted):
@@ -118,10 +118,10 @@ def checked_name(run, name=None):
 
 
 def write_batching(folder, settings):
-    """Writes how requests are put together, in the text format of `BatchingParameters`.
+    """Writes the batching configuration of TensorFlow Serving, `BatchingParameters` in text format.
 
     Args:
-        folder: of a version.
+        folder: `pathlib.Path` of a version.
         settings: `ServingSettings`.
     """
     text = _BATCHING.replace("MAX_SENTENCES", str(settings.max_sentences))
@@ -129,13 +129,13 @@ def write_batching(folder, settings):
 
 
 def docker_command(folder, name, *, version, batching):
-    """Returns the command that serves a folder of versions, as a shell takes it.
+    """Returns the shell command that serves a folder of versions with Docker.
 
     Args:
-        folder: of the versions.
+        folder: path of the folder of versions.
         name: str, of the model on the server.
         version: int, whose batching configuration is used.
-        batching: bool, puts requests together.
+        batching: bool, batches requests on the server.
     """
     inside = f"/models/{name}"
     words = ["docker", "run", "--rm", "-p", "8500:8500", "-p", "8501:8501"]
@@ -147,17 +147,17 @@ def docker_command(folder, name, *, version, batching):
 
 
 def curl_command(name, inputs=()):
-    """Returns the command that asks the server for a translation.
+    """Returns the shell command that requests a translation from the server.
 
     Args:
         name: str, of the model on the server.
-        inputs: names of the scalar inputs, of `ServingSettings`.
+        inputs: names of the scalar inputs, as in `ServingSettings`.
     """
     body = '{"instances": ["1 2 3"]}'
-    if inputs:  # instances would need one value for each sentence
+    if inputs:  # "instances" would need one value per sentence
         scalars = {"alpha": "0.6", "max_length_offset": "50"}
-        given = ", ".join(f'"{one}": {scalars[one]}' for one in inputs)
-        body = f'{{"inputs": {{"text": ["1 2 3"], {given}}}}}'
+        values = ", ".join(f'"{key}": {scalars[key]}' for key in inputs)
+        body = f'{{"inputs": {{"text": ["1 2 3"], {values}}}}}'
     return shlex.join(["curl", "-d", body, f"http://localhost:8501/v1/models/{name}:predict"])
 
 
@@ -165,7 +165,7 @@ def import_serving():
     """Returns the modules (model_pb2, predict_pb2, prediction_log_pb2) of TensorFlow Serving.
 
     Raises:
-        ValueError: they are not installed; the message says what to do.
+        ValueError: tensorflow-serving-api is not installed.
     """
     try:
         from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
@@ -178,13 +178,13 @@ def import_serving():
 
 
 def write_warmup(folder, name, signatures, ids):
-    """Writes two requests, one short and one not, for each signature.
+    """Writes a short and a longer warm-up request for each signature.
 
     Args:
-        folder: of a version.
+        folder: `pathlib.Path` of a version.
         name: str, of the model on the server.
         signatures: dict, name -> `tf.ConcreteFunction`.
-        ids: list of list of int, what the source's tokenizer makes of `WARMUP_TEXTS`.
+        ids: list of list of int, `WARMUP_TEXTS` encoded by the source tokenizer.
     """
     import tensorflow as tf
 
@@ -201,11 +201,11 @@ def write_warmup(folder, name, signatures, ids):
     path.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for signature, function in sorted(signatures.items()):
-            for number in range(len(WARMUP_TEXTS)):
-                specs, named = function.structured_input_signature  # named once it was loaded
+            for row in range(len(WARMUP_TEXTS)):
+                specs, named = function.structured_input_signature  # by name in a loaded SavedModel
                 inputs = {
                     spec.name: tf.make_tensor_proto(
-                        values[spec.name][number : number + 1] if spec.shape.rank else scalars[spec.name]
+                        values[spec.name][row : row + 1] if spec.shape.rank else scalars[spec.name]
                     )
                     for spec in (*specs, *named.values())
                 }

@@ -1,9 +1,9 @@
-"""Folders of exported models: numbered versions for TensorFlow Serving, manifests, settings.
+"""Folders of exported models: numbered versions for TensorFlow Serving, manifests, metadata.
 
-A folder is complete or invisible, and has a manifest: the SHA-256 of every file, as `sha256sum --check`
-reads them. A SavedModel is a version, in a folder whose name is its number; the other formats have
-`keras_transformer.json`, the settings that are needed to use the model without its run. Nothing here
-imports Keras, and only `load_exported` imports TensorFlow.
+A folder appears only when it is complete. Its manifest has the SHA-256 of every file, in the format of
+`sha256sum --check`. A SavedModel is a version, in a folder named by its number. The other formats have
+`keras_transformer.json`, the settings that replace the run folder. Nothing here imports Keras, and only
+`load_exported` imports TensorFlow.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ from keras_transformer.tokenizers.base import import_tensorflow_text
 from keras_transformer.tokenizers.tokenizer_pair import save_tokenizers
 
 MANIFEST = "manifest.sha256"
-FACTS = "keras_transformer.json"
+METADATA = "keras_transformer.json"
 CARD = "assets.extra/model_card.json"
 
-# Folder, among the versions, of the versions for ids alone.
+# Folder of the versions with `translate_ids` only, next to the other versions.
 IDS = "ids"
 _LOCK = ".lock"
 _PARTIAL = ".partial"
@@ -42,11 +42,11 @@ _MAX_VERSION = 2**63 - 1
 
 
 class NewVersion(NamedTuple):
-    """A version that is being written.
+    """A version while it is written.
 
     Attributes:
         number: int.
-        folders: list of `pathlib.Path`, temporary folders, one for each that was asked for.
+        folders: list of `pathlib.Path`, temporary folders, one per folder of versions.
     """
 
     number: int
@@ -55,21 +55,22 @@ class NewVersion(NamedTuple):
 
 @contextlib.contextmanager
 def new_version(folders, version=None):
-    """Makes one version in several folders; each gets its number as its name at the end.
+    """Creates a version in one or several folders, atomically.
 
-    TensorFlow Serving takes a folder whose name is a number for a version that it may load
-    at once, and passes over all others. What an earlier process left half written is removed.
+    TensorFlow Serving may load a folder at once when its name is a number, and ignores other
+    folders. So a version is written under a temporary name and renamed at the end.
+    Temporary folders of killed processes are removed first.
 
     Args:
-        folders: list of paths of the folders of versions, the last to be renamed first in the list.
-        version: int, or `None` for the one after the highest that any of them has.
+        folders: list of paths of folders of versions. The last is renamed first.
+        version: int; `None` for one more than the highest version in any of them.
 
     Yields:
-        `NewVersion`. After an exception within the block nothing is left behind.
+        `NewVersion`. An exception in the block removes its folders.
 
     Raises:
-        ValueError: the version is no number or there already, a folder has something else than
-            versions, or another process exports there.
+        ValueError: the version is invalid or exists, a folder contains other files than
+            versions, or another process is exporting to it.
     """
     folders = [pathlib.Path(folder) for folder in folders]
     free_version(folders, version)
@@ -78,8 +79,8 @@ def new_version(folders, version=None):
     with process_lock(folders[0] / _LOCK):
         version = free_version(folders, version)
         for folder in folders:
-            for left in folder.glob(f".*{_PARTIAL}"):
-                shutil.rmtree(left)
+            for leftover in folder.glob(f".*{_PARTIAL}"):
+                shutil.rmtree(leftover)
         partial = [folder / f".{version}{_PARTIAL}" for folder in folders]
         try:
             for path in partial:
@@ -95,14 +96,14 @@ def new_version(folders, version=None):
 
 
 def free_version(folders, version=None):
-    """Returns the number that a new version gets; writes nothing.
+    """Returns the number of a new version; writes nothing.
 
     Args:
-        folders: list of `pathlib.Path` of the folders of versions.
-        version: int, or `None` for the one after the highest that any of them has.
+        folders: list of `pathlib.Path` of folders of versions.
+        version: int; `None` for one more than the highest version in any of them.
 
     Raises:
-        ValueError: as `new_version`, but for other processes.
+        ValueError: as `new_version`, except for other processes.
     """
     if version is not None and not (type(version) is int and 0 < version <= _MAX_VERSION):
         raise ValueError(f"A version must be a whole number from 1 to {_MAX_VERSION}. Received: {version!r}")
@@ -125,27 +126,26 @@ def free_version(folders, version=None):
 
 
 def versions(folder):
-    """Returns the numbers of the versions in a folder, ascending; none where there is no folder."""
+    """Returns the version numbers in a folder, ascending; an empty list if the folder does not exist."""
     names = [path.name for path in pathlib.Path(folder).glob("*") if path.is_dir()]
     return sorted(int(name) for name in names if _VERSION.fullmatch(name))
 
 
 def write_manifest(folder):
-    """Writes the sums of all files of a folder, after making sure that they are on the disk."""
+    """Flushes all files of a folder to disk, then writes their checksums."""
     folder = pathlib.Path(folder)
     for path in folder.rglob("*"):
         if path.is_file():
             fsync_path(path)
-    lines = [f"{digest}  {name}\n" for name, digest in sorted(_sums(folder).items())]
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(_checksums(folder).items())]
     write_text(folder / MANIFEST, "".join(lines))
 
 
 def check_manifest(folder):
-    """Refuses a folder in which anything is not as it was written.
+    """Checks the files of a folder against its manifest.
 
     Raises:
-        ValueError: there is no manifest, or a file was changed, removed or added; the
-            message names it.
+        ValueError: there is no manifest, or a file was changed, removed or added.
     """
     folder = pathlib.Path(folder)
     path = folder / MANIFEST
@@ -161,61 +161,61 @@ def check_manifest(folder):
     matches = [re.fullmatch(r"([0-9a-f]{64})  (.+)", line) for line in lines]
     if not matches or not all(matches):
         raise ValueError(f"{path}: empty or damaged. Export the model again")
-    wanted = {name: digest for digest, name in map(re.Match.groups, matches)}
-    found = _sums(folder)
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found:
+    expected = {name: digest for digest, name in map(re.Match.groups, matches)}
+    actual = _checksums(folder)
+    for name in sorted(expected.keys() | actual.keys()):
+        if name not in actual:
             problem = "is missing"
-        elif name not in wanted:
+        elif name not in expected:
             problem = f"was added: {MANIFEST} does not have it"
-        elif found[name] != wanted[name]:
+        elif actual[name] != expected[name]:
             problem = f"was changed: its SHA-256 is not that in {MANIFEST}"
         else:
             continue
         raise ValueError(f"{folder / name}: {problem}. Export the model again, or put it back from a copy")
 
 
-def _sums(folder):
-    """{name with slashes: SHA-256 in hexadecimal} of all files but the manifest."""
-    sums = {}
+def _checksums(folder):
+    """Returns {path with slashes: SHA-256 in hexadecimal} of all files except the manifest."""
+    checksums = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
             raise ValueError(f"{path}: a link; an exported model has none. Remove it")
         if path.is_file() and name != MANIFEST:
             with path.open("rb") as file:
-                sums[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return sums
+                checksums[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return checksums
 
 
 def with_search(config, search):
-    """Returns a `Config` with other settings of search.
+    """Returns a `Config` with some search settings replaced.
 
     Args:
         config: `Config`.
         search: dict, name -> value; or `None`.
 
     Raises:
-        ValueError: a setting that is refused.
+        ValueError: an invalid setting.
     """
     return replace(config, search=replace(config.search, **(search or {})))
 
 
 @contextlib.contextmanager
 def exported_folder(run, out, kind, config, *, checkpoint, versions, **more):
-    """Makes a folder of a model that is used without its run: complete, or it does not appear.
+    """Creates the folder of an exported model atomically: complete or not at all.
 
-    Its `keras_transformer.json` has the run's settings of the model and of search, and the languages:
-    neither time nor place, nor where the text came from.
+    Its `keras_transformer.json` has the run's model settings, search settings and languages, but no
+    time, no path and no origin of the data.
 
     Args:
         run: `RunFolder`.
-        out: a folder that does not exist or is empty.
+        out: path, which does not exist or is an empty folder.
         kind: str, the format.
-        config: `Config` of the run, maybe with other settings of search.
-        checkpoint: which weights, as `RunFolder.load_weights` takes it.
+        config: `Config` of the run, maybe with other search settings.
+        checkpoint: the weights to export, as in `RunFolder.load_weights`.
         versions: dict, library -> version.
-        **more: what else the file has.
+        **more: further entries of the file.
 
     Yields:
         `pathlib.Path` of the folder, where the block writes the model; the `Transformer`; the `Tokenizers`.
@@ -225,7 +225,7 @@ def exported_folder(run, out, kind, config, *, checkpoint, versions, **more):
     """
     tokenizers = run.load_tokenizers()
     model = run.load_model(checkpoint=checkpoint)
-    facts = {
+    metadata = {
         "format": kind,
         "weights": checkpoint,
         "languages": {"source": config.data.source, "target": config.data.target},
@@ -237,24 +237,24 @@ def exported_folder(run, out, kind, config, *, checkpoint, versions, **more):
     with create_folder_atomically(out) as folder:
         yield folder, model, tokenizers
         save_tokenizers(folder, tokenizers)
-        (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        (folder / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
         write_manifest(folder)
 
 
-def read_facts(folder, kinds):
-    """Returns the dict that `exported_folder` wrote.
+def read_metadata(folder, kinds):
+    """Returns the contents of the `keras_transformer.json` that `exported_folder` wrote.
 
     Args:
         folder: its path.
-        kinds: the formats which it may be of.
+        kinds: tuple of str, the allowed formats.
 
     Raises:
-        ValueError: no such file, or of another format.
+        ValueError: no such file, or another format.
     """
-    path = pathlib.Path(folder) / FACTS
+    path = pathlib.Path(folder) / METADATA
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        kind = facts["format"]
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        kind = metadata["format"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path}: not an exported model, or damaged ({error}). "
@@ -262,23 +262,23 @@ def read_facts(folder, kinds):
         ) from error
     if kind not in kinds:
         raise ValueError(f"{path}: the model's format must be {' or '.join(kinds)}. Received: {kind!r}")
-    return facts
+    return metadata
 
 
 def load_exported(path):
-    """Loads a SavedModel that `export_saved_model` wrote, if every file is as it was written.
+    """Loads a SavedModel that `export_saved_model` wrote, after checking its manifest.
 
-    A SavedModel is a program: load none of which you do not know where it comes from.
+    A SavedModel is a program: load only those whose origin you know.
 
     Args:
-        path: folder of one version, or of several, of which the newest is taken.
+        path: folder of a version, or of several versions; then the newest is loaded.
 
     Returns:
-        The object that `tf.saved_model.load` gives; `signatures` has the functions.
+        Result of `tf.saved_model.load`; its `signatures` are the functions.
 
     Raises:
-        ValueError: not an exported model, or a file of it was changed, removed or added.
-        ImportError: tensorflow-text is missing, which all but the `ids` models need.
+        ValueError: not an exported model, or a file was changed, removed or added.
+        ImportError: tensorflow-text is missing, which only the `ids` models do not need.
     """
     import tensorflow as tf
 
