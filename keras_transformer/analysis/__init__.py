@@ -1,4 +1,4 @@
-"""What the notebooks measure and draw: heads, alignments, costs."""
+"""Measurements and plots for the notebooks: attention heads, word alignments, costs of layers."""
 
 from keras_transformer import lazy_names
 

@@ -1,7 +1,7 @@
-"""What layers cost, and how far they see: Table 1 of section 4, counted and measured.
+"""Complexity, sequential operations and path lengths of layers (Table 1), counted and measured.
 
-The layers here are those of the table, reduced to what it counts: attention without its
-projections, one recurrent layer, one convolution.
+The layers are reduced to what Table 1 counts: attention without its projections, one recurrent layer, one
+convolution.
 """
 
 import math
@@ -20,11 +20,11 @@ _MATRIX_PRODUCTS = {"MatMul": "transpose_a", "BatchMatMulV2": "adj_x"}
 
 
 class Products(NamedTuple):
-    """The products in a function's graph.
+    """Number of products in the graph of a function.
 
     Attributes:
-        multiply_adds: int, multiplications that are each followed by an addition.
-        sequential: int, products in the longest chain of which each needs the one before.
+        multiply_adds: int, number of multiply-add operations.
+        sequential: int, length of the longest chain of products that depend on each other.
     """
 
     multiply_adds: int
@@ -32,35 +32,34 @@ class Products(NamedTuple):
 
 
 def self_attention(x):
-    """softmax(Q K^T / sqrt(d_k)) V, with x as queries, keys and values, in heads of 64.
+    """Computes softmax(Q K^T / sqrt(d_k)) V with Q = K = V = x, in heads of width 64.
 
     Args:
-        x: float, shape `(batch, length, d_model)`; a `d_model` below 64, or no multiple of
-            it, makes one head.
+        x: float, shape `(batch, length, d_model)`. If `d_model` is not a multiple of 64, there is one head.
 
     Returns:
-        float, shape as `x`.
+        float, same shape as `x`.
     """
     heads = _split(x)
     return _join(scaled_dot_product_attention(heads, heads, heads).output)
 
 
 def restricted_self_attention(x, radius):
-    """Self-attention in which position i sees only i - radius to i + radius (section 4).
+    """Self-attention in which position i sees only the positions i - radius to i + radius (section 4).
 
-    Computed a block of `radius` queries at a time, against the keys of the block itself and
-    of those beside it: the rest of the scores is never made. The neighbourhood of section 4
-    is r = 2 radius + 1 wide; 3 radius scores are computed for each query.
+    The queries are split into blocks of length `radius`. Each block is compared only with the keys of itself
+    and of its two neighbours; the other scores are not computed. The neighbourhood of section 4 has the size
+    r = 2 radius + 1; here 3 radius scores are computed for each query.
 
     Args:
         x: float, shape `(batch, length, d_model)`.
-        radius: positions seen on either side; `length` must be a multiple of it.
+        radius: int, number of visible positions on either side; `length` must be a multiple of it.
 
     Returns:
-        float, shape as `x`.
+        float, same shape as `x`.
 
     Raises:
-        ValueError: the length is no multiple of `radius`.
+        ValueError: the length is not a multiple of `radius`.
     """
     batch, length, d_model = x.shape
     if length % radius:
@@ -71,20 +70,21 @@ def restricted_self_attention(x, radius):
     windows = [ops.reshape(window, (-1, radius, d_model)) for window in windows]
     query, key = _split(windows[1]), _split(ops.concatenate(windows, axis=1))
 
-    place = ops.arange(blocks)[:, None, None] * radius
-    query_place = place + ops.arange(radius)[None, :, None]
-    key_place = place + ops.arange(3 * radius)[None, None, :] - radius
-    visible = (ops.abs(query_place - key_place) <= radius) & (key_place >= 0) & (key_place < length)
+    first = ops.arange(blocks)[:, None, None] * radius
+    query_position = first + ops.arange(radius)[None, :, None]
+    key_position = first + ops.arange(3 * radius)[None, None, :] - radius
+    exists = (key_position >= 0) & (key_position < length)
+    visible = (ops.abs(query_position - key_position) <= radius) & exists
     output = scaled_dot_product_attention(query, key, key, ops.tile(visible, (batch, 1, 1))).output
     return ops.reshape(_join(output), (batch, length, d_model))
 
 
 def recurrent(d_model, *, unroll=False):
-    """A layer h_t = tanh(x_t W + h_(t-1) U), the simplest recurrent one.
+    """Returns a simple recurrent layer, h_t = tanh(x_t W + h_(t-1) U).
 
     Args:
         d_model: width of input and output.
-        unroll: writes every step into the graph, in place of a loop.
+        unroll: whether the graph contains every step instead of a loop.
 
     Returns:
         Keras layer, `(batch, length, d_model)` -> the same shape.
@@ -93,10 +93,10 @@ def recurrent(d_model, *, unroll=False):
 
 
 def convolutional(d_model, kernel_size, *, dilation=1):
-    """A layer in which a position sees itself and `kernel_size` - 1 before it, `dilation` apart.
+    """Returns a causal convolution over `kernel_size` positions, `dilation` apart, ending at the current one.
 
-    Causal, because centred kernels that grow with the layers never connect some pairs near the
-    ends: the way from one to the other would pass through positions that do not exist.
+    Causal, because stacked centred convolutions with growing dilation never connect some pairs of positions
+    near the ends: the path would pass through positions outside the sequence.
 
     Returns:
         Keras layer, `(batch, length, d_model)` -> the same shape.
@@ -105,40 +105,40 @@ def convolutional(d_model, kernel_size, *, dilation=1):
 
 
 def products(function, shape):
-    """Counts the products in the graph that TensorFlow makes of a function.
+    """Counts the multiply-adds of matrix products and convolutions in the TensorFlow graph of a function.
 
     Args:
-        function: of one float tensor.
-        shape: of that tensor, list of int.
+        function: function of one float tensor.
+        shape: list of int, shape of this tensor.
 
     Returns:
-        `Products`: of matrices and of convolutions; what is done to single elements is not counted.
+        `Products`; element-wise operations are not counted.
 
     Raises:
-        ValueError: the graph has a loop or another operation that hides products.
+        ValueError: the graph has a loop or another operation whose products cannot be counted.
     """
     depth, total = {}, 0
-    for operation in _traced(function, shape).graph.get_operations():  # each comes after what it reads
+    for operation in _traced(function, shape).graph.get_operations():  # in topological order
         count = _multiply_adds(operation)
         total += count
-        before = [depth[tensor.op.name] for tensor in operation.inputs]
-        depth[operation.name] = max(before, default=0) + (count > 0)
+        input_depths = [depth[tensor.op.name] for tensor in operation.inputs]
+        depth[operation.name] = max(input_depths, default=0) + (count > 0)
     return Products(total, max(depth.values()))
 
 
 def best_seconds(cases, *, rounds=5):
-    """Times functions in graph mode, one after the other, several times round.
+    """Measures the run time of functions in graph mode.
 
-    What else the machine does only ever adds to a time, so the shortest is kept; and it slows
-    all cases alike where they take turns, rather than the one whose turn it was.
+    The functions are called in turns, so other load on the machine slows all of them alike. Other load only
+    adds to a time, so the shortest time is returned.
 
     Args:
-        cases: list of (function, shape): of one float tensor, and the shape of that tensor.
-        rounds: how often each is timed twice, after a first call that is not. Twice, because
-            the other cases have filled the caches.
+        cases: list of `(function, shape)`: a function of one float tensor, and the shape of this tensor.
+        rounds: int, number of rounds after one call without timing. Each round calls every function twice,
+            because at the first call the CPU caches hold the data of the other functions.
 
     Returns:
-        list of float, seconds of the quickest call of each case.
+        list of float, the shortest time of each case, in seconds.
     """
     calls = []
     for function, shape in cases:
@@ -148,46 +148,46 @@ def best_seconds(cases, *, rounds=5):
         calls.append((traced, x))
     best = [math.inf] * len(calls)
     for _ in range(rounds):
-        for number, (traced, x) in enumerate(calls):
+        for index, (traced, x) in enumerate(calls):
             for _ in range(2):
-                begin = time.perf_counter()
+                start = time.perf_counter()
                 traced(x).numpy()
-                best[number] = min(best[number], time.perf_counter() - begin)
+                best[index] = min(best[index], time.perf_counter() - start)
     return best
 
 
 def reach(layer_of, length, d_model, *, causal=False, max_layers=100):
-    """Stacks layers until the gradient of every position reaches every position.
+    """Stacks layers until every output position depends on every input position, measured by gradients.
 
     Args:
-        layer_of: function: number of a layer, from 0 -> that layer, a function of a float
-            tensor of shape `(batch, length, d_model)`.
+        layer_of: function: index of a layer, from 0 -> the layer, a function of a float tensor of shape
+            `(batch, length, d_model)`.
         length: n.
         d_model: width.
-        causal: it is enough to reach every position up to one's own.
-        max_layers: where to stop in any case.
+        causal: output position i need only depend on the input positions 0 to i.
+        max_layers: int, maximum number of layers.
 
     Returns:
-        bool NumPy array, shape `(layers, length, length)`: whether after so many layers the
-        gradient of output position (row) with respect to input position (column) is not 0.
+        bool NumPy array, shape `(layers, length, length)`; `[k, i, j]` is whether the gradient of output
+        position i of layer k with respect to input position j is not 0.
     """
-    wanted = np.tri(length, k=0 if causal else length, dtype=bool)
-    # A row of the batch for each output position: one backward pass serves all of them.
-    one = tf.random.stateless_normal((1, length, d_model), seed=(3, 4))
-    x = tf.repeat(one, length, axis=0)
+    required = np.tri(length, k=0 if causal else length, dtype=bool)
+    # The batch has a row for each output position, so one backward pass computes all gradients.
+    sequence = tf.random.stateless_normal((1, length, d_model), seed=(3, 4))
+    x = tf.repeat(sequence, length, axis=0)
     weights = tf.eye(length)[:, :, None] * tf.random.stateless_normal((d_model,), seed=(5, 6))
-    found = []
+    reached = []
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         y = x
-        for number in range(max_layers):
-            y = layer_of(number)(y)
+        for index in range(max_layers):
+            y = layer_of(index)(y)
             with tape.stop_recording():
                 gradient = tape.gradient(y, x, output_gradients=weights)
-            found.append(np.any(gradient.numpy() != 0, axis=-1))
-            if found[-1][wanted].all():
+            reached.append(np.any(gradient.numpy() != 0, axis=-1))
+            if reached[-1][required].all():
                 break
-    return np.stack(found)
+    return np.stack(reached)
 
 
 def _traced(function, shape):
@@ -195,12 +195,12 @@ def _traced(function, shape):
 
 
 def _multiply_adds(operation):
-    """Multiply-adds of one operation of a graph; 0 where it is no product."""
+    """Returns the multiply-adds of an operation of a graph; 0 if it is not a product."""
     kind, inputs = operation.type, operation.inputs
     if kind in _MATRIX_PRODUCTS:
         transposed = operation.get_attr(_MATRIX_PRODUCTS[kind])
         contracted = inputs[0].shape[-2 if transposed else -1]
-    elif kind == "Conv2D":  # one-dimensional ones, too: (1, kernel_size, features, filters)
+    elif kind == "Conv2D":  # also for 1D convolutions, with kernels (1, kernel_size, features, filters)
         contracted = math.prod(inputs[1].shape[:3])
     elif "While" in kind or "Call" in kind or (kind == "Einsum" and len(inputs) > 1):
         raise ValueError(

@@ -1,10 +1,12 @@
-"""What the heads of a trained model do, measured with NumPy, and models without some of them.
+"""Measures what the attention heads of a trained model do, and removes heads from a model.
 
-A job is a bool matrix with a row for each query and a column for each key: where a head would
-look if it did that job and nothing else. How well a head does it is the share of its attention that
-falls there. A head that looks at all positions alike has a share, too, and only what is far above
-that says anything. What translates what is learned by IBM model 1 (Brown et al., 1993), which knows pairs of
-sentences and nothing else: of the links that its two directions share, about 6 in 10, most are right.
+A pattern is a bool matrix with a row for each query and a column for each key. It marks the keys to which a
+head with a certain function would attend, such as the previous position. `attention_mass` measures the
+fraction of a head's attention on the marked keys. Compare it with the fraction of a head with uniform
+attention: only a value far above that is evidence for the function.
+
+Word alignments are learned from sentence pairs by IBM model 1 (Brown et al., 1993), in both directions. About
+6 in 10 links are found in both directions, and most of these are right.
 """
 
 import contextlib
@@ -15,14 +17,14 @@ import numpy as np
 
 KINDS = ("encoder", "decoder", "cross")
 ITERATIONS = 8  # of IBM model 1
-MAX_CELLS = 2_000_000  # of all tables of source by target pieces: some 300 MB, a few seconds
+MAX_CELLS = 2_000_000  # of all alignment tables (source pieces x target pieces): about 300 MB, a few seconds
 
 
-class Maps(NamedTuple):
-    """The attention of all heads over some pairs; a list with one array a pair, each.
+class AttentionMaps(NamedTuple):
+    """Attention weights of all heads; each field is a list with one array per sentence pair.
 
-    A decoder's query i is the step that reads target id i - 1, or bos, and produces id i; its key
-    j stands for what was read at step j.
+    Query i of the decoder is the step that reads target id i - 1 (or bos) and produces target id i. Key j of
+    its self-attention is the id that step j reads.
 
     Attributes:
         encoder: float32, shape `(num_layers, num_heads, source_len, source_len)`.
@@ -35,13 +37,13 @@ class Maps(NamedTuple):
     cross: list
 
 
-class Share(NamedTuple):
-    """How much of the attention falls on the keys of a job, mean over its queries.
+class AttentionMass(NamedTuple):
+    """Fraction of the attention on the keys of a pattern; mean over the queries that have such keys.
 
     Attributes:
         heads: float64 NumPy array, shape `(num_layers, num_heads)`, from 0 to 1.
-        uniform: float, that of a head which looks at all that it sees alike.
-        num_queries: int, queries that the job has a key for; without any, all shares are 0.
+        uniform: float, fraction of a head with uniform attention over the visible keys.
+        num_queries: int, number of queries with a marked key; if 0, all fractions are 0.
     """
 
     heads: np.ndarray
@@ -50,69 +52,69 @@ class Share(NamedTuple):
 
     @property
     def best(self):
-        """`(layer, head)` with the largest share, from 0."""
+        """`(layer, head)` of the head with the largest fraction; indices from 0."""
         return tuple(int(i) for i in np.unravel_index(self.heads.argmax(), self.heads.shape))
 
 
 def attention_maps(model, source_rows, target_rows):
-    """Returns where all heads look, pair by pair.
+    """Returns the attention weights of all heads, for each sentence pair.
 
     Args:
         model: a `Transformer`.
-        source_rows: list of sequences of int, eos included.
-        target_rows: list of sequences of int, as many, eos included, without bos.
+        source_rows: list of sequences of int, source ids with eos.
+        target_rows: list of sequences of int, target ids with eos and without bos; same length.
 
     Returns:
-        `Maps`.
+        `AttentionMaps`.
     """
     layers = {
         "cross": range(model.config.num_decoder_layers),
         "decoder": range(model.config.num_decoder_layers),
         "encoder": range(model.config.num_encoder_layers),
     }
-    maps = Maps([], [], [])
+    maps = AttentionMaps([], [], [])
     for source, target in zip(source_rows, target_rows, strict=True):
-        read = [model.special.bos, *target[:-1]]
-        attended = model.attend((np.array([source], np.int32), np.array([read], np.int32)), **layers)
-        for kind, of_kind in maps._asdict().items():
-            weights = getattr(attended, kind)
-            of_kind.append(np.stack([np.asarray(weights[layer])[0] for layer in layers[kind]]))
+        inputs = [model.special.bos, *target[:-1]]
+        output = model.attend((np.array([source], np.int32), np.array([inputs], np.int32)), **layers)
+        for kind, arrays in maps._asdict().items():
+            weights = getattr(output, kind)
+            arrays.append(np.stack([np.asarray(weights[layer])[0] for layer in layers[kind]]))
     return maps
 
 
-def attention_mass(maps, jobs, *, causal=False):
-    """Measures how well each head does a job.
+def attention_mass(maps, patterns, *, causal=False):
+    """Measures the fraction of each head's attention on the keys of a pattern.
 
     Args:
-        maps: list of float NumPy arrays, shape `(num_layers, num_heads, num_queries, num_keys)`,
-            each row of which sums to 1.
-        jobs: list of bool NumPy arrays, one for each map, shape `(num_queries, num_keys)`.
-            Queries without a wanted key do not count.
-        causal: query i sees the keys 0 to i only, as in a decoder's self-attention.
+        maps: list of float NumPy arrays, shape `(num_layers, num_heads, num_queries, num_keys)`; the weights
+            of each query sum to 1.
+        patterns: list of bool NumPy arrays, one for each map, shape `(num_queries, num_keys)`. Queries
+            without a marked key are ignored.
+        causal: whether query i sees only the keys 0 to i, as in the decoder's self-attention.
 
     Returns:
-        `Share`.
+        `AttentionMass`.
 
     Raises:
-        ValueError: a job has another shape than its map.
+        ValueError: a pattern does not have the shape of its map.
     """
     total, uniform, count = 0.0, 0.0, 0
-    for weights, wanted in zip(maps, jobs, strict=True):
-        if wanted.shape != weights.shape[2:]:
+    for weights, pattern in zip(maps, patterns, strict=True):
+        if pattern.shape != weights.shape[2:]:
             raise ValueError(
-                f"A job must have the shape of its map, {weights.shape[2:]}. Received: {wanted.shape}"
+                f"A job must have the shape of its map, {weights.shape[2:]}. Received: {pattern.shape}"
             )
         if causal:
-            wanted = wanted & np.tri(*wanted.shape, dtype=bool)
-        visible = np.arange(1, len(wanted) + 1) if causal else np.full(len(wanted), wanted.shape[1])
-        total = total + (weights * wanted).sum((2, 3), dtype=np.float64)
-        uniform += (wanted.sum(1) / visible).sum()
-        count += int(wanted.any(1).sum())
-    return Share(total / max(count, 1), float(uniform / max(count, 1)), count)
+            pattern = pattern & np.tri(*pattern.shape, dtype=bool)
+        visible = np.arange(1, len(pattern) + 1) if causal else np.full(len(pattern), pattern.shape[1])
+        total = total + (weights * pattern).sum((2, 3), dtype=np.float64)
+        uniform += (pattern.sum(1) / visible).sum()
+        count += int(pattern.any(1).sum())
+    return AttentionMass(total / max(count, 1), float(uniform / max(count, 1)), count)
 
 
 def offset_pattern(num_queries, num_keys, offset):
-    """Looks so many places further: -1 is the position before, 0 the query's own, 1 the next.
+    """Pattern of the key at a fixed offset from the query: -1 is the previous position, 1 the next.
 
     Returns:
         bool NumPy array, shape `(num_queries, num_keys)`.
@@ -121,21 +123,21 @@ def offset_pattern(num_queries, num_keys, offset):
 
 
 def place_pattern(num_queries, num_keys, key):
-    """Looks at one place whatever the query: 0 is the first, -1 the last.
+    """Pattern of one fixed key for all queries: 0 is the first key, -1 the last.
 
     Returns:
         bool NumPy array, shape `(num_queries, num_keys)`.
     """
-    wanted = np.zeros((num_queries, num_keys), bool)
-    wanted[:, key] = True
-    return wanted
+    pattern = np.zeros((num_queries, num_keys), bool)
+    pattern[:, key] = True
+    return pattern
 
 
 def repeat_pattern(pieces):
-    """Looks at other places with the piece of the query.
+    """Pattern of the other positions that have the same piece as the query.
 
     Args:
-        pieces: sequence of str or int, of queries and keys alike.
+        pieces: sequence of str or int, the pieces of both queries and keys.
 
     Returns:
         bool NumPy array, shape `(len(pieces), len(pieces))`.
@@ -145,29 +147,30 @@ def repeat_pattern(pieces):
 
 
 def link_pattern(num_queries, num_keys, links, *, shift=0):
-    """Looks at the source pieces that are linked to a target piece.
+    """Pattern of the source pieces that are linked to the target piece of the query.
 
     Args:
-        links: iterable of `(source, target)`, numbers of pieces from 0.
-        shift: 0 for the step that produces the target piece, 1 for the next, which reads it.
+        num_queries: int.
+        num_keys: int.
+        links: iterable of `(source, target)`, indices of pieces, from 0.
+        shift: 0 assigns a link to the step that produces the target piece, 1 to the step that reads it.
 
     Returns:
         bool NumPy array, shape `(num_queries, num_keys)`.
     """
-    wanted = np.zeros((num_queries, num_keys), bool)
+    pattern = np.zeros((num_queries, num_keys), bool)
     for source, target in links:
-        wanted[target + shift, source] = True
-    return wanted
+        pattern[target + shift, source] = True
+    return pattern
 
 
 class Head(NamedTuple):
-    """One head of a model.
+    """Identifies one attention head of a model.
 
     Attributes:
-        kind: one of `KINDS`: self-attention of the encoder or the decoder, or the attention of
-            the decoder to the source.
-        layer: number of its layer, from 0.
-        head: its number, from 0.
+        kind: one of `KINDS`: self-attention of the encoder or the decoder, or cross-attention.
+        layer: index of the layer, from 0.
+        head: index of the head in the layer, from 0.
     """
 
     kind: str
@@ -176,30 +179,30 @@ class Head(NamedTuple):
 
 
 def all_heads(config):
-    """Returns the `Head`s of a `ModelConfig`: list, kind by kind, layer by layer."""
-    numbers = {"encoder": config.num_encoder_layers}
+    """Returns a list of all `Head`s of a `ModelConfig`, ordered by kind, layer and head."""
+    num_layers = {"encoder": config.num_encoder_layers}
     return [
         Head(kind, layer, head)
         for kind in KINDS
-        for layer in range(numbers.get(kind, config.num_decoder_layers))
+        for layer in range(num_layers.get(kind, config.num_decoder_layers))
         for head in range(config.num_heads)
     ]
 
 
 @contextlib.contextmanager
 def without_heads(model, heads):
-    """Lets a model compute without some heads while a `with` block runs.
+    """Context manager that removes heads from a model, and restores them at the end.
 
-    Concat(head_1, ..., head_h) W^O of section 3.2.2 is a sum over the heads, each with its own
-    rows of W^O: with these rows 0, the head adds nothing. Graphs that were compiled before see
-    it, too. The weights are put back at the end, whatever happens.
+    Concat(head_1, ..., head_h) W^O (section 3.2.2) is a sum over heads, and each head has its own rows of
+    W^O. Setting these rows to 0 removes the head, also from graphs that are already compiled. The weights are
+    restored even if an exception is raised.
 
     Args:
         model: a `Transformer`.
         heads: list of `Head`.
 
     Raises:
-        ValueError: there is no such head.
+        ValueError: the model does not have such a head.
     """
     known = set(all_heads(model.config))
     for head in heads:
@@ -223,66 +226,66 @@ def without_heads(model, heads):
 
 
 def _attention(model, kind, layer):
-    """The `MultiHeadAttention` of a kind and a layer."""
+    """Returns the `MultiHeadAttention` of a kind and a layer."""
     if kind == "encoder":
         return model.encoder_layers[layer].self_attention
     layer = model.decoder_layers[layer]
     return layer.self_attention if kind == "decoder" else layer.cross_attention
 
 
-def sure_links(source_rows, target_rows, num_wanted):
-    """Learns from pairs in both directions and returns the links that both find.
+def sure_links(source_rows, target_rows, num_aligned):
+    """Learns IBM model 1 in both directions and returns the links found in both (the intersection).
 
     Args:
-        source_rows: iterable of sequences of int, the ids of pieces without special ones.
-        target_rows: iterable of sequences of int, as many. Pairs beyond `MAX_CELLS` are
-            not learned from.
-        num_wanted: the first so many pairs are aligned.
+        source_rows: iterable of sequences of int, ids of pieces, without special ids.
+        target_rows: iterable of sequences of int, same length. Pairs after the limit `MAX_CELLS` are not used
+            for learning.
+        num_aligned: int; the first `num_aligned` pairs are aligned.
 
     Returns:
-        list of sets of `(source, target)`, numbers of pieces from 0, one for each of the
-        first `num_wanted` pairs.
+        list of sets of `(source, target)`, indices of pieces, from 0; one set for each aligned pair.
     """
     pairs, num_cells = [], 0
     for source, target in zip(source_rows, target_rows, strict=True):
         num_cells += (len(source) + 1) * (len(target) + 1)
-        if num_cells > MAX_CELLS and len(pairs) >= num_wanted:
+        if num_cells > MAX_CELLS and len(pairs) >= num_aligned:
             break
         pairs.append((np.asarray(source, np.int64), np.asarray(target, np.int64)))
     if not pairs:
         return []
-    forward = _best_links(pairs, num_wanted)
-    backward = _best_links([pair[::-1] for pair in pairs], num_wanted)
+    forward = _best_links(pairs, num_aligned)
+    backward = _best_links([pair[::-1] for pair in pairs], num_aligned)
     return [a & {link[::-1] for link in b} for a, b in zip(forward, backward, strict=True)]
 
 
-def _best_links(pairs, num_wanted):
-    """Links each target piece to its best source piece, or to none; learns t(target | source)."""
+def _best_links(pairs, num_aligned):
+    """Learns t(target | source) by EM; returns the best source piece, if any, of each target piece."""
     fields = zip(*map(_cells, itertools.count(), *zip(*pairs, strict=True)), strict=True)
-    number, source, target, source_id, target_id, distance = map(np.concatenate, fields)
+    pair, source, target, source_id, target_id, distance = map(np.concatenate, fields)
     size = int(target_id.max(initial=0)) + 1
-    _, both = np.unique(source_id * size + target_id, return_inverse=True)
-    # Every target piece of every pair: over its cells the posterior sums to 1.
+    _, id_pair = np.unique(source_id * size + target_id, return_inverse=True)
+    # One group for every target piece of every sentence pair: the posterior sums to 1 over its cells.
     longest = int(target.max(initial=0)) + 1
-    _, place = np.unique(number * longest + target, return_inverse=True)
-    probability = np.ones(len(both))
+    _, group = np.unique(pair * longest + target, return_inverse=True)
+    probability = np.ones(len(id_pair))
     for _ in range(ITERATIONS):
-        posterior = probability / np.bincount(place, probability)[place]
-        counts = np.bincount(both, posterior)[both]
+        posterior = probability / np.bincount(group, probability)[group]
+        counts = np.bincount(id_pair, posterior)[id_pair]
         probability = counts / np.bincount(source_id, posterior)[source_id]
-    # The best cell of each place comes last. Of a piece that occurs twice, the nearer one.
-    order = np.lexsort((-distance, probability, place))
-    best = order[np.append(place[order][1:] != place[order][:-1], True)] if len(order) else order
-    links = [set() for _ in range(num_wanted)]
-    for cell in best[(number[best] < num_wanted) & (source[best] >= 0)]:
-        links[number[cell]].add((int(source[cell]), int(target[cell])))
+    # The most probable cell of each group is sorted last; of equal ones, the cell nearest to the diagonal.
+    order = np.lexsort((-distance, probability, group))
+    best = order[np.append(group[order][1:] != group[order][:-1], True)] if len(order) else order
+    links = [set() for _ in range(num_aligned)]
+    for cell in best[(pair[best] < num_aligned) & (source[best] >= 0)]:
+        links[pair[cell]].add((int(source[cell]), int(target[cell])))
     return links
 
 
-def _cells(number, source_ids, target_ids):
-    """The table of a pair, flat: pair, source, target, their ids, distance from the diagonal.
+def _cells(pair, source_ids, target_ids):
+    """Returns the alignment table of a sentence pair as flat arrays, with one cell for each pair of pieces.
 
-    The first row, source -1 and id 0, is of the empty word.
+    The arrays are: index of the sentence pair, source and target index, source and target id, and distance
+    from the diagonal. The first row of the table, with source index -1 and id 0, is the empty word.
     """
     num_source, num_target = len(source_ids), len(target_ids)
     source = np.repeat(np.arange(-1, num_source), num_target)
@@ -290,4 +293,4 @@ def _cells(number, source_ids, target_ids):
     source_id = np.repeat(np.concatenate([[0], source_ids + 1]), num_target)
     target_id = np.tile(target_ids, num_source + 1)
     distance = np.abs((source + 0.5) / max(num_source, 1) - (target + 0.5) / max(num_target, 1))
-    return np.full(len(source), number), source, target, source_id, target_id, distance
+    return np.full(len(source), pair), source, target, source_id, target_id, distance

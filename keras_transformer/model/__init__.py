@@ -1,7 +1,7 @@
-"""The paper's model, ready for `model.fit`: layers, loss, metrics, schedule and training step.
+"""The model of the paper, ready for `model.fit`: layers, loss, metrics, schedule and training step.
 
-`Transformer` (section 3) is a Keras model that trains by target tokens, not by batches. All but the
-training step runs on any Keras backend.
+`Transformer` (section 3) is a Keras model. Its training loss is a mean over the target tokens of an update,
+not over sentences or batches. Everything except the training step runs on any Keras backend.
 """
 
 from keras_transformer import lazy_names

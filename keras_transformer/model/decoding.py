@@ -1,4 +1,4 @@
-"""Decoding one position at a time, with cached keys and values: what search calls at every step."""
+"""Step-by-step decoding with cached keys and values, as beam search uses it."""
 
 from typing import NamedTuple
 
@@ -8,21 +8,22 @@ from keras import ops
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 from keras_transformer.model.layers.attention import KeyValue
 
-# Elements of an embedding matrix that pays to be transposed for a search: 16 MB, after some 8 steps.
-# One of 32,000 x 512 would take 35 ms and 65 MB, for 2 ms a step.
-TRANSPOSED_AT_MOST = 2**22
+# Largest number of elements of an embedding matrix that is transposed for a search. A matrix of this size has
+# 16 MB, and the transposed copy pays off after about 8 steps. For 32,000 x 512 elements, the copy would take
+# 35 ms and 65 MB and save 2 ms per step.
+MAX_TRANSPOSED_ELEMENTS = 2**22
 
 
 class DecoderState(NamedTuple):
-    """What one decoding step leaves to the next, for n hypotheses of each sentence.
+    """State passed from one decoding step to the next, with n hypotheses per sentence.
 
     Attributes:
-        self_attention: list of one `KeyValue` a layer. Slot `position * n + i` of a sentence
-            is what its hypothesis i computed at that position.
-        cross_attention: list of one `KeyValue` a layer, made once.
-        source_mask: bool, shape `(batch, 1, source_len)`.
-        beam_of_slot: int32, shape `(batch, n, positions)`: which hypothesis of the sentence
-            computed each position of hypothesis i; -1 for a position that is still to come.
+        self_attention: list with one `KeyValue` per layer. Slot `position * n + i` holds the key and value
+            that hypothesis i of the sentence computed at that position.
+        cross_attention: list with one `KeyValue` per layer, computed once per translation.
+        source_mask: bool, shape `(batch, 1, source_len)`; True for real tokens.
+        beam_of_slot: int32, shape `(batch, n, positions)`. `beam_of_slot[b, i, p]` is the hypothesis that
+            computed position p of hypothesis i; -1 for positions not yet decoded.
     """
 
     self_attention: list[KeyValue]
@@ -32,11 +33,11 @@ class DecoderState(NamedTuple):
 
 
 class ModelStep(NamedTuple):
-    """What one decoding step returns.
+    """Result of one decoding step.
 
     Attributes:
         logits: float, shape `(batch * n, target_vocab_size)`.
-        state: `DecoderState`.
+        state: `DecoderState` for the next step.
     """
 
     logits: object
@@ -44,21 +45,21 @@ class ModelStep(NamedTuple):
 
 
 class CachedDecoding:
-    """The steps of decoding of a `Transformer`, which inherits from it.
+    """Mix-in of `Transformer`: decodes one position at a time.
 
-    A hypothesis does not own its cache: each slot (position, hypothesis) is written once, and `beam_of_slot`
-    says which slots a hypothesis sees. With two beams and three steps, a hypothesis that went on from
-    beam 1, then 0, then 0 sees the slots (0, 1), (1, 0) and (2, 0). Reordering changes these numbers alone.
+    The hypotheses of a sentence share one cache. Each slot (position, hypothesis) is written once, and
+    `beam_of_slot` lists the slots that belong to each hypothesis. Example with 2 beams and 3 steps: if beam 1
+    computed position 0 of a hypothesis, and beam 0 computed positions 1 and 2, then the hypothesis sees the
+    slots (0, 1), (1, 0) and (2, 0). Reordering beams changes `beam_of_slot` and copies no keys or values.
     """
 
     def start(self, encoded, *, max_length, num_hypotheses=1):
-        """Makes the caches for decoding step by step.
+        """Returns the initial state, with empty self-attention caches.
 
         Args:
             encoded: `Encoded` of `batch` sentences.
-            max_length: int or scalar tensor, number of steps there is room for; 0 for caches
-                that grow, see `step`.
-            num_hypotheses: n, hypotheses of each sentence.
+            max_length: int or scalar tensor, maximum number of steps; 0 for caches that grow (see `step`).
+            num_hypotheses: int, n, hypotheses per sentence.
 
         Returns:
             `DecoderState`.
@@ -75,33 +76,33 @@ class CachedDecoding:
         )
 
     def step_kernel(self, *, num_hypotheses):
-        """Returns the output matrix in the form that multiplies few rows quickest, for many steps.
+        """Returns a transposed copy of the embedding matrix, which speeds up the logits of many steps.
 
-        That is the embedding matrix transposed, which takes two thirds of the time.
+        The product with few rows then takes two thirds of the time.
 
         Args:
-            num_hypotheses: int, of each sentence.
+            num_hypotheses: int, n, hypotheses per sentence.
 
         Returns:
-            float, shape `(d_model, target_vocab_size)`, of the present weights; `None` where it does
-            not pay, or the model makes its logits in another way.
+            float, shape `(d_model, target_vocab_size)`, a copy of the current weights; `None` if the copy
+            would cost more than it saves, or if the logits are not made by a tied embedding.
         """
         size = self.config.target_vocab_size * self.config.d_model
-        if num_hypotheses == 1 or size > TRANSPOSED_AT_MOST or not self._has_tied_logits():
+        if num_hypotheses == 1 or size > MAX_TRANSPOSED_ELEMENTS or not self._has_tied_logits():
             return None
         return self.target_embedding.kernel()
 
     def step(self, ids, position, state, *, grows=False, kernel=None):
-        """Decodes one position: as `decode` gives it, from the caches.
+        """Decodes one position; the logits equal those of `decode` at this position.
 
         Args:
-            ids: int, shape `(batch * n,)`, the tokens at `position` (bos at first); row
+            ids: int, shape `(batch * n,)`, the tokens at `position` (bos at position 0); row
                 `sentence * n + i` is hypothesis i.
-            position: int, scalar; 0 for the first.
-            state: `DecoderState` from `start`, `reorder`, `select_sentences` or the step before.
-            grows: the caches are as long as `position` and grow by this one, in place of
-                being written into. They are never longer than needed then.
-            kernel: from `step_kernel`, or `None`.
+            position: scalar int, from 0.
+            state: `DecoderState` from `start`, `reorder`, `select_sentences` or the previous step.
+            grows: appends to the caches, which hold `position` positions, instead of writing into caches of
+                the maximum length. The caches are then never longer than needed.
+            kernel: result of `step_kernel`, or `None`.
 
         Returns:
             `ModelStep`.
@@ -114,7 +115,7 @@ class CachedDecoding:
             here = ops.arange(ops.shape(state.beam_of_slot)[2]) == position
             beam_of_slot = ops.where(here, own, state.beam_of_slot)
         mask = None
-        if not grows or state.beam_of_slot.shape[1] != 1:  # one hypothesis sees all that there is
+        if not grows or state.beam_of_slot.shape[1] != 1:  # in a growing cache, a single hypothesis sees all
             visible = beam_of_slot[..., None] == ops.arange(n, dtype="int32")
             mask = ops.reshape(visible, (batch, n, -1))
 
@@ -138,9 +139,9 @@ class CachedDecoding:
         return ModelStep(logits, state._replace(self_attention=caches, beam_of_slot=beam_of_slot))
 
     def reorder(self, state, parents):
-        """Lets hypothesis i of each sentence go on from hypothesis `parents[:, i]`.
+        """Reorders beams: hypothesis i of each sentence continues hypothesis `parents[:, i]`.
 
-        No cache is copied: only which slots a hypothesis looks at changes.
+        Changes only `beam_of_slot`; no cache is copied.
 
         Args:
             state: `DecoderState`.
@@ -152,11 +153,11 @@ class CachedDecoding:
         return state._replace(beam_of_slot=take_along(state.beam_of_slot, parents))
 
     def select_sentences(self, state, sentences):
-        """Leaves only some sentences in the batch.
+        """Keeps only the given sentences of the batch.
 
         Args:
             state: `DecoderState`.
-            sentences: int32, shape `(left,)`.
+            sentences: int32, shape `(num_kept,)`, indices of the sentences to keep.
 
         Returns:
             `DecoderState`.

@@ -1,51 +1,51 @@
-"""Token ids as a model and its `fit`, `evaluate` and `predict` take them; others are refused in one line."""
+"""Checks of token ids for a model and its `fit`, `evaluate` and `predict`; errors have one line."""
 
 import re
 
 import keras
 import numpy as np
 
-LABELS_AS_TARGETS = "labels_shaped_as_target_ids"  # name of the operation that fails where they are not
+LABELS_AS_TARGETS = "labels_shaped_as_target_ids"  # name of the operation that fails if they are not
 _NOT_IN_RANGE = re.compile(r"= (-?\d+) is not in \[0, (\d+)\)")
 _PAIR = "`inputs` must be a pair (source_ids, target_ids), or a dict with these two names"
 
 
 def id_pair(inputs):
-    """Takes apart what a model is called with.
+    """Unpacks the inputs of a model.
 
     Args:
-        inputs: pair `(source_ids, target_ids)`, or a dict with these names.
+        inputs: pair `(source_ids, target_ids)`, or a dict with these keys.
 
     Returns:
         Tuple `(source_ids, target_ids)`.
 
     Raises:
-        TypeError, ValueError: neither of the two.
+        TypeError, ValueError: `inputs` is neither of the two.
     """
     if isinstance(inputs, dict):
         if set(inputs) != {"source_ids", "target_ids"}:
             raise ValueError(f"{_PAIR}. Received: a dict with the names {sorted(map(str, inputs))}")
         return inputs["source_ids"], inputs["target_ids"]
     if not isinstance(inputs, tuple | list):
-        raise TypeError(f"{_PAIR}. Received: {_described(inputs)}")
+        raise TypeError(f"{_PAIR}. Received: {_describe(inputs)}")
     if len(inputs) != 2:
         raise ValueError(f"{_PAIR}. Received: {len(inputs)} of them")
     return tuple(inputs)
 
 
-def checked_pair(inputs, vocab_sizes, pad_id):
-    """Takes apart what a model is called with, and refuses what cannot be ids of its vocabularies.
+def check_pair(inputs, vocab_sizes, pad_id):
+    """Unpacks the inputs of a model and checks that they are ids of its vocabularies.
 
     Args:
-        inputs: as `id_pair` takes it.
-        vocab_sizes: pair of int, of source and target ids.
-        pad_id: int, for the advice.
+        inputs: see `id_pair`.
+        vocab_sizes: pair of int, sizes of the source and target vocabularies.
+        pad_id: int, used in error messages only.
 
     Returns:
         Tuple `(source_ids, target_ids)`.
 
     Raises:
-        TypeError, ValueError: with the reason.
+        TypeError, ValueError: the inputs are not such ids.
     """
     source_ids, target_ids = inputs = id_pair(inputs)
     for name, ids, size in zip(("source_ids", "target_ids"), inputs, vocab_sizes, strict=True):
@@ -60,34 +60,34 @@ def checked_pair(inputs, vocab_sizes, pad_id):
 
 
 def check_ids(name, ids, pad_id=0):
-    """Refuses what cannot be ids; looks at type and shape only, so it costs nothing in a graph.
+    """Checks that ids are integers with the shape `(batch, length)`; adds no operation to a graph.
 
     Args:
-        name: of the argument.
+        name: name of the argument, for error messages.
         ids: tensor or array.
-        pad_id: int, for the advice.
+        pad_id: int, used in error messages only.
 
     Raises:
-        TypeError: ragged or sparse, or not integers.
-        ValueError: another number of axes than two, `(batch, length)`.
+        TypeError: the ids are ragged, sparse or not integers.
+        ValueError: the ids do not have two axes.
     """
     _check_dense(name, ids, pad_id)
     dtype = getattr(ids, "dtype", None)
     dtype = str(getattr(dtype, "name", dtype))
     if "int" not in dtype:
         raise TypeError(
-            f"`{name}` must be an array or a tensor of integers, such as int32. Received: {_described(ids)}"
+            f"`{name}` must be an array or a tensor of integers, such as int32. Received: {_describe(ids)}"
         )
     shape = _shape(ids)
     if shape is not None and len(shape) != 2:
-        raise ValueError(f"`{name}` must have the shape (batch, length). Received: {_described(ids)}")
+        raise ValueError(f"`{name}` must have the shape (batch, length). Received: {_describe(ids)}")
 
 
 def batch_pair(inputs, labels):
-    """Returns source and target ids of a batch to train on.
+    """Returns the source and target ids of a training batch.
 
     Raises:
-        TypeError, ValueError: they or the labels are missing, ragged or sparse.
+        TypeError, ValueError: ids or labels are missing, ragged or sparse.
     """
     inputs = id_pair(inputs)
     for name, ids in zip(("source_ids", "target_ids", "labels"), (*inputs, labels), strict=True):
@@ -98,17 +98,17 @@ def batch_pair(inputs, labels):
 
 
 def check_data(x, y, sample_weight, class_weight, vocab_sizes):
-    """Refuses what would fail later, or train on something else than meant.
+    """Checks the data of `fit` or `evaluate` for errors that Keras reports late, unclearly or never.
 
     Args:
-        x: as `keras.Model.fit` takes it.
-        y: as `keras.Model.fit` takes it.
-        sample_weight: as `keras.Model.fit` takes it.
-        class_weight: as `keras.Model.fit` takes it.
-        vocab_sizes: pair of int, of source and target ids.
+        x: see `keras.Model.fit`.
+        y: see `keras.Model.fit`.
+        sample_weight: see `keras.Model.fit`.
+        class_weight: see `keras.Model.fit`; must be `None`.
+        vocab_sizes: pair of int, sizes of the source and target vocabularies.
 
     Raises:
-        TypeError, ValueError: with the reason.
+        TypeError, ValueError: the data cannot be used.
     """
     if class_weight is not None:
         raise ValueError(
@@ -132,14 +132,14 @@ def check_data(x, y, sample_weight, class_weight, vocab_sizes):
 
 
 def check_inputs(x, vocab_sizes):
-    """Refuses arrays of which a model makes no logits.
+    """Checks the arrays passed to `predict`.
 
     Args:
-        x: as `keras.Model.predict` takes it.
-        vocab_sizes: pair of int, of source and target ids.
+        x: see `keras.Model.predict`.
+        vocab_sizes: pair of int, sizes of the source and target vocabularies.
 
     Raises:
-        TypeError, ValueError: with the reason.
+        TypeError, ValueError: the arrays are not pairs of ids of these vocabularies.
     """
     if isinstance(x, (tuple, list, dict, np.ndarray)):
         for name, ids, size in zip(("source_ids", "target_ids"), id_pair(x), vocab_sizes, strict=True):
@@ -147,7 +147,7 @@ def check_inputs(x, vocab_sizes):
 
 
 def check_shapes(target_ids, labels, sample_weight=None):
-    """Refuses labels or weights that are known not to fit.
+    """Checks the shapes of labels and weights, as far as they are known, against the target ids.
 
     Args:
         target_ids: tensor, array or `tf.TensorSpec`.
@@ -155,56 +155,57 @@ def check_shapes(target_ids, labels, sample_weight=None):
         sample_weight: the same, or `None`.
 
     Raises:
-        ValueError: with both shapes.
+        ValueError: the shapes do not match; the message has both.
     """
-    ids, of_labels = _shape(target_ids), _shape(labels)
+    ids, labels_shape = _shape(target_ids), _shape(labels)
     unknown = "must have a known number of axes: give the dataset's tensors a shape, such as tf.ensure_shape"
-    if ids is None or of_labels is None:
+    if ids is None or labels_shape is None:
         raise ValueError(f"target_ids and labels {unknown}(labels, (None, None))")
-    received = f"Received: labels of shape {of_labels} for target_ids of {ids}"
-    if _compatible(of_labels[:-1], ids):
-        advice = "labels[..., 0]" if of_labels[-1] == 1 else "labels.argmax(-1) if they are one-hot"
+    received = f"Received: labels of shape {labels_shape} for target_ids of {ids}"
+    if _compatible(labels_shape[:-1], ids):
+        advice = "labels[..., 0]" if labels_shape[-1] == 1 else "labels.argmax(-1) if they are one-hot"
         raise ValueError(f"labels must be ids, one for each target id: give {advice}. {received}")
-    if not _compatible(of_labels, ids):
+    if not _compatible(labels_shape, ids):
         raise ValueError(f"labels must have the shape of target_ids, a label for each target id. {received}")
     if sample_weight is not None and hasattr(sample_weight, "shape"):
-        of_weights = _shape(sample_weight)
-        if of_weights is None:
+        weights_shape = _shape(sample_weight)
+        if weights_shape is None:
             raise ValueError(f"`sample_weight` {unknown}(sample_weight, (None, None))")
-        check_weights(of_weights, of_labels)
+        check_weights(weights_shape, labels_shape)
 
 
-def check_weights(shape, of_labels):
-    """Refuses weights that are neither one for each token nor one for each sentence.
+def check_weights(shape, labels_shape):
+    """Checks that there is a sample weight for each token, or one for each sentence.
 
     Args:
-        shape: tuple of int, or of `None` where a size is not known.
-        of_labels: the same.
+        shape: shape of the weights, tuple of int, with `None` for unknown sizes.
+        labels_shape: shape of the labels, the same.
 
     Raises:
-        ValueError: with both shapes.
+        ValueError: the shapes do not match; the message has both.
     """
-    sentences = of_labels[:-1]
-    if not any(_compatible(shape, fitting) for fitting in (of_labels, sentences, (*sentences, 1))):
+    sentences = labels_shape[:-1]
+    if not any(_compatible(shape, expected) for expected in (labels_shape, sentences, (*sentences, 1))):
         raise ValueError(
             "`sample_weight` must have the shape of the labels, a weight for each token, or that shape "
             "without its last axis, a weight for each sentence. "
-            f"Received: {shape} for labels of {of_labels}"
+            f"Received: {shape} for labels of {labels_shape}"
         )
 
 
-def in_one_line(error):
-    """Returns the `ValueError` that stands for TensorFlow's about ids and labels, or `None` for another."""
+def shorten_error(error):
+    """Converts a TensorFlow error about ids or labels to a `ValueError` of one line; `None` for others."""
     if LABELS_AS_TARGETS in str(error):
         return ValueError(
             "labels must have the shape of target_ids, a label for each target id. Those of a batch have "
             "another"
         )
-    found = _NOT_IN_RANGE.search(str(error))
-    return found and _out_of_range("source id, target id or label", found[1], int(found[2]))
+    match = _NOT_IN_RANGE.search(str(error))
+    return match and _out_of_range("source id, target id or label", match[1], int(match[2]))
 
 
 def _check_dense(name, ids, pad_id=0):
+    """Raises an error for ragged and sparse tensors."""
     if getattr(ids, "ragged", False) or hasattr(ids, "row_splits"):
         raise TypeError(
             f"`{name}` must be padded to one length: {name}.to_tensor({pad_id}). Received: a ragged tensor"
@@ -214,7 +215,7 @@ def _check_dense(name, ids, pad_id=0):
 
 
 def _check_array(name, ids, vocab_size, micro_batches=False):
-    """Refuses arrays that are no ids of the vocabulary; float labels of whole numbers are taken."""
+    """Checks that a NumPy array contains ids of the vocabulary; labels may be of a float type."""
     if not isinstance(ids, np.ndarray):
         return
     if name != "labels" or ids.dtype.kind not in "iuf":
@@ -225,18 +226,19 @@ def _check_array(name, ids, vocab_size, micro_batches=False):
 
 
 def _check_range(name, ids, vocab_size):
-    """Refuses ids outside the vocabulary where their values are at hand, which they are not in a graph.
+    """Checks that ids are in the vocabulary, if their values are known, that is, outside a graph.
 
-    TensorFlow on a GPU would look up zeros for them.
+    Without the check, TensorFlow on a GPU would return zeros for them.
     """
     values = ids.numpy() if hasattr(ids, "numpy") else ids
     if isinstance(values, np.ndarray) and values.size:
-        for worst in (values.min(), values.max()):
-            if not 0 <= worst < vocab_size:
-                raise _out_of_range(name[:-1].replace("_", " "), worst, vocab_size)
+        for extreme in (values.min(), values.max()):
+            if not 0 <= extreme < vocab_size:
+                raise _out_of_range(name[:-1].replace("_", " "), extreme, vocab_size)
 
 
 def _out_of_range(kind, value, vocab_size):
+    """Makes the error for an id outside the vocabulary."""
     return ValueError(
         f"{kind} {value} is outside of the vocabulary, whose ids go from 0 to {vocab_size - 1}. The model "
         "must be made for the vocab_size of the tokenizer that made the ids"
@@ -244,7 +246,7 @@ def _out_of_range(kind, value, vocab_size):
 
 
 def _shape(x):
-    """Returns the shape as far as it is known, as a tuple; `None` where not even its length is."""
+    """Returns the static shape as a tuple; `None` if the number of axes is unknown."""
     try:
         return tuple(x.shape)
     except ValueError:
@@ -252,13 +254,14 @@ def _shape(x):
 
 
 def _compatible(shape, other):
+    """Whether two static shapes may be equal; `None` matches any size."""
     return len(shape) == len(other) and all(
         None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, other, strict=True)
     )
 
 
-def _described(x):
-    """Returns type and shape of an object in a few words."""
+def _describe(x):
+    """Describes type and shape of an object, for error messages."""
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         return "None" if x is None else f"a {type(x).__name__}"

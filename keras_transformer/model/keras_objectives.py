@@ -1,8 +1,8 @@
-"""Keras' losses and metrics, by name or object, as losses and metrics of tokens (TensorFlow).
+"""Adapts Keras' losses and metrics, given by name or as objects, to means over tokens (TensorFlow).
 
-Keras gives every batch the weight of its rows; and a metric that a replica holds is not a share of
-a total. Here Keras' own metrics see tokens in a row, so that each counts alike; and after each step every
-replica holds 1 / n of what all n have added, as those of this package do.
+Keras weights a batch by its number of rows. Here Keras' metrics get flat arrays of tokens instead, so every
+real token has the same weight. After each step, each of n replicas holds 1 / n of the totals in its metric
+variables, like the metrics of this package.
 """
 
 import keras
@@ -15,12 +15,12 @@ _CROSS_ENTROPY = ("crossentropy", "ce", "sparse_categorical_crossentropy", "Spar
 
 
 class TokenWiseLoss(LabelSmoothedCrossEntropy):
-    """Another loss, of which every real token counts alike.
+    """Wraps another loss; every real token has the same weight.
 
     Args:
-        loss: function of labels and logits that gives one number for each token, or a
-            `keras.losses.Loss` whose `call` does.
-        pad_id: label that counts for nothing.
+        loss: function of labels and logits that returns one number per token, or a `keras.losses.Loss` whose
+            `call` does so.
+        pad_id: id of padding, which is ignored.
     """
 
     def __init__(self, loss, *, pad_id):
@@ -28,21 +28,21 @@ class TokenWiseLoss(LabelSmoothedCrossEntropy):
         reduction = {"reduction": loss.reduction} if is_object else {}
         super().__init__(0.0, pad_id=pad_id, name=_name(loss), **reduction)
         self.function = loss.call if is_object else loss
-        self.given_dtype = loss.dtype if is_object else keras.config.floatx()
+        self.loss_dtype = loss.dtype if is_object else keras.config.floatx()
 
-    def of_tokens(self, labels, logits):
-        """Returns the loss of every token, padding included; as Keras, gives floats."""
-        return self.function(tf.cast(labels, self.given_dtype), tf.cast(logits, self.given_dtype))
+    def per_token(self, labels, logits):
+        """Returns the loss of every token, padding included; like Keras, casts labels and logits to float."""
+        return self.function(tf.cast(labels, self.loss_dtype), tf.cast(logits, self.loss_dtype))
 
     def statistics(self, y_true, y_pred):
-        """Returns the `TokenStatistics` of a batch; all but `loss` are those of the logits."""
-        found = token_statistics(y_true, y_pred, pad_id=self.pad_id)
-        loss = tf.cast(self.of_tokens(y_true, y_pred), "float32")
-        return found._replace(loss=tf.where(found.weight > 0, loss, 0.0))
+        """Returns the `TokenStatistics` of a batch; `loss` is that of the wrapped loss."""
+        statistics = token_statistics(y_true, y_pred, pad_id=self.pad_id)
+        loss = tf.cast(self.per_token(y_true, y_pred), "float32")
+        return statistics._replace(loss=tf.where(statistics.weight > 0, loss, 0.0))
 
 
 class _MeanOf(keras.metrics.Mean):
-    """Mean over real tokens of what a function gives for each."""
+    """Metric: mean over real tokens of a function that returns a number per token."""
 
     def __init__(self, function, name):
         super().__init__(name=name)
@@ -53,96 +53,99 @@ class _MeanOf(keras.metrics.Mean):
 
 
 def token_loss(loss, *, pad_id, vocab_size):
-    """Returns the loss of `compile` as one that has `statistics`.
+    """Converts the argument `loss` of `compile` to a loss per token.
 
     Args:
-        loss: `LabelSmoothedCrossEntropy`; name, function or object of Keras' or one's own; `None` for
-            the paper's.
-        pad_id: label that counts for nothing.
-        vocab_size: of the logits.
+        loss: `LabelSmoothedCrossEntropy`; or a Keras loss (name, function or object) or a function of labels
+            and logits; `None` means the loss of the paper.
+        pad_id: id of padding, which is ignored.
+        vocab_size: size of the last axis of the logits.
 
     Returns:
-        `LabelSmoothedCrossEntropy`, or `TokenWiseLoss`.
+        `LabelSmoothedCrossEntropy`, or its subclass `TokenWiseLoss`.
 
     Raises:
-        ValueError: it takes no logits, or gives something else than a number for each token.
+        ValueError: the loss does not accept logits, or does not return one number per token.
     """
     ours = LabelSmoothedCrossEntropy
     if loss is None:
         return ours(pad_id=pad_id)
     if isinstance(loss, ours):
-        changes_call_alone = type(loss).call is not ours.call and type(loss).statistics is ours.statistics
-        if not changes_call_alone:
+        overrides_only_call = type(loss).call is not ours.call and type(loss).statistics is ours.statistics
+        if not overrides_only_call:
             return loss
     name = "sparse_categorical_crossentropy" if loss in ("crossentropy", "ce") else loss
     try:
-        found = keras.losses.get(name)
+        base = keras.losses.get(name)
     except (ValueError, TypeError) as error:
         raise ValueError(
             "`loss` must be a LabelSmoothedCrossEntropy, or a name, function or object of a loss as Keras "
             f"has them. Received: {loss!r}"
         ) from error
-    if found is keras.losses.sparse_categorical_crossentropy:
+    if base is keras.losses.sparse_categorical_crossentropy:
         return ours(0.0, pad_id=pad_id, name="sparse_categorical_crossentropy")
-    if type(found) is keras.losses.SparseCategoricalCrossentropy:
+    if type(base) is keras.losses.SparseCategoricalCrossentropy:
         if not isinstance(loss, str):
-            _refuse_probabilities(found, "loss")
-        if found.ignore_class not in (None, pad_id):
+            _check_from_logits(base, "loss")
+        if base.ignore_class not in (None, pad_id):
             raise ValueError(
-                f"`loss`: ignore_class={found.ignore_class}, but padding, which is left out in any case, has "
+                f"`loss`: ignore_class={base.ignore_class}, but padding, which is left out in any case, has "
                 f"the id {pad_id}. Leave it away, or give such labels a `sample_weight` of 0"
             )
-        return ours(0.0, pad_id=pad_id, name=found.name, reduction=found.reduction)
-    if not callable(found):
+        return ours(0.0, pad_id=pad_id, name=base.name, reduction=base.reduction)
+    if not callable(base):
         raise ValueError(f"`loss` must be callable. Received: {loss!r}")
-    calls = keras.losses.Loss.__call__, ours.__call__
-    if isinstance(found, keras.losses.Loss) and type(found).__call__ not in calls:
+    supported_calls = keras.losses.Loss.__call__, ours.__call__
+    if isinstance(base, keras.losses.Loss) and type(base).__call__ not in supported_calls:
         raise ValueError(
-            f"`loss`: {type(found).__name__} changes `__call__`, which the token-weighted step does not use. "
+            f"`loss`: {type(base).__name__} changes `__call__`, which the token-weighted step does not use. "
             "Change `call`, which gives the loss of every token"
         )
-    made = TokenWiseLoss(found, pad_id=pad_id)
-    reason = _not_token_wise(made.of_tokens, *_trial_inputs(vocab_size)[:2])
-    if reason:
+    token_wise = TokenWiseLoss(base, pad_id=pad_id)
+    problem = _per_token_problem(token_wise.per_token, *_trial_inputs(vocab_size)[:2])
+    if problem:
         raise ValueError(
             "`loss` must give one number for each token, shape (batch, length), for labels of that shape "
-            f"and logits of shape (batch, length, vocab_size). Received: {_name(found)}, which {reason}"
+            f"and logits of shape (batch, length, vocab_size). Received: {_name(base)}, which {problem}"
         )
-    return made
+    return token_wise
 
 
 def standard_metrics(metrics, weighted_metrics, *, vocab_size, num_replicas):
-    """Returns the metrics of `compile` as objects with names of their own; two lists.
+    """Converts the metric arguments of `compile` to metric objects with unique names.
 
     Args:
-        metrics: list of objects, functions and names, as Keras takes them, or `None`.
-        weighted_metrics: the same.
-        vocab_size: of the logits.
-        num_replicas: that a total is divided among.
+        metrics: list of Keras metrics (names, functions or objects), or `None`.
+        weighted_metrics: the same, for metrics that use sample weights.
+        vocab_size: size of the last axis of the logits.
+        num_replicas: number of replicas of the strategy.
+
+    Returns:
+        Two lists of `keras.metrics.Metric`.
 
     Raises:
-        ValueError: one cannot be computed of tokens.
+        ValueError: a metric cannot be computed per token.
     """
-    found = []
-    for argument, given in (("metrics", metrics), ("weighted_metrics", weighted_metrics)):
-        if given and not isinstance(given, (list, tuple, dict)):
+    lists = []
+    for argument, value in (("metrics", metrics), ("weighted_metrics", weighted_metrics)):
+        if value and not isinstance(value, (list, tuple, dict)):
             raise ValueError(
-                f"`{argument}` must be a list, such as {argument}=[TokenAccuracy()]. Received: {given!r}"
+                f"`{argument}` must be a list, such as {argument}=[TokenAccuracy()]. Received: {value!r}"
             )
-        found.append([_metric(each, argument) for each in keras.tree.flatten(given or [])])
-        for metric in filter(needs_logits, found[-1]):
-            _try_out(metric, argument, vocab_size, num_replicas)
-    _name_apart(*found)
-    return found
+        lists.append([_metric(metric, argument) for metric in keras.tree.flatten(value or [])])
+        for metric in filter(needs_logits, lists[-1]):
+            _check_metric(metric, argument, vocab_size, num_replicas)
+    _make_names_unique(*lists)
+    return lists
 
 
 def needs_logits(metric):
-    """Whether a metric is none of this package, which need only the sums behind the loss."""
+    """Whether a metric needs logits. This package's metrics only need the sums behind the loss."""
     return not isinstance(metric, (TokenMean, StepCounters))
 
 
-def update(metric, labels, logits, weights):
-    """Adds the batch of one replica.
+def update_metric(metric, labels, logits, weights):
+    """Updates a metric with the batch of one replica.
 
     Args:
         metric: `keras.metrics.Metric`.
@@ -152,20 +155,20 @@ def update(metric, labels, logits, weights):
     """
     logits = tf.cast(logits, tf.float32)
     if isinstance(metric, _MeanOf) or type(metric).__module__.startswith("keras."):
-        # A mean over rows of means over columns would give long batches less weight.
+        # As flat arrays of tokens: a mean over rows of row means would not weight tokens equally.
         labels, weights = tf.reshape(labels, (-1,)), tf.reshape(weights, (-1,))
         logits = tf.reshape(logits, (-1, logits.shape[-1]))
     metric.update_state(labels, logits, sample_weight=weights)
 
 
-def share(metrics, before, finite, over_replicas, num_replicas):
-    """Gives every replica the same share of what all have added in a step.
+def share_over_replicas(metrics, before, finite, sum_over_replicas, num_replicas):
+    """Replaces each replica's metric updates of a step by an equal share of all replicas' updates.
 
     Args:
-        metrics: list of `keras.metrics.Metric`, updated by the step.
-        before: list of tensors, their variables before it.
-        finite: bool scalar, whether the step counts; `None` where each does.
-        over_replicas: function that sums a list of tensors over the replicas.
+        metrics: list of `keras.metrics.Metric`, already updated by the step.
+        before: list of tensors, the metrics' variables before the step.
+        finite: bool scalar; if False, the variables are reset to `before`. `None` means always True.
+        sum_over_replicas: function that sums a list of tensors over the replicas.
         num_replicas: int.
     """
     variables = [variable for metric in metrics for variable in metric.variables]
@@ -174,42 +177,43 @@ def share(metrics, before, finite, over_replicas, num_replicas):
     after = [tf.identity(variable) for variable in variables]
     if num_replicas > 1:
         added = [new - old for new, old in zip(after, before, strict=True)]
-        after = [old + new / num_replicas for old, new in zip(before, over_replicas(added), strict=True)]
+        after = [old + new / num_replicas for old, new in zip(before, sum_over_replicas(added), strict=True)]
     for variable, old, new in zip(variables, before, after, strict=True):
         variable.assign(new if finite is None else tf.where(finite, new, old))
 
 
-def _metric(given, argument):
-    if isinstance(given, StepCounters) and argument != "metrics":
+def _metric(value, argument):
+    """Returns the metric object for an item of `metrics` or `weighted_metrics`."""
+    if isinstance(value, StepCounters) and argument != "metrics":
         raise ValueError(
             "`weighted_metrics`: a StepCounters counts steps, which have no weight. Give it in `metrics`"
         )
-    if isinstance(given, (TokenMean, StepCounters)):
-        return given
-    if isinstance(given, str) and given in _CROSS_ENTROPY:
-        return keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name=given)
-    if given in ("accuracy", "acc"):
-        return keras.metrics.SparseCategoricalAccuracy(name=given)
+    if isinstance(value, (TokenMean, StepCounters)):
+        return value
+    if isinstance(value, str) and value in _CROSS_ENTROPY:
+        return keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name=value)
+    if value in ("accuracy", "acc"):
+        return keras.metrics.SparseCategoricalAccuracy(name=value)
     try:
-        found = keras.metrics.get(given)
+        metric = keras.metrics.get(value)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"`{argument}` must hold token means such as TokenAccuracy() or Perplexity(), or names, "
-            f"functions or objects of metrics as Keras has them. Received: {given!r}"
+            f"functions or objects of metrics as Keras has them. Received: {value!r}"
         ) from error
-    if type(found) is keras.metrics.SparseCategoricalCrossentropy:
-        _refuse_probabilities(found, argument)
-    name = given if isinstance(given, str) else None
-    if not isinstance(found, keras.metrics.Metric):
-        return _MeanOf(found, name=name or getattr(found, "__name__", "metric"))
-    found.name = name or found.name
-    return found
+    if type(metric) is keras.metrics.SparseCategoricalCrossentropy:
+        _check_from_logits(metric, argument)
+    name = value if isinstance(value, str) else None
+    if not isinstance(metric, keras.metrics.Metric):
+        return _MeanOf(metric, name=name or getattr(metric, "__name__", "metric"))
+    metric.name = name or metric.name
+    return metric
 
 
-def _refuse_probabilities(found, argument):
-    """Refuses a `SparseCategoricalCrossentropy`, loss or metric, that takes no logits."""
-    if not found.from_logits:
-        module = "losses" if isinstance(found, keras.losses.Loss) else "metrics"
+def _check_from_logits(cross_entropy, argument):
+    """Raises an error for a Keras `SparseCategoricalCrossentropy`, loss or metric, with from_logits=False."""
+    if not cross_entropy.from_logits:
+        module = "losses" if isinstance(cross_entropy, keras.losses.Loss) else "metrics"
         raise ValueError(
             f"`{argument}`: from_logits=False. The model gives logits, not probabilities: use "
             f"keras.{module}.SparseCategoricalCrossentropy(from_logits=True), "
@@ -217,34 +221,34 @@ def _refuse_probabilities(found, argument):
         )
 
 
-class _Trial(keras.Operation):
-    """An update that is traced and leaves nothing behind but built metrics."""
+class _TracedUpdate(keras.Operation):
+    """A metric update that is only traced: it builds the metric but adds nothing to it."""
 
     def __init__(self, metric):
         super().__init__()
         self.metric = metric
 
     def call(self, labels, logits, weights):
-        update(self.metric, labels, logits, weights)
+        update_metric(self.metric, labels, logits, weights)
         return labels
 
 
-def _try_out(metric, argument, vocab_size, num_replicas):
-    """Refuses a metric that is not one of tokens, or that replicas cannot share."""
-    inputs, reason = _trial_inputs(vocab_size), None
+def _check_metric(metric, argument, vocab_size, num_replicas):
+    """Raises an error for a metric that cannot be computed per token, or cannot be shared by replicas."""
+    inputs, problem = _trial_inputs(vocab_size), None
     if isinstance(metric, _MeanOf):
-        reason = _not_token_wise(metric.function, *inputs[:2])
+        problem = _per_token_problem(metric.function, *inputs[:2])
     elif isinstance(metric, keras.metrics.MeanMetricWrapper):
-        reason = _not_token_wise(lambda *inputs: metric._fn(*inputs, **metric._fn_kwargs), *inputs[:2])
+        problem = _per_token_problem(lambda *inputs: metric._fn(*inputs, **metric._fn_kwargs), *inputs[:2])
     try:
-        if not reason:
-            _Trial(metric).compute_output_spec(*inputs)
+        if not problem:
+            _TracedUpdate(metric).compute_output_spec(*inputs)
     except Exception as error:
-        reason = _failure(error)
-    if reason:
+        problem = _failure(error)
+    if problem:
         raise ValueError(
             f"`{argument}`: {metric.name} must take labels of shape (tokens,), logits of shape (tokens, "
-            f"vocab_size) and `sample_weight`, 0 for padding, and count every token; it {reason}"
+            f"vocab_size) and `sample_weight`, 0 for padding, and count every token; it {problem}"
         )
     created_here = tf.distribute.get_strategy().extended.variable_created_in_scope
     if not all(created_here(variable.value) for variable in metric.variables):
@@ -260,15 +264,15 @@ def _try_out(metric, argument, vocab_size, num_replicas):
 
 
 def _trial_inputs(vocab_size):
-    """Returns labels, logits and weights of two axes and more, which differ and so broadcast by no chance."""
+    """Returns symbolic labels, logits and weights; all axes differ, so nothing broadcasts by accident."""
     shape = 3, 5 if vocab_size != 5 else 7
     specs = (shape, "int32"), ((*shape, vocab_size), "float32"), (shape, "float32")
     return [keras.KerasTensor(*spec) for spec in specs]
 
 
-def _not_token_wise(function, labels, logits):
-    """Returns what a function does other than give a number for each token; `None` where it does that."""
-    specs = [tf.TensorSpec(each.shape, each.dtype) for each in (labels, logits)]
+def _per_token_problem(function, labels, logits):
+    """Traces a function; returns `None` if it returns a number per token, else what it does instead."""
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in (labels, logits)]
     try:
         shape = tf.function(function, autograph=False).get_concrete_function(*specs).output_shapes
         if getattr(shape, "rank", None) == 2 and shape.is_compatible_with(labels.shape):
@@ -279,6 +283,7 @@ def _not_token_wise(function, labels, logits):
 
 
 def _failure(error):
+    """Returns the first line of an exception, for an error message."""
     return f"fails: {str(error).strip().splitlines()[0]}"
 
 
@@ -286,14 +291,14 @@ def _name(loss):
     return getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__)
 
 
-def _name_apart(metrics, weighted):
-    """Gives metrics of one name others, as Keras does."""
-    taken = {}
+def _make_names_unique(metrics, weighted):
+    """Renames metrics whose name another metric has, as Keras does: adds "weighted_" or a number."""
+    counts = {}
     for metric in (*metrics, *weighted):
         name = metric.name
-        if name in taken and metric in weighted and f"weighted_{name}" not in taken:
+        if name in counts and metric in weighted and f"weighted_{name}" not in counts:
             metric.name = f"weighted_{name}"
-        elif name in taken:
-            metric.name = f"{name}_{taken[name]}"
-        taken[name] = taken.get(name, 0) + 1
-        taken.setdefault(metric.name, 1)
+        elif name in counts:
+            metric.name = f"{name}_{counts[name]}"
+        counts[name] = counts.get(name, 0) + 1
+        counts.setdefault(metric.name, 1)

@@ -1,25 +1,31 @@
-"""What Keras' trainer and optimizers get wrong, and what is done in its place (TensorFlow).
+"""Workarounds for faults of Keras' trainer and optimizers (TensorFlow).
 
-The faults, measured with keras 3.15; `tests/training/test_strategies.py` fails where Keras changes a private
-part that is replaced:
+Each item names the fault, the function that works around it, and what it does instead. The faults were
+measured with Keras 3.15. `tests/training/test_strategies.py` fails if Keras changes a private method that is
+overridden here.
 
-- **Symbolic build** (`_maybe_symbolic_build`). `fit` builds a model on the mean of the replicas' first
-  batches, which fails where they differ in rows or length, and with several workers (keras#20585); and it
-  starts the dataset twice. Here it does nothing: constructor and `compile` have built model and optimizer.
-- **Logs of several workers** (`make_train_function`). Keras concatenates the logs of the replicas, which
-  fails for scalars (keras#20585, keras#20329). Here every replica returns the same logs, and one is taken.
-- **Number of axes** (`make_train_function`). Keras uses one graph for all batches; where their numbers of
-  axes differ, it does not know how many weights or labels have. Here each has its own graph.
-- **Optimizers** (`_refuse_optimizer`; `weight_update.py` clips). Keras clips each replica's gradient before
-  they are added; accumulation and averages fail under a strategy (keras#20582); loss scaling looks at the
-  first replica only.
-- **Empty datasets, wrong ids** (`fit`, `evaluate`, ...). An empty dataset trains without an error, and an id
-  outside the vocabulary gives a page of TensorFlow's messages.
-- **Losses and metrics** (`compile`). Keras averages them over a replica's sentences. `keras_objectives.py`
-  makes each one over tokens.
-- **Saving** (`compile_from_config`). Keras declines, with a warning, where `compile` is overridden.
-- **Recomputation** (`run_layer`). Keras' `RematScope` draws other dropout the second time, and so takes the
-  gradient of another function.
+- **Symbolic build** (`_maybe_symbolic_build`): before training, `fit` builds the model on the mean of the
+  replicas' first batches. This fails if the batches differ in shape, and with several workers (keras#20585),
+  and it starts the dataset twice. Here the method does nothing, because the constructor and `compile` have
+  already built model and optimizer.
+- **Logs of several workers** (`make_train_function`, `_distributed`): Keras concatenates the logs of the
+  replicas, which fails for scalars (keras#20585, keras#20329). Here all replicas return the same logs, and
+  the step returns those of the first one.
+- **Number of axes** (`make_train_function`, `_one_graph_per_rank`): Keras uses one graph for all batches. If
+  batches differ in their number of axes, that graph does not know the rank of labels and sample weights. Here
+  every combination of ranks has its own graph.
+- **Optimizers** (`_check_optimizer`): Keras clips the gradient of each replica before it adds them up
+  (`weight_update.py` clips the sum). Gradient accumulation and moving averages fail under a strategy
+  (keras#20582), and loss scaling checks the first replica only. `_check_optimizer` raises an error for these.
+- **Empty datasets and wrong ids** (`_with_checks`, around `fit`, `evaluate`, ...): Keras trains on an empty
+  dataset without an error, and an id outside the vocabulary gives a page of TensorFlow messages. Here both
+  give an error of one line.
+- **Losses and metrics** (`compile`): Keras averages them over the sentences of a replica.
+  `keras_objectives.py` turns them into means over tokens.
+- **Saving** (`compile_from_config`): Keras does not restore the compiled state of a model that overrides
+  `compile`, and only warns. Here it is restored.
+- **Recomputation** (`run_layer`, `_call_with_recompute`): Keras' `RematScope` draws different dropout masks
+  in the recomputation, so the gradient is wrong. Here the seeds are drawn once and used twice.
 """
 
 import contextlib
@@ -31,59 +37,59 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.model.inputs import check_data, check_inputs, in_one_line
+from keras_transformer.model.inputs import check_data, check_inputs, shorten_error
 from keras_transformer.model.keras_objectives import standard_metrics, token_loss
 from keras_transformer.model.layers.basics import Dropout
 from keras_transformer.model.metrics import TokenLoss
 from keras_transformer.model.optimizer import Adam
 
-REQUESTS = 3  # things that a worker may ask all others to do after a step
+REQUESTS = 3  # number of kinds of requests that a worker can send to all workers after a step
 
 
-def _checked(method, *, empty=None):
-    """Returns a method of `keras.Model` that refuses in one line what it cannot honour.
+def _with_checks(method, *, empty=None):
+    """Wraps a method of `keras.Model`: wrong inputs raise an error of one line.
 
     Args:
         method: the method.
-        empty: what to say where it found no batch; `None` for nothing.
+        empty: verb for the error about an empty dataset, such as "trained"; `None` for no such check.
     """
     signature = inspect.signature(method)
 
     @functools.wraps(method)
     def checked(self, *args, **kwargs):
-        given = signature.bind(self, *args, **kwargs).arguments
+        arguments = signature.bind(self, *args, **kwargs).arguments
         sizes = self.config.source_vocab_size, self.config.target_vocab_size
         if "y" in signature.parameters:
-            check_data(*map(given.get, ("x", "y", "sample_weight", "class_weight")), sizes)
+            check_data(*map(arguments.get, ("x", "y", "sample_weight", "class_weight")), sizes)
         else:
-            check_inputs(given.get("x"), sizes)
+            check_inputs(arguments.get("x"), sizes)
         try:
-            found = method(self, *args, **kwargs)
+            result = method(self, *args, **kwargs)
         except tf.errors.InvalidArgumentError as error:
-            reason = in_one_line(error)
-            if reason is None:
+            short_error = shorten_error(error)
+            if short_error is None:
                 raise
-            raise reason from None
-        if isinstance(found, keras.callbacks.History):
-            found_none = found.epoch and not found.history
+            raise short_error from None
+        if isinstance(result, keras.callbacks.History):
+            had_no_batch = result.epoch and not result.history
         else:
-            found_none = isinstance(found, (dict, list)) and not found
-        if empty and found_none:
+            had_no_batch = isinstance(result, (dict, list)) and not result
+        if empty and had_no_batch:
             raise ValueError(f"the dataset gave no batch: nothing was {empty}")
-        return found
+        return result
 
     return checked
 
 
 class KerasWorkarounds:
-    """Mix-in of `TokenWeightedStep`: `compile`, `fit` and what is between them and the step."""
+    """Mix-in of `TokenWeightedStep`: overrides `compile`, `fit` and the methods between them and the step."""
 
-    fit = _checked(keras.Model.fit, empty="trained")
-    evaluate = _checked(keras.Model.evaluate, empty="evaluated")
-    train_on_batch = _checked(keras.Model.train_on_batch)
-    test_on_batch = _checked(keras.Model.test_on_batch)
-    predict = _checked(keras.Model.predict)
-    predict_on_batch = _checked(keras.Model.predict_on_batch)
+    fit = _with_checks(keras.Model.fit, empty="trained")
+    evaluate = _with_checks(keras.Model.evaluate, empty="evaluated")
+    train_on_batch = _with_checks(keras.Model.train_on_batch)
+    test_on_batch = _with_checks(keras.Model.test_on_batch)
+    predict = _with_checks(keras.Model.predict)
+    predict_on_batch = _with_checks(keras.Model.predict_on_batch)
 
     def compile(
         self,
@@ -97,35 +103,35 @@ class KerasWorkarounds:
         recompute=False,
         **kwargs,
     ):
-        """Prepares the model for `fit` and `evaluate`.
+        """Configures the model for `fit` and `evaluate`, like `keras.Model.compile`.
 
         Args:
-            optimizer: a Keras optimizer, or its name; `"adam"` is this package's. Its clipping is
-                applied to the whole gradient, after the replicas' are added.
-            loss: a `LabelSmoothedCrossEntropy`; `None` is one with the paper's 0.1. Or a name, function
-                or object of Keras', or one's own, which gives a number for each token from int labels
-                and logits: padding is left out, and the mean is over tokens.
-            metrics: list of token means, such as `TokenAccuracy()` and `Perplexity()`, and of
-                a `StepCounters()` for training; or of metrics as Keras takes them, which need the logits and
-                so a slower step. `sample_weight` is nothing to them.
-            weighted_metrics: list of metrics for which a token counts its `sample_weight`.
-            loss_weights: a number by which the loss is multiplied, or a list of one.
-            ema_decay: decay of an exponential moving average of the weights, kept in
-                `ema_weights`; 0 for none.
-            recompute: keeps only what enters each layer, and computes the rest again for the
-                gradient.
-            **kwargs: as in `keras.Model.compile`. `jit_compile` is off unless given:
-                XLA compiles once per shape, and batches have many.
+            optimizer: a Keras optimizer or its name; `"adam"` is the Adam of this package. Clipping applies
+                to the gradient summed over all replicas.
+            loss: a `LabelSmoothedCrossEntropy`; `None` is one with the smoothing of the paper, 0.1. Or a
+                Keras loss (name, function or object), or a function of int labels and logits, that returns a
+                loss for each token. Padding is ignored, and the mean is over tokens.
+            metrics: list of token means, such as `TokenAccuracy()` and `Perplexity()`, `StepCounters()`, and
+                Keras metrics, which need the logits and so make the step slower. They all ignore
+                `sample_weight`.
+            weighted_metrics: list of metrics that weight each token by its `sample_weight`.
+            loss_weights: factor on the loss: a number, or a list of one number.
+            ema_decay: decay of an exponential moving average of the weights, stored in `ema_weights`; 0
+                disables it.
+            recompute: gradient checkpointing: keeps only the inputs of each layer in memory, and recomputes
+                the other activations for the gradient.
+            **kwargs: see `keras.Model.compile`. `jit_compile` is off by default, because XLA compiles once
+                per shape, and batches have many shapes.
 
         Raises:
-            ValueError: for a loss or metric that is not one of tokens; or for what Keras cannot do
-                under a strategy.
+            ValueError: a loss or metric cannot be computed per token, or Keras does not support the settings
+                under the distribution strategy.
         """
-        given = {"metrics": metrics, "weighted_metrics": weighted_metrics, "loss_weights": loss_weights}
+        arguments = {"metrics": metrics, "weighted_metrics": weighted_metrics, "loss_weights": loss_weights}
         strategy, vocab_size = self.distribute_strategy, self.config.target_vocab_size
         num_replicas = strategy.num_replicas_in_sync
-        loss, factor = _the_only("loss", loss), _the_only("loss_weights", loss_weights)
-        found = token_loss(loss, pad_id=self.special.pad, vocab_size=vocab_size)
+        loss, factor = _single_output("loss", loss), _single_output("loss_weights", loss_weights)
+        per_token = token_loss(loss, pad_id=self.special.pad, vocab_size=vocab_size)
         if not 0 <= ema_decay < 1:
             raise ValueError(f"`ema_decay` must be at least 0 and below 1. Received: {ema_decay}")
         if type(self).compute_metrics is not keras.Model.compute_metrics:
@@ -134,50 +140,50 @@ class KerasWorkarounds:
                 "call. Give metrics to `compile`, or override `train_step` and `test_step`"
             )
         optimizer = Adam() if optimizer == "adam" else keras.optimizers.get(optimizer)
-        _refuse_optimizer(optimizer, strategy, self.dtype_policy.name)
+        _check_optimizer(optimizer, strategy, self.dtype_policy.name)
         if num_workers(strategy) > 1:
-            for name, usual in (("run_eagerly", False), ("steps_per_execution", 1)):
-                if kwargs.get(name, usual) != usual:
+            for name, default in (("run_eagerly", False), ("steps_per_execution", 1)):
+                if kwargs.get(name, default) != default:
                     raise ValueError(
-                        f"`{name}={kwargs[name]}` does not work with several workers. Use {name}={usual}"
+                        f"`{name}={kwargs[name]}` does not work with several workers. Use {name}={default}"
                     )
-        # One replica is compiled as a whole; of several, what they do by themselves.
+        # With one replica XLA compiles the whole step; with several, only the gradients of each replica.
         xla = kwargs.pop("jit_compile", False)
         xla_step, xla_gradients = xla and num_replicas == 1, xla and num_replicas > 1
         with strategy.scope():
             plain, weighted = standard_metrics(
                 metrics, weighted_metrics, vocab_size=vocab_size, num_replicas=num_replicas
             )
-            loss = found if loss is None else loss
+            loss = per_token if loss is None else loss
             super().compile(optimizer=optimizer, loss=loss, jit_compile=xla_step, **kwargs)
-            self.loss = found
+            self.loss = per_token
             weights = self.trainable_variables
             self.optimizer.build(weights)
-            # A namespace, as Keras tracks lists and a built model takes no new members.
-            self._in_training = types.SimpleNamespace(
-                metrics=[TokenLoss(pad_id=found.pad_id), *plain, *weighted],
-                weighted=weighted,
-                given=given,
-                factor=1.0 if factor is None else float(factor),
-                whole=None,
+            # In a namespace, because Keras tracks lists and forbids new ones in a built model.
+            self._compiled_state = types.SimpleNamespace(
+                metrics=[TokenLoss(pad_id=per_token.pad_id), *plain, *weighted],
+                weighted_metrics=weighted,
+                arguments=arguments,
+                loss_factor=1.0 if factor is None else float(factor),
+                normalizer=None,
                 ema_decay=ema_decay,
                 recompute=recompute,
                 ema_weights=[
-                    tf.Variable(each.value, trainable=False, name="ema") for each in weights if ema_decay
+                    tf.Variable(weight.value, trainable=False, name="ema") for weight in weights if ema_decay
                 ],
             )
-        # What this process asks of the others; not one variable for all of them.
-        self._in_training.requests = tf.Variable(tf.zeros(REQUESTS), trainable=False)
-        self._in_training.gradients = (
+        # Created outside the strategy's scope: each process has its own variable.
+        self._compiled_state.requests = tf.Variable(tf.zeros(REQUESTS), trainable=False)
+        self._compiled_state.gradients = (
             tf.function(self._gradients, jit_compile=True) if xla_gradients else self._gradients
         )
 
     def get_compile_config(self):
         config = super().get_compile_config()
         if config and self.compiled:
-            config.update(keras.saving.serialize_keras_object(self._in_training.given))
-            config["ema_decay"] = self._in_training.ema_decay
-            config["recompute"] = self._in_training.recompute
+            config.update(keras.saving.serialize_keras_object(self._compiled_state.arguments))
+            config["ema_decay"] = self._compiled_state.ema_decay
+            config["recompute"] = self._compiled_state.recompute
         return config
 
     def compile_from_config(self, config):
@@ -187,101 +193,104 @@ class KerasWorkarounds:
         return
 
     def make_train_function(self, force=False):
-        """As in Keras, which cannot reduce the logs of several workers."""
+        """Like Keras' method, but with a graph per rank and with logs that work for several workers."""
         if self.train_function is None or force:
             several = num_workers(self.distribute_strategy) > 1
-            take = self._for_each_rank("train_function", super().make_train_function)
-            self.train_function = self._distributed(self.train_step) if several else take
+            run_step = self._one_graph_per_rank("train_function", super().make_train_function)
+            self.train_function = self._distributed(self.train_step) if several else run_step
         return self.train_function
 
     def make_test_function(self, force=False):
-        """As `make_train_function`."""
+        """See `make_train_function`."""
         if self.test_function is None or force:
             several = num_workers(self.distribute_strategy) > 1
-            take = self._for_each_rank("test_function", super().make_test_function)
-            self.test_function = self._distributed(self.test_step) if several else take
+            run_step = self._one_graph_per_rank("test_function", super().make_test_function)
+            self.test_function = self._distributed(self.test_step) if several else run_step
         return self.test_function
 
     def run_layer(self, layer, *inputs, training=None, **constants):
-        """Calls a layer; keeps what it computes for the gradient, unless that is computed again.
+        """Calls a layer; with `recompute`, its activations are recomputed for the gradient.
 
         Args:
             layer: `keras.layers.Layer`.
             *inputs: float tensors.
-            **constants: what else the layer takes and has no gradient.
+            training: whether dropout is applied.
+            **constants: other arguments of the layer, without a gradient, such as masks.
 
         Raises:
-            ValueError: `recompute` of a layer that draws random numbers in another way, or adds to the loss.
+            ValueError: see `_call_with_recompute`.
         """
-        if training and hasattr(self, "_in_training") and self._in_training.recompute:
-            return _recomputed(layer, *inputs, **constants)
+        if training and hasattr(self, "_compiled_state") and self._compiled_state.recompute:
+            return _call_with_recompute(layer, *inputs, **constants)
         return layer(*inputs, **constants, training=training)
 
-    def _for_each_rank(self, name, make):
-        """Returns a function of an iterator that takes a step, in one graph for all shapes of as many axes.
+    def _one_graph_per_rank(self, name, make):
+        """Returns a train or test function with a separate graph for each combination of ranks in a batch.
 
-        Keras would use one graph for all, where nobody knows how many axes weights or labels have.
+        Args:
+            name: attribute in which Keras stores the function, such as "train_function".
+            make: method of Keras that makes the function and stores it in this attribute.
         """
-        made = {}
+        functions = {}
 
-        def take(iterator):
+        def run_step(iterator):
             if hasattr(iterator, "element_spec"):
                 batch = iterator.element_spec
-            else:  # what Keras makes of one batch
+            else:  # a plain iterator, as from `train_on_batch`
                 batch = next(iterator)
                 iterator = iter([batch])
             ranks = tuple(
-                each.shape.rank if isinstance(each, tf.TensorSpec) else np.ndim(each)
-                for each in tf.nest.flatten(batch, expand_composites=True)
+                array.shape.rank if isinstance(array, tf.TensorSpec) else np.ndim(array)
+                for array in tf.nest.flatten(batch, expand_composites=True)
             )
-            if ranks not in made:
-                make(force=True)  # leaves it in the attribute
-                made[ranks] = getattr(self, name)
-                setattr(self, name, take)
-            return made[ranks](iterator)
+            if ranks not in functions:
+                make(force=True)
+                functions[ranks] = getattr(self, name)
+                setattr(self, name, run_step)
+            return functions[ranks](iterator)
 
-        return take
+        return run_step
 
     def _distributed(self, step):
-        """Returns a function of an iterator that takes a step; its logs are the same on all replicas."""
+        """Returns a train or test function for several workers; it returns the logs of one replica."""
         strategy = self.distribute_strategy
-        traced = {}
+        functions = {}
 
-        def one_step(data):
+        def replicated_step(data):
             logs = strategy.run(step, args=(data,))
             return tf.nest.map_structure(lambda log: strategy.experimental_local_results(log)[0], logs)
 
-        def take(iterator):
+        def run_step(iterator):
             spec = iterator.element_spec
-            if spec not in traced:
-                # One graph for all shapes, as where there is one worker: which graph is used
-                # must not depend on the shapes that a process has seen.
-                traced[spec] = tf.function(one_step, input_signature=[spec], autograph=False)
-            return traced[spec](next(iterator))
+            if spec not in functions:
+                # One graph for all shapes, as with one worker: the choice of a graph must not depend on the
+                # shapes that a process has seen, or the workers would run different graphs.
+                functions[spec] = tf.function(replicated_step, input_signature=[spec], autograph=False)
+            return functions[spec](next(iterator))
 
-        return take
+        return run_step
 
 
 def num_workers(strategy):
-    """Returns the number of processes of a strategy."""
+    """Returns the number of worker processes of a `tf.distribute.Strategy`."""
     resolver = strategy.cluster_resolver
     if resolver is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1
     return max(1, len(resolver.cluster_spec().as_dict().get("worker", ())))
 
 
-def _the_only(name, given):
-    """Returns what there is for the one output, where Keras takes lists and dicts for several."""
-    if not isinstance(given, (list, tuple)) and not (isinstance(given, dict) and "class_name" not in given):
-        return given
-    values = list(given.values()) if isinstance(given, dict) else list(given)
+def _single_output(name, value):
+    """Unwraps an argument of `compile` that Keras also accepts as a list or dict with an item per output."""
+    if not isinstance(value, (list, tuple)) and not (isinstance(value, dict) and "class_name" not in value):
+        return value
+    values = list(value.values()) if isinstance(value, dict) else list(value)
     if len(values) != 1:
-        raise ValueError(f"`{name}` must be for one output, the logits. Received: {given!r}")
+        raise ValueError(f"`{name}` must be for one output, the logits. Received: {value!r}")
     return values[0]
 
 
-def _refuse_optimizer(optimizer, strategy, policy):
-    """Refuses what Keras gets wrong, before it does.
+def _check_optimizer(optimizer, strategy, policy):
+    """Raises an error for optimizer settings that Keras gets wrong.
 
     Args:
         optimizer: a Keras optimizer.
@@ -289,7 +298,7 @@ def _refuse_optimizer(optimizer, strategy, policy):
         policy: name of the model's dtype policy.
 
     Raises:
-        ValueError: with the reason.
+        ValueError: names the setting and the alternative.
     """
     if getattr(optimizer, "gradient_accumulation_steps", None):
         raise ValueError(
@@ -315,26 +324,28 @@ def _refuse_optimizer(optimizer, strategy, policy):
         )
 
 
-def _recomputed(layer, *inputs, **constants):
-    """Calls a layer in training; of what it computes, only `inputs` are kept for the gradient.
+def _call_with_recompute(layer, *inputs, **constants):
+    """Calls a layer in training and keeps only `inputs` in memory; the rest is recomputed for the gradient.
 
-    Its dropout drops the same elements both times: the seeds are drawn before.
+    The dropout seeds are drawn first, so the recomputation drops the same elements.
 
     Args:
         layer: `keras.layers.Layer`.
         *inputs: float tensors.
-        **constants: what else the layer takes and has no gradient, such as masks.
+        **constants: other arguments of the layer, without a gradient, such as masks.
 
     Returns:
-        float tensor.
+        float tensor, the output of the layer.
 
     Raises:
-        ValueError: the layer has others within that draw random numbers; or one adds to the loss.
+        ValueError: a sublayer other than this package's `Dropout` draws random numbers, or a sublayer adds
+            to the loss.
     """
-    within = [each for each in layer._flatten_layers() if getattr(each, "seed_generator", None) is not None]
-    dropouts = [each for each in within if isinstance(each, Dropout)]
-    if len(dropouts) < len(within):
-        other = next(each for each in within if each not in dropouts)
+    children = layer._flatten_layers()
+    random = [child for child in children if getattr(child, "seed_generator", None) is not None]
+    dropouts = [child for child in random if isinstance(child, Dropout)]
+    if len(dropouts) < len(random):
+        other = next(child for child in random if child not in dropouts)
         raise ValueError(
             f"`recompute` would draw other random numbers the second time in {type(other).__name__} "
             f"{other.name!r}. Use keras_transformer's Dropout, or recompute=False"
@@ -349,10 +360,10 @@ def _recomputed(layer, *inputs, **constants):
             return layer(*inputs, **constants, training=True)
 
     output = compute(*inputs)
-    for each in layer._flatten_layers():
-        if each._losses:
+    for child in layer._flatten_layers():
+        if child._losses:
             raise ValueError(
-                f"`recompute` would leave out the gradient of what {type(each).__name__} {each.name!r} adds "
-                "to the loss, as an activity_regularizer does. Use recompute=False"
+                f"`recompute` would leave out the gradient of what {type(child).__name__} {child.name!r} "
+                "adds to the loss, as an activity_regularizer does. Use recompute=False"
             )
     return output

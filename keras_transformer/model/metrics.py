@@ -1,6 +1,6 @@
-"""Means over real target tokens, kept as a sum and a count.
+"""Metrics: means over real target tokens, stored as a sum and a count.
 
-Sums and counts may be added over batches, replicas and workers; means may not.
+Sums and counts can be added over batches, replicas and workers; means cannot.
 """
 
 import keras
@@ -12,11 +12,11 @@ PACKAGE = "keras_transformer"
 
 
 class TokenMean(keras.metrics.Metric):
-    """Sum of one of the `TokenStatistics` over the number of real tokens.
+    """Base class: the sum of one field of `TokenStatistics`, divided by the number of real tokens.
 
     Args:
-        pad_id: label that counts for nothing.
-        name: `None` for the usual one.
+        pad_id: id of padding, which is ignored.
+        name: `None` means the default name of the class.
     """
 
     statistic = None  # the field of `TokenStatistics` that is averaged
@@ -34,21 +34,21 @@ class TokenMean(keras.metrics.Metric):
         Args:
             y_true: int labels, shape `(batch, length)`.
             y_pred: float logits, shape `(batch, length, vocab_size)`.
-            sample_weight: must be `None`: padding is found from the labels.
+            sample_weight: must be `None`; padding is recognised by the labels.
         """
         if sample_weight is not None:
             raise ValueError("Padding is found from the labels; give no `sample_weight`.")
         self.add(token_statistics(y_true, y_pred, pad_id=self.pad_id))
 
     def add(self, statistics):
-        """Adds the `TokenStatistics` of a batch, or their sums, without a look at the logits."""
+        """Adds the `TokenStatistics` of a batch, or sums of them; needs no logits."""
         total = ops.sum(getattr(statistics, self.statistic))
         self.total.assign_add(ops.cast(total, self.total.dtype))
         self.count.assign_add(ops.cast(ops.sum(statistics.weight), self.count.dtype))
 
     def result(self):
         count = ops.convert_to_tensor(self.count)
-        # One replica's share of a count may be below 1.
+        # A positive count can be below 1, because each replica holds a share of it.
         return self.total / ops.where(count > 0, count, ops.ones_like(count))
 
     def get_config(self):
@@ -57,7 +57,7 @@ class TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class TokenLoss(TokenMean):
-    """The training loss per real token, smoothing included."""
+    """Mean training loss per real token, including label smoothing."""
 
     statistic = "loss"
     default_name = "loss"
@@ -65,7 +65,7 @@ class TokenLoss(TokenMean):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class TokenAccuracy(TokenMean):
-    """Share of real tokens whose logit is the largest."""
+    """Fraction of real tokens whose label has the largest logit (teacher forcing)."""
 
     statistic = "correct"
     default_name = "token_accuracy"
@@ -73,7 +73,7 @@ class TokenAccuracy(TokenMean):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class Perplexity(TokenMean):
-    """exp of the mean cross-entropy without smoothing, per sub-word token (Table 3)."""
+    """Perplexity per sub-word token: exp of the mean cross-entropy without smoothing (Table 3)."""
 
     statistic = "cross_entropy"
     default_name = "perplexity"
@@ -84,11 +84,11 @@ class Perplexity(TokenMean):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class StepCounters(keras.metrics.Metric):
-    """Counts of the training steps since the last reset: what was read, what was left out.
+    """Counters of the training steps since the last reset.
 
-    Its result is a dict of totals: `steps`, `skipped` (steps without a finite gradient),
-    `source_tokens` and `target_tokens` (real ones), `positions` (of both sides, padding
-    included); and `gradient_norm`, the mean over the steps that were not skipped.
+    The result is a dict of totals: `steps`; `skipped`, the steps without a finite gradient and loss;
+    `source_tokens` and `target_tokens`, without padding; `positions` of both sides, including padding; and
+    `gradient_norm`, which is a mean over the steps that were not skipped.
     """
 
     NAMES = ("steps", "skipped", "source_tokens", "target_tokens", "positions", "gradient_norm")
@@ -96,24 +96,24 @@ class StepCounters(keras.metrics.Metric):
     def __init__(self, *, name="tally", **kwargs):
         super().__init__(name=name, **kwargs)
         self.totals = {
-            each: self.add_variable((), "zeros", dtype=_sum_dtype(), name=each) for each in self.NAMES
+            name: self.add_variable((), "zeros", dtype=_sum_dtype(), name=name) for name in self.NAMES
         }
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Adds nothing: only a training step knows its counts."""
+        """Does nothing: the training step calls `add` instead."""
 
     def add(self, counts):
-        """Adds a dict of scalars, one for each of `NAMES`."""
+        """Adds a dict of scalars, with `NAMES` as its keys."""
         for name, total in self.totals.items():
             total.assign_add(ops.cast(counts[name], total.dtype))
 
     def result(self):
-        found = {name: total + 0.0 for name, total in self.totals.items()}
-        applied = found["steps"] - found["skipped"]
+        totals = {name: total + 0.0 for name, total in self.totals.items()}
+        applied = totals["steps"] - totals["skipped"]
         applied = ops.where(applied > 0, applied, 1.0)
-        return {**found, "gradient_norm": found["gradient_norm"] / applied}
+        return {**totals, "gradient_norm": totals["gradient_norm"] / applied}
 
 
 def _sum_dtype():
-    # float64, as a count of tokens passes 2**24 within one epoch of WMT.
+    # float32 counts exactly up to 2**24 only; one epoch of WMT has more tokens.
     return "float64" if keras.backend.backend() == "tensorflow" else "float32"

@@ -1,4 +1,4 @@
-"""Adam and the learning rate over the course of training (section 5.3)."""
+"""The optimizer Adam and the learning rate schedule (section 5.3)."""
 
 import keras
 from keras import ops
@@ -10,15 +10,14 @@ PACKAGE = "keras_transformer"
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Equation 3: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
+    """Learning rate schedule: scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (equation 3).
 
-    Steps of the equation start at 1, Keras' at 0: called with 0 it gives the rate of the
-    first update.
+    In the equation the first step is 1, in Keras it is 0: `schedule(0)` is the rate of the first update.
 
     Args:
         d_model: width of the model.
-        warmup_steps: updates until the rate is largest.
-        scale: factor on the whole (1 in the paper).
+        warmup_steps: number of updates with a rising rate; the rate is largest at this step.
+        scale: factor on the rate (1 in the paper).
     """
 
     def __init__(self, d_model, warmup_steps=4000, *, scale=1.0):
@@ -43,23 +42,23 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class Adam(keras.optimizers.Adam):
-    """Keras' own Adam, whose update of a weight is a kernel, one pass over memory (TensorFlow).
+    """`keras.optimizers.Adam` with a faster weight update: one pass over memory (TensorFlow).
 
-    Formula, settings, state and saved form are Keras'. AMSGrad, weights that are not float32
-    and gradients of some rows only take Keras' way.
+    Formula, settings, state and saved format are those of Keras. Keras' own update is used for AMSGrad, for
+    weights that are not float32 and for sparse gradients.
     """
 
     def update_step(self, gradient, variable, learning_rate):
-        """Updates one weight on one device."""
+        """Updates one weight on one device; see `keras.optimizers.Optimizer`."""
         other_type = keras.backend.standardize_dtype(variable.dtype) != "float32"
         if self.amsgrad or other_type or hasattr(gradient, "indices"):
             super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)
-        # Under a strategy `variable` is one replica's, and so must be the others.
+        # Under a strategy `variable` is that of one replica, and the others must be of the same replica.
         variables = (
-            each.value if isinstance(each, keras.Variable) else each
-            for each in (variable, self._momentums[index], self._velocities[index])
+            state.value if isinstance(state, keras.Variable) else state
+            for state in (variable, self._momentums[index], self._velocities[index])
         )
         adam_update(
             *variables,

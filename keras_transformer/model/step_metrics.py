@@ -1,7 +1,8 @@
-"""What a training step adds up, over all replicas, and the metrics that it shows (TensorFlow).
+"""Sums and metrics of a training step, over all replicas (TensorFlow).
 
-Every replica holds an equal share of the totals, and Keras adds up the replicas. So what is shown is a true
-mean over the real target tokens of all of them.
+The sums of a step are added over all replicas first. Then every replica stores 1 / num_replicas of the totals
+in its metric variables, because Keras sums these variables over replicas when it reads them. So each metric
+is a true mean over the real target tokens of all replicas.
 """
 
 from typing import NamedTuple
@@ -11,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.model.inputs import LABELS_AS_TARGETS, batch_pair, check_shapes
-from keras_transformer.model.keras_objectives import needs_logits, share, update
+from keras_transformer.model.keras_objectives import needs_logits, share_over_replicas, update_metric
 from keras_transformer.model.loss import TokenStatistics, token_weights
 from keras_transformer.model.metrics import StepCounters, TokenLoss, TokenMean
 
 
 class Batch(NamedTuple):
-    """A batch, or micro-batches, of one replica; `sample_weight` may be `None`."""
+    """The batch of one replica, possibly split into micro-batches; `sample_weight` may be `None`."""
 
     source_ids: object
     target_ids: object
@@ -25,12 +26,16 @@ class Batch(NamedTuple):
     sample_weight: object
 
     @classmethod
-    def of(cls, data):
-        """Takes apart what `fit` gives to a step; refuses ragged ids and labels of another shape."""
+    def from_data(cls, data):
+        """Unpacks the data that `fit` passes to a step.
+
+        Raises:
+            TypeError, ValueError: the ids are ragged, or the labels have another shape than the target ids.
+        """
         inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         source_ids, target_ids = batch_pair(inputs, labels)
         check_shapes(target_ids, labels, sample_weight)
-        if None in tuple(labels.shape):  # not compared yet
+        if None in tuple(labels.shape):  # the shapes can only be compared when the step runs
             labels = tf.reshape(labels, tf.shape(target_ids), name=LABELS_AS_TARGETS)
         return cls(source_ids, target_ids, labels, sample_weight)
 
@@ -39,30 +44,33 @@ class Batch(NamedTuple):
         """Whether the shapes are `(micro_batches, rows, length)`."""
         return len(self.labels.shape) == 3
 
-    def micro_batch(self, number):
-        """Returns one of them as a `Batch`."""
-        return Batch(*(None if each is None else each[number] for each in self))
+    def micro_batch(self, index):
+        """Returns one micro-batch as a `Batch`."""
+        return Batch(*(None if array is None else array[index] for array in self))
 
 
-class Whole(NamedTuple):
-    """What a loss is divided by to be a share of that of the whole update; scalars.
+class Normalizer(NamedTuple):
+    """Scalars by which a sum of losses is divided to give a share of the loss of the whole update.
 
     Attributes:
-        tokens: of all replicas and micro-batches, or what the loss is divided by in their place.
-        parts: number of replicas times number of micro-batches.
+        denominator: number of target tokens of all replicas and micro-batches; 1 or the sum of the sample
+            weights for other reductions of the loss.
+        num_parts: number of replicas times number of micro-batches.
     """
 
-    tokens: object
-    parts: object
+    denominator: object
+    num_parts: object
 
 
 class Sums(NamedTuple):
-    """Sums over the rows of a replica, or of all; scalars.
+    """Sums over the batch of one replica, or over all replicas; scalars.
 
     Attributes:
-        weighted: the same as `statistics`, each token times its `sample_weight`; `()` without.
-        extra: share of what is added to the loss of the whole update, such as regularization; `()` for
-            nothing.
+        statistics: `TokenStatistics`, each summed over tokens.
+        source_tokens: number of real source tokens.
+        positions: number of positions on both sides, padding included.
+        weighted: like `statistics`, with each token times its `sample_weight`; `()` without sample weights.
+        extra: share of the loss that is not from tokens, such as regularization; `()` if there is none.
     """
 
     statistics: TokenStatistics
@@ -72,26 +80,26 @@ class Sums(NamedTuple):
     extra: object = ()
 
     @classmethod
-    def of(cls, statistics, source_ids, labels, pad_id):
-        """Adds up the `TokenStatistics` of a batch."""
+    def from_statistics(cls, statistics, source_ids, labels, pad_id):
+        """Sums the `TokenStatistics` of a batch."""
         source_tokens = tf.math.count_nonzero(source_ids != pad_id, dtype=tf.float32)
         positions = tf.cast(tf.size(source_ids) + tf.size(labels), tf.float32)
         return cls(TokenStatistics(*map(tf.reduce_sum, statistics)), source_tokens, positions)
 
     @classmethod
     def zeros(cls, has_weights):
-        """Makes those of no batch."""
-        none = TokenStatistics(*[tf.zeros(())] * 4)
-        return cls(none, tf.zeros(()), tf.zeros(()), none if has_weights else (), tf.zeros(()))
+        """Returns all sums as 0, to start an accumulation."""
+        zeros = TokenStatistics(*[tf.zeros(())] * 4)
+        return cls(zeros, tf.zeros(()), tf.zeros(()), zeros if has_weights else (), tf.zeros(()))
 
     @property
-    def counted(self):
-        """`TokenStatistics` in which each token counts what it is to count in the loss."""
+    def loss_statistics(self):
+        """The `TokenStatistics` that the loss uses: with sample weights if there are any."""
         return self.weighted or self.statistics
 
 
-def over_replicas(values):
-    """Returns the sum over all replicas; `values` where there is one."""
+def sum_over_replicas(values):
+    """Returns the sum of `values` over all replicas; `values` itself if there is only one."""
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
         return values
@@ -99,130 +107,139 @@ def over_replicas(values):
 
 
 class StepMetrics:
-    """Mix-in of `TokenWeightedStep`: its metrics, and what is read from them."""
+    """Mix-in of `TokenWeightedStep`: updates and reads the metrics."""
 
     @property
     def metrics(self):
-        return list(self._in_training.metrics) if hasattr(self, "_in_training") else []
+        return list(self._compiled_state.metrics) if hasattr(self, "_compiled_state") else []
 
     def interval_sums(self):
         """Returns the sums behind the metrics, over all replicas: {name: float}."""
-        found = {}
+        sums = {}
         for variable in _metric_variables(self.metrics):
-            # All replicas hold the same; to read a sum over workers, all would have to.
+            # One local replica is enough, as all hold equal shares. Reading the sum would need all workers.
             local = self.distribute_strategy.experimental_local_results(variable.value)[0]
-            found[variable.path] = float(local) * self.distribute_strategy.num_replicas_in_sync
-        return found
+            sums[variable.path] = float(local) * self.distribute_strategy.num_replicas_in_sync
+        return sums
 
     def set_interval_sums(self, sums):
-        """Puts back what `interval_sums` returned."""
+        """Restores the result of `interval_sums`."""
         strategy = self.distribute_strategy
         for variable in _metric_variables(self.metrics):
-            # Assigned as a whole it would be read again, over all workers; here each acts alone.
+            # Assigns each local replica, because assigning the distributed variable would need all workers.
             share = np.asarray(sums[variable.path] / strategy.num_replicas_in_sync, variable.dtype)
             for local in strategy.experimental_local_results(variable.value):
                 local.assign(share)
 
     def _metric_state(self):
-        """Returns the variables of the metrics that need logits, as they are now."""
-        return [
-            tf.identity(each) for each in _metric_variables(filter(needs_logits, self._in_training.metrics))
-        ]
+        """Returns copies of the current variables of the metrics that need logits."""
+        metrics = filter(needs_logits, self._compiled_state.metrics)
+        return [tf.identity(variable) for variable in _metric_variables(metrics)]
 
-    def _update_metrics(self, batch, logits):
-        """Adds what one replica finds to the metrics that need logits."""
+    def _update_logit_metrics(self, batch, logits):
+        """Updates the metrics that need logits with the batch of one replica."""
         if logits is None:
             return
-        real = tf.cast(batch.labels != self.loss.pad_id, tf.float32)
-        weighted = real
+        unweighted = tf.cast(batch.labels != self.loss.pad_id, tf.float32)
+        weighted = unweighted
         if batch.sample_weight is not None:
             weighted = token_weights(batch.sample_weight, batch.labels, self.loss.pad_id)
-        for metric in filter(needs_logits, self._in_training.metrics):
-            weights = weighted if metric in self._in_training.weighted else real
-            update(metric, batch.labels, logits, weights)
+        for metric in filter(needs_logits, self._compiled_state.metrics):
+            weights = weighted if metric in self._compiled_state.weighted_metrics else unweighted
+            update_metric(metric, batch.labels, logits, weights)
 
-    def _shown(self, sums):
+    def _logged_statistics(self, sums):
         """Returns `TokenStatistics` whose `loss / weight` is the loss of the whole update.
 
         Args:
             sums: `Sums` over all replicas.
         """
-        counted, has_extra = sums.counted, not isinstance(sums.extra, tuple)
-        reduction, factor = self.loss.reduction, self._in_training.factor
+        statistics, has_extra = sums.loss_statistics, not isinstance(sums.extra, tuple)
+        reduction, factor = self.loss.reduction, self._compiled_state.loss_factor
         if not has_extra and factor == 1 and reduction != "sum" and not sums.weighted:
             return sums.statistics
         if reduction == "sum":
-            tokens = tf.ones(())
+            denominator = tf.ones(())
         elif reduction == "mean_with_sample_weight":
-            tokens = counted.weight
+            denominator = statistics.weight
         else:
-            tokens = sums.statistics.weight
-        loss = counted.loss if factor == 1 else factor * counted.loss
-        if self._has_own_loss():
-            loss = sums.extra * tokens
+            denominator = sums.statistics.weight
+        loss = statistics.loss if factor == 1 else factor * statistics.loss
+        if self._overrides_compute_loss():
+            loss = sums.extra * denominator
         elif has_extra:
-            loss += sums.extra * tokens
-        return counted._replace(loss=loss, weight=tokens)
+            loss += sums.extra * denominator
+        return statistics._replace(loss=loss, weight=denominator)
 
-    def _add_to_metrics(self, sums, shown, before, norm, finite):
-        """Adds this replica's share of the totals; where the step is not `finite`, only to its counts."""
+    def _add_to_metrics(self, sums, logged, metric_state, norm, finite):
+        """Adds this replica's share of the totals to the metrics.
+
+        Args:
+            sums: `Sums` over all replicas.
+            logged: `TokenStatistics` from `_logged_statistics`.
+            metric_state: list of tensors, the result of `_metric_state` before the step.
+            norm: scalar, global norm of the gradient; `None` in evaluation.
+            finite: bool scalar; a step that is not finite changes only the counts of `StepCounters`.
+                `None` in evaluation.
+        """
         num_replicas = self.distribute_strategy.num_replicas_in_sync
         replicas = tf.cast(num_replicas, tf.float64)
 
         def shares(totals):
             return tf.nest.map_structure(lambda total: tf.cast(total, tf.float64) / replicas, totals)
 
-        def counted(statistics):
+        def zero_if_skipped(statistics):
             if finite is None:
                 return statistics
-            return TokenStatistics(*(tf.where(finite, each, 0.0) for each in statistics))
+            return TokenStatistics(*(tf.where(finite, total, 0.0) for total in statistics))
 
         counts = shares(sums._replace(weighted=(), extra=()))
-        plain = weighted = counted(counts.statistics)
+        plain = weighted = zero_if_skipped(counts.statistics)
         if sums.weighted:
-            weighted = counted(shares(sums.weighted))
-        loss = plain if shown is sums.statistics else counted(shares(shown))
-        metrics = self._in_training.metrics
+            weighted = zero_if_skipped(shares(sums.weighted))
+        loss = plain if logged is sums.statistics else zero_if_skipped(shares(logged))
+        metrics = self._compiled_state.metrics
         if finite is not None and not any(isinstance(metric, StepCounters) for metric in metrics):
-            # Nobody counts the skipped step, so the loss shows it, as `TerminateOnNaN` expects. But a scale
-            # of the loss is found by gradients that overflow.
-            scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-            shows = tf.math.is_finite(shown.loss) if scaled else finite
-            loss = loss._replace(loss=tf.where(shows, loss.loss, tf.constant(np.nan, loss.loss.dtype)))
-        one = 1.0 / replicas
+            # Without a counter of skipped steps, the loss becomes NaN, as `TerminateOnNaN` expects. With loss
+            # scaling, overflowing gradients are normal, so then only the loss itself decides.
+            has_scale = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+            valid = tf.math.is_finite(logged.loss) if has_scale else finite
+            loss = loss._replace(loss=tf.where(valid, loss.loss, tf.constant(np.nan, loss.loss.dtype)))
+        step_share = 1.0 / replicas
         for metric in metrics:
             if isinstance(metric, TokenLoss):
                 metric.add(loss)
             elif isinstance(metric, TokenMean):
-                metric.add(weighted if metric in self._in_training.weighted else plain)
+                metric.add(weighted if metric in self._compiled_state.weighted_metrics else plain)
             elif isinstance(metric, StepCounters) and finite is not None:
                 metric.add(
                     {
-                        "steps": one,
-                        "skipped": tf.where(finite, tf.zeros_like(one), one),
+                        "steps": step_share,
+                        "skipped": tf.where(finite, tf.zeros_like(step_share), step_share),
                         "source_tokens": counts.source_tokens,
-                        "target_tokens": counts.statistics.weight,  # those of skipped steps, too
+                        "target_tokens": counts.statistics.weight,  # includes skipped steps
                         "positions": counts.positions,
                         "gradient_norm": tf.where(finite, tf.cast(norm, tf.float64), 0.0) / replicas,
                     }
                 )
-        share(filter(needs_logits, metrics), before, finite, over_replicas, num_replicas)
+        logit_metrics = filter(needs_logits, metrics)
+        share_over_replicas(logit_metrics, metric_state, finite, sum_over_replicas, num_replicas)
 
-    def _results(self, only=(TokenMean, StepCounters)):
-        """Returns what the metrics are over all replicas: each replica holds a share of the sums."""
-        found = {}
+    def _metric_results(self, only=(TokenMean, StepCounters)):
+        """Returns a dict of the metrics over all replicas, from this replica's share of the sums."""
+        results = {}
         replicas = self.distribute_strategy.num_replicas_in_sync
         for metric in self.metrics:
             if isinstance(metric, TokenMean) and TokenMean in only:
-                found[metric.name] = metric.result()
+                results[metric.name] = metric.result()
             elif isinstance(metric, StepCounters) and StepCounters in only:
                 totals = metric.result()
                 norm = totals.pop("gradient_norm")
-                found.update({name: total * replicas for name, total in totals.items()}, gradient_norm=norm)
+                results.update({name: total * replicas for name, total in totals.items()}, gradient_norm=norm)
             elif needs_logits(metric):
                 result = metric.result()
-                found.update(result if isinstance(result, dict) else {metric.name: result})
-        return found
+                results.update(result if isinstance(result, dict) else {metric.name: result})
+        return results
 
 
 def _metric_variables(metrics):

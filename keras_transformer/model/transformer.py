@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer.config.fields import from_values
 from keras_transformer.config.settings import ModelConfig, SpecialIds
 from keras_transformer.model.decoding import CachedDecoding
-from keras_transformer.model.inputs import check_ids, checked_pair, id_pair
+from keras_transformer.model.inputs import check_ids, check_pair, id_pair
 from keras_transformer.model.layers.basics import PACKAGE, Dropout, LayerNormalization, Projection
 from keras_transformer.model.layers.decoder import DecoderLayer
 from keras_transformer.model.layers.embedding import PositionalEmbedding
@@ -71,8 +71,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
     The constructor creates all weights; no call is needed to build the model.
 
     Args:
-        config: a `ModelConfig`, or the same as a dict, as in `get_config`.
-        special: `SpecialIds`; positions with the padding id are masked.
+        config: a `ModelConfig`, or its fields as a dict.
+        special: `SpecialIds`, such as the padding id, which marks the positions to mask.
 
     Call arguments:
         inputs: pair `(source_ids, target_ids)`, or a dict with these keys; int, shapes
@@ -169,7 +169,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
     def __call__(self, inputs, *args, **kwargs):
         # Checked before Keras converts the ids: Keras' own errors for wrong ids are a page long.
         sizes = self.config.source_vocab_size, self.config.target_vocab_size
-        inputs = checked_pair(inputs, sizes, self.special.pad)
+        inputs = check_pair(inputs, sizes, self.special.pad)
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs, training=None):
@@ -228,8 +228,10 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
                 )
         source_ids, target_ids = id_pair(inputs)
         encoded, encoder_weights = self._encode(source_ids, encoder, training=False)
-        hidden, cross, decoder = self._decode(target_ids, encoded, cross, decoder, training=False)
-        return TransformerOutput(self._logits(hidden), cross, decoder, encoder_weights)
+        hidden, cross_weights, self_weights = self._decode(
+            target_ids, encoded, cross, decoder, training=False
+        )
+        return TransformerOutput(self._logits(hidden), cross_weights, self_weights, encoder_weights)
 
     def statistics(self, inputs, labels, training=None):
         """Returns the `TokenStatistics` (loss and metrics) of a batch; TensorFlow only.

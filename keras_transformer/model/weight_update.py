@@ -1,4 +1,4 @@
-"""The update of the weights: clipped after the replicas' sum, left out where it is not finite."""
+"""The weight update: clips the gradient summed over replicas; skips steps that are not finite."""
 
 import contextlib
 
@@ -6,20 +6,22 @@ import keras
 import tensorflow as tf
 
 
-def update_weights(optimizer, weights, gradients, norm, *, finite, trains, averages=(), decay=0.0):
-    """Applies gradients that are the same on all replicas; called on each of them.
+def update_weights(optimizer, weights, gradients, norm, *, finite, has_tokens, averages=(), decay=0.0):
+    """Applies gradients that have been summed over replicas; every replica calls this.
+
+    The step counter of the optimizer always increases. Weights, optimizer state and averages change only if
+    `finite` and `has_tokens` are both true. (A `LossScaleOptimizer` checks the gradients itself, and lowers
+    its scale if they are not finite.)
 
     Args:
-        optimizer: a Keras optimizer; its step counts in any case.
+        optimizer: a Keras optimizer.
         weights: list of trainable variables.
-        gradients: list of float tensors, sums over all replicas.
-        norm: float scalar, their global norm.
-        finite: bool scalar, the same on all replicas: whether all of it is finite.
-        trains: bool scalar, the same on all replicas: whether the batch has anything to train on.
-            Nothing but the step changes unless both are true, and the scale of the loss where
-            there is one.
-        averages: list of `tf.Variable`, exponential moving averages of the weights, or none.
-        decay: of the averages.
+        gradients: list of float tensors, summed over all replicas.
+        norm: float scalar, global norm of the gradients.
+        finite: bool scalar, the same on all replicas: whether gradients and loss are finite.
+        has_tokens: bool scalar, the same on all replicas: whether the batch has a real target token.
+        averages: list of `tf.Variable`, exponential moving averages of the weights; may be empty.
+        decay: decay of the averages.
     """
     weights = list(weights)
 
@@ -32,21 +34,21 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
             average(averaged, weight.value)
 
     def skip():
-        # The step counts: it has read its batch.
+        # A skipped step counts, because its batch has been consumed.
         optimizer.iterations.assign_add(1)
 
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
 
         def apply_scaled():
-            # It looks for itself whether the gradients are finite, and lowers its scale.
-            before = tf.identity(optimizer.iterations.value)
+            # If the gradients overflow, it only lowers its scale. So the step is counted here.
+            step = tf.identity(optimizer.iterations.value)
             apply()
-            optimizer.iterations.assign(before + 1)
+            optimizer.iterations.assign(step + 1)
 
-        tf.cond(trains, apply_scaled, skip)
+        tf.cond(has_tokens, apply_scaled, skip)
         return
-    gradients = _clipped(gradients, norm, optimizer)
-    applies = finite & trains
+    gradients = _clip(gradients, norm, optimizer)
+    applies = finite & has_tokens
     if not tf.distribute.has_strategy():
         with _without_clipping(optimizer):
             tf.cond(applies, apply, skip)
@@ -57,21 +59,21 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, trains, avera
             rate = optimizer.learning_rate
             for weight, gradient in zip(weights, gradients, strict=True):
                 strategy.extended.update(
-                    weight.value, _update_of(optimizer, weight), args=(gradient, rate), group=False
+                    weight.value, _variable_update(optimizer, weight), args=(gradient, rate), group=False
                 )
             for weight, averaged in zip(weights, averages, strict=False):
                 strategy.extended.update(averaged, average, args=(weight.value,), group=False)
             optimizer.iterations.assign_add(1)
 
-        # All replicas found the same. A condition is possible here, between the replicas,
-        # and not within one.
+        # `applies` is the same on all replicas. In cross-replica context, `tf.cond` may contain the update;
+        # in replica context it may not.
         tf.cond(strategy.experimental_local_results(applies)[0], apply_on_all, skip)
 
     tf.distribute.get_replica_context().merge_call(update, args=(gradients, applies))
 
 
-def _clipped(gradients, norm, optimizer):
-    """Returns the gradients as the optimizer's settings clip them."""
+def _clip(gradients, norm, optimizer):
+    """Clips the gradients by the optimizer's own settings."""
     if optimizer.global_clipnorm:
         return tf.clip_by_global_norm(gradients, optimizer.global_clipnorm, use_norm=norm)[0]
     if optimizer.clipnorm:
@@ -83,8 +85,8 @@ def _clipped(gradients, norm, optimizer):
     return gradients
 
 
-def _update_of(optimizer, weight):
-    """Returns what updates one weight on one device, as Keras' optimizers do it."""
+def _variable_update(optimizer, weight):
+    """Returns a function that updates one weight on one device, with weight decay, as Keras does."""
     decay = optimizer.weight_decay if optimizer.weight_decay and optimizer._use_weight_decay(weight) else 0
 
     def update(variable, gradient, rate):
@@ -97,13 +99,13 @@ def _update_of(optimizer, weight):
 
 @contextlib.contextmanager
 def _without_clipping(optimizer):
-    """Keeps an optimizer from clipping while its update is traced: Keras clips each replica's gradient."""
+    """Context manager that disables the optimizer's clipping, because the gradients are already clipped."""
     names = ("global_clipnorm", "clipnorm", "clipvalue")
-    kept = {name: getattr(optimizer, name) for name in names}
+    settings = {name: getattr(optimizer, name) for name in names}
     for name in names:
         setattr(optimizer, name, None)
     try:
         yield
     finally:
-        for name, value in kept.items():
+        for name, value in settings.items():
             setattr(optimizer, name, value)

@@ -1,4 +1,4 @@
-"""Shares of attention, by hand counts; maps, by what the model itself returns."""
+"""Attention mass against hand counts; attention maps against the model's own attention weights."""
 
 import numpy as np
 import pytest
@@ -15,41 +15,41 @@ from keras_transformer.config.settings import ModelConfig
 from keras_transformer.model.transformer import Transformer
 
 
-def test_a_share_is_the_mean_over_the_queries_that_have_a_wanted_key():
+def test_attention_mass_is_the_mean_over_the_queries_that_have_a_marked_key():
     # One layer of two heads, three queries, two keys.
     weights = np.array([[[[0.9, 0.1], [0.4, 0.6], [1.0, 0.0]], [[0.5, 0.5], [0.2, 0.8], [0.3, 0.7]]]])
-    wanted = np.array([[True, False], [False, False], [True, True]])
-    share = attention_mass([weights], [wanted])
-    np.testing.assert_allclose(share.heads, [[(0.9 + 1.0) / 2, (0.5 + 1.0) / 2]])
-    assert share.uniform == (1 / 2 + 2 / 2) / 2
-    assert share.num_queries == 2
-    assert share.best == (0, 0)
+    pattern = np.array([[True, False], [False, False], [True, True]])
+    mass = attention_mass([weights], [pattern])
+    np.testing.assert_allclose(mass.heads, [[(0.9 + 1.0) / 2, (0.5 + 1.0) / 2]])
+    assert mass.uniform == (1 / 2 + 2 / 2) / 2
+    assert mass.num_queries == 2
+    assert mass.best == (0, 0)
 
 
-def test_queries_weigh_alike_whatever_the_length_of_their_sentence():
+def test_queries_of_all_sentences_have_the_same_weight():
     short, long = np.full((1, 1, 1, 1), 1.0), np.full((1, 1, 3, 4), 0.25)
-    share = attention_mass([short, long], [np.ones((1, 1), bool), place_pattern(3, 4, -1)])
-    np.testing.assert_allclose(share.heads, [[(1 + 3 * 0.25) / 4]])
-    assert share.uniform == (1 + 3 / 4) / 4
+    mass = attention_mass([short, long], [np.ones((1, 1), bool), place_pattern(3, 4, -1)])
+    np.testing.assert_allclose(mass.heads, [[(1 + 3 * 0.25) / 4]])
+    assert mass.uniform == (1 + 3 / 4) / 4
 
 
 def test_the_uniform_head_of_a_decoder_sees_no_later_position():
     weights = np.tri(3)[None, None] / np.arange(1, 4)[:, None]  # the uniform head itself
-    wanted = np.array([[True, True, True], [False, False, True], [True, False, True]])
-    share = attention_mass([weights], [wanted], causal=True)
-    # Of query 0 and query 2 only: what query 1 wants comes after it.
-    assert share.num_queries == 2
-    np.testing.assert_allclose(share.uniform, (1 + 2 / 3) / 2)
-    np.testing.assert_allclose(share.heads, [[share.uniform]])
+    pattern = np.array([[True, True, True], [False, False, True], [True, False, True]])
+    mass = attention_mass([weights], [pattern], causal=True)
+    # Only queries 0 and 2 count: the marked key of query 1 is in its future.
+    assert mass.num_queries == 2
+    np.testing.assert_allclose(mass.uniform, (1 + 2 / 3) / 2)
+    np.testing.assert_allclose(mass.heads, [[mass.uniform]])
 
 
-def test_a_job_that_nobody_has_is_a_share_of_nothing():
-    share = attention_mass([np.ones((2, 3, 1, 1))], [np.zeros((1, 1), bool)])
-    assert share.num_queries == share.uniform == share.heads.max() == 0
-    assert share.heads.shape == (2, 3)
+def test_a_pattern_without_a_marked_key_has_mass_0():
+    mass = attention_mass([np.ones((2, 3, 1, 1))], [np.zeros((1, 1), bool)])
+    assert mass.num_queries == mass.uniform == mass.heads.max() == 0
+    assert mass.heads.shape == (2, 3)
 
 
-def test_jobs_say_where_to_look():
+def test_patterns_mark_the_expected_keys():
     assert offset_pattern(3, 3, -1).astype(int).tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
     assert offset_pattern(2, 3, 1).astype(int).tolist() == [[0, 1, 0], [0, 0, 1]]
     assert place_pattern(2, 3, -1).astype(int).tolist() == [[0, 0, 1], [0, 0, 1]]
@@ -58,7 +58,7 @@ def test_jobs_say_where_to_look():
     assert link_pattern(3, 2, {(1, 0)}, shift=1).astype(int).tolist() == [[0, 0], [0, 1], [0, 0]]
 
 
-def test_a_job_of_another_shape_is_refused():
+def test_a_pattern_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"\(2, 3\). Received: \(3, 2\)"):
         attention_mass([np.ones((1, 1, 2, 3))], [np.ones((3, 2), bool)])
 

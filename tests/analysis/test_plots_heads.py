@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.analysis.heads import Share
+from keras_transformer.analysis.heads import AttentionMass
 from keras_transformer.analysis.plots import ablation_bars, attention_lines, attention_mass_bars, head_grid
 
 
@@ -44,8 +44,8 @@ def test_lines_of_other_pieces_are_refused_with_the_name_of_the_head():
 
 def test_shares_are_written_in_percent_beside_that_of_a_uniform_head():
     shares = {
-        "before": Share(np.array([[0.25, 0.9, 0.0], [1.0, 0.104, 0.5]]), 0.1, 7),
-        "next": Share(np.zeros((2, 3)), 0.2, 5),
+        "before": AttentionMass(np.array([[0.25, 0.9, 0.0], [1.0, 0.104, 0.5]]), 0.1, 7),
+        "next": AttentionMass(np.zeros((2, 3)), 0.2, 5),
     }
     first, second = attention_mass_bars(shares).get_axes()[:2]
     assert [text.get_text() for text in first.texts] == ["25", "90", "0", "100", "10", "50"]

@@ -1,4 +1,4 @@
-"""The loss of projected vectors against dense labels in NumPy."""
+"""The fused output projection and loss against dense labels in NumPy."""
 
 import itertools
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.model.kernels.losses import projected_losses
 from keras_transformer.model.loss import projected_statistics
 
 BATCH, LENGTH, D_MODEL, VOCAB, PAD = 3, 5, 7, 23, 2
@@ -133,3 +134,13 @@ def test_what_is_left_of_a_nearly_certain_label_is_exact_in_float32():
 def test_another_formula_is_refused():
     with pytest.raises(ValueError, match="formula"):
         projected_statistics(LABELS, HIDDEN, MATRIX, formula="other")
+
+
+@pytest.mark.parametrize("form", ["plain", "fast"])
+def test_the_example_of_the_docstring_holds(form):
+    hidden, matrix = tf.constant([[2.0, 1.0, 0.0]]), tf.eye(3)  # so `hidden` is the logits
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        loss, *_ = getattr(projected_losses, form)(tf.constant([0]), hidden, matrix, None, 0.9, 0.05)
+    np.testing.assert_allclose(loss, [0.558], atol=5e-4)
+    np.testing.assert_allclose(tape.gradient(loss, hidden), [[-0.235, 0.195, 0.040]], atol=5e-4)

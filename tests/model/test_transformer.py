@@ -200,7 +200,7 @@ def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits(monkeyp
     kernel = model.step_kernel(num_hypotheses=2)
     np.testing.assert_array_equal(kernel, model.target_embedding.embeddings.numpy().T)
     assert model.step_kernel(num_hypotheses=1) is None
-    monkeypatch.setattr(decoding, "TRANSPOSED_AT_MOST", VOCAB * model.config.d_model - 1)
+    monkeypatch.setattr(decoding, "MAX_TRANSPOSED_ELEMENTS", VOCAB * model.config.d_model - 1)
     assert model.step_kernel(num_hypotheses=2) is None
     monkeypatch.undo()
     assert model_with(tie_embeddings="none").step_kernel(num_hypotheses=2) is None

@@ -27,7 +27,7 @@ def test_weights_decay_by_the_learning_rate_times_the_decay(strategy):
             gradients = [tf.constant(GRADIENT)] * 2
             update_weights(
                 optimizer, [weight, bias], gradients, tf.linalg.global_norm(gradients),
-                finite=tf.constant(True), trains=tf.constant(True),
+                finite=tf.constant(True), has_tokens=tf.constant(True),
             )  # fmt: skip
 
         strategy.run(update)

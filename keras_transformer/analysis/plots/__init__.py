@@ -1,4 +1,4 @@
-"""Pictures; each function returns a matplotlib figure, readable in print and with any colour vision."""
+"""Plots as matplotlib figures, readable in black-and-white print and with any colour vision."""
 
 from keras_transformer import lazy_names
 

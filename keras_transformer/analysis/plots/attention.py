@@ -1,4 +1,4 @@
-"""Pictures of attention: one map, all heads of a model, what they do, what is lost without them."""
+"""Plots of attention: single maps, all heads of a model, patterns of heads, ablations."""
 
 import numpy as np
 
@@ -14,46 +14,46 @@ from keras_transformer.analysis.plots.style import (
 
 
 def attention_map(weights, source_pieces, target_pieces, *, title=""):
-    """Draws how much each target piece looks at each source piece.
+    """Plots the attention of each target piece to each source piece.
 
     Args:
         weights: float NumPy array, shape `(num_target, num_source)`, from 0 to 1: a soft
             alignment, or the attention of one head.
-        source_pieces: list of str, below the columns; pieces or words.
-        target_pieces: list of str, beside the rows, the first on top.
-        title: above the picture.
+        source_pieces: list of str, labels of the columns; pieces or words.
+        target_pieces: list of str, labels of the rows, from top to bottom.
+        title: title of the figure.
 
     Returns:
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: the numbers of pieces are not those of rows and columns.
+        ValueError: the numbers of pieces and the shape of `weights` differ.
     """
     _check_shape("`weights`", np.shape(weights), target_pieces, source_pieces)
     height, width = (max(3.0, 1.5 + 0.28 * number) for number in np.shape(weights))
     figure, (axes,) = subplots(width + 0.8, height, title=title)
-    picture = draw_map(axes, weights, target_pieces, source_pieces)
+    image = draw_map(axes, weights, target_pieces, source_pieces)
     axes.set(xlabel="source", ylabel="target")
-    figure.colorbar(picture, label="attention", shrink=0.8)
+    figure.colorbar(image, label="attention", shrink=0.8)
     return figure
 
 
 def head_grid(weights, query_pieces, key_pieces, *, names=("query", "key"), title=""):
-    """Draws the attention of every head of every layer over one sentence.
+    """Plots the attention of all heads of all layers for one sentence.
 
     Args:
         weights: float NumPy array, shape `(num_layers, num_heads, num_queries, num_keys)`, from 0
             to 1.
-        query_pieces: list of str, beside the rows, the first on top.
-        key_pieces: list of str, below the columns.
-        names: of queries and keys.
-        title: above the picture.
+        query_pieces: list of str, labels of the rows, from top to bottom.
+        key_pieces: list of str, labels of the columns.
+        names: pair of str, axis labels of queries and keys.
+        title: title of the figure.
 
     Returns:
-        `matplotlib.figure.Figure`, one panel a head, a row of panels a layer.
+        `matplotlib.figure.Figure` with one panel per head and one row of panels per layer.
 
     Raises:
-        ValueError: the numbers of pieces are not those of queries and keys.
+        ValueError: the numbers of pieces and the shape of `weights` differ.
     """
     num_layers, num_heads, *shape = np.shape(weights)
     _check_shape("`weights` of a head", tuple(shape), query_pieces, key_pieces)
@@ -62,29 +62,29 @@ def head_grid(weights, query_pieces, key_pieces, *, names=("query", "key"), titl
     shared = {"layout": "compressed", "sharex": True, "sharey": True}
     figure, grid = subplots(*size, num_layers, num_heads, title=title, **shared)
     for (layer, head), axes in zip(np.ndindex(num_layers, num_heads), grid, strict=True):
-        picture = draw_map(axes, weights[layer][head], query_pieces, key_pieces, fontsize=7)
+        image = draw_map(axes, weights[layer][head], query_pieces, key_pieces, fontsize=7)
         axes.set_title(f"layer {layer}, head {head}", fontsize=8, pad=3)
         axes.tick_params(length=2)
     figure.supylabel(names[0], fontsize=9)
     figure.supxlabel(names[1], fontsize=9)
-    figure.colorbar(picture, ax=grid, label="attention", shrink=0.6, aspect=30)
+    figure.colorbar(image, ax=grid, label="attention", shrink=0.6, aspect=30)
     return figure
 
 
 def attention_lines(heads, *, names=("query", "key"), title=""):
-    """Draws attention as the paper's figures 3 to 5 do: a line from each query to what it looks at.
+    """Plots attention like figures 3 to 5 of the paper: lines from each query to the keys it attends to.
 
     Args:
-        heads: dict: name of a head -> `(weights, query_pieces, key_pieces)`; weights is a float NumPy
-            array, shape `(num_queries, num_keys)`, and a line is the darker, the larger its weight.
-        names: of queries, on the left, and keys, on the right.
-        title: above the picture.
+        heads: dict: name of a head -> `(weights, query_pieces, key_pieces)`; weights is a float NumPy array,
+            shape `(num_queries, num_keys)`. Larger weights give darker lines.
+        names: pair of str, labels of the queries (left) and the keys (right).
+        title: title of the figure.
 
     Returns:
-        `matplotlib.figure.Figure`, one panel a head, three in a row.
+        `matplotlib.figure.Figure` with one panel per head, three in a row.
 
     Raises:
-        ValueError: the numbers of pieces are not those of queries and keys.
+        ValueError: the numbers of pieces and the shape of `weights` differ.
     """
     rows = max(max(len(queries), len(keys)) for _, queries, keys in heads.values())
     columns = min(3, len(heads))
@@ -96,11 +96,11 @@ def attention_lines(heads, *, names=("query", "key"), title=""):
         _check_shape(f"`weights` of {name!r}", np.shape(weights), queries, keys)
         axes, colour = grid[number], COLOURS[number % len(COLOURS)]
         for ends, weight in np.ndenumerate(weights):
-            if weight >= 0.02:  # fainter than print shows
+            if weight >= 0.02:  # fainter lines are invisible in print
                 axes.plot([0, 1], ends, color=colour, alpha=min(1.0, float(weight)), linewidth=1.6)
         for x, side, offset, pieces in ((0, "right", -0.04, queries), (1, "left", 0.04, keys)):
-            for place, text in enumerate(drawable(pieces)):
-                axes.text(x + offset, place, text, ha=side, va="center", fontsize=8)
+            for y, text in enumerate(drawable(pieces)):
+                axes.text(x + offset, y, text, ha=side, va="center", fontsize=8)
             axes.text(x, -1.2, names[x], ha="center", va="center", fontsize=8, style="italic")
         axes.set(xlim=(-0.85, 1.85), ylim=(rows - 0.5, -1.8))
         axes.set_title(name, fontsize=9)
@@ -109,15 +109,15 @@ def attention_lines(heads, *, names=("query", "key"), title=""):
 
 
 def attention_mass_bars(shares, *, title=""):
-    """Draws how well each head does each of some jobs.
+    """Plots how much of each head's attention is on the keys of some patterns.
 
     Args:
-        shares: dict: name of a job -> `heads.Share`.
-        title: above the picture.
+        shares: dict: name of a pattern -> `heads.AttentionMass`.
+        title: title of the figure.
 
     Returns:
-        `matplotlib.figure.Figure`, one panel a job, a row a layer, a column a head; the numbers are
-        percent.
+        `matplotlib.figure.Figure` with one panel per pattern, one row per layer and one column per head; the
+        numbers are percent.
     """
     num_layers, num_heads = np.shape(next(iter(shares.values())).heads)
     width = max(1.6, 0.36 * num_heads + 0.35) * len(shares) + 0.9
@@ -125,7 +125,7 @@ def attention_mass_bars(shares, *, title=""):
         width, max(1.9, 0.36 * num_layers + 1.4), columns=len(shares), title=title, sharey=True
     )
     for axes, (name, share) in zip(row, shares.items(), strict=True):
-        picture = draw_map(axes, share.heads)
+        image = draw_map(axes, share.heads)
         for (layer, head), value in np.ndenumerate(share.heads):
             colour = "white" if value > 0.55 else "black"
             axes.text(head, layer, f"{100 * value:.0f}", ha="center", va="center", fontsize=8, color=colour)
@@ -134,21 +134,22 @@ def attention_mass_bars(shares, *, title=""):
         axes.set_xlabel("head", fontsize=8)
         axes.tick_params(length=0, labelsize=8)
     row[0].set_ylabel("layer", fontsize=8)
-    figure.colorbar(picture, ax=row, label="share of the attention", shrink=0.9)
+    figure.colorbar(image, ax=row, label="share of the attention", shrink=0.9)
     return figure
 
 
 def ablation_bars(changes, *, ylabel, title=""):
-    """Draws what changes without each head.
+    """Plots the effect of removing each head, one at a time.
 
     Args:
-        changes: dict: kind of attention -> float NumPy array, shape `(num_layers, num_heads)`.
-        ylabel: what changes, with its unit.
-        title: above the picture.
+        changes: dict: kind of attention -> float NumPy array, shape `(num_layers, num_heads)`; the change of
+            a quantity without the head.
+        ylabel: name and unit of this quantity.
+        title: title of the figure.
 
     Returns:
-        `matplotlib.figure.Figure`, one panel a kind, all with one scale; the head whose absence
-        changes most stands out in each.
+        `matplotlib.figure.Figure` with one panel per kind, all with the same scale. The head with the largest
+        effect of each panel is highlighted.
     """
     figure, row = subplots(9, 3.0, columns=len(changes), title=title, sharey=True)
     for axes, (kind, values) in zip(row, changes.items(), strict=True):

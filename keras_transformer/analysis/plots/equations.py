@@ -1,4 +1,4 @@
-"""Pictures of the paper's equations and of Table 1: masks, positions, scores, losses, rates, costs."""
+"""Plots for the paper's equations and Table 1: masks, positions, scores, losses, learning rates, costs."""
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -17,20 +17,20 @@ from keras_transformer.analysis.plots.style import (
 
 
 def boolean_maps(maps, titles, *, rows="query position", columns="key position", meaning="visible"):
-    """Draws boolean matrices side by side, at most five to a line: masks, or who reaches whom.
+    """Plots boolean matrices, such as masks, side by side, at most five in a row.
 
     Args:
-        maps: list of bool arrays, shape `(num_rows, num_columns)` each.
-        titles: list of str, one above each.
+        maps: list of bool arrays, each of shape `(num_rows, num_columns)`.
+        titles: list of str, a title for each map.
         rows: label of the vertical axes.
         columns: label of the horizontal axes.
-        meaning: of True, for the legend.
+        meaning: meaning of True, for the legend.
 
     Returns:
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: there are more or fewer titles than maps.
+        ValueError: the numbers of titles and maps differ.
     """
     if len(maps) != len(titles):
         raise ValueError(f"`titles` must hold one for each of {len(maps)} maps. Received: {len(titles)}")
@@ -42,7 +42,7 @@ def boolean_maps(maps, titles, *, rows="query position", columns="key position",
     for number, (axes, cells, title) in enumerate(zip(grid, maps, titles, strict=False)):
         height, width = np.shape(cells)
         axes.imshow(cells, cmap=ListedColormap(["#EEEEEE", BLUE]), vmin=0, vmax=1)
-        if max(height, width) <= 16:  # lines between the cells, where they leave room for the cells
+        if max(height, width) <= 16:  # lines between the cells would hide the cells of larger maps
             axes.set_xticks(np.arange(width + 1) - 0.5, minor=True)
             axes.set_yticks(np.arange(height + 1) - 0.5, minor=True)
             axes.grid(which="minor", color="white", linewidth=1)
@@ -57,7 +57,7 @@ def boolean_maps(maps, titles, *, rows="query position", columns="key position",
 
 
 def position_heat_maps(encodings):
-    """Draws position encodings, positions downwards.
+    """Plots positional encodings as heat maps, with positions from top to bottom.
 
     Args:
         encodings: dict: title -> float array, shape `(positions, d_model)`, from -1 to 1.
@@ -74,11 +74,11 @@ def position_heat_maps(encodings):
 
 
 def wavelength_curves(positions, waves, wavelengths):
-    """Draws a few dimensions of the position encoding, and the wavelength of every pair of them.
+    """Plots a few dimensions of the positional encoding, and the wavelengths of all pairs of dimensions.
 
     Args:
-        positions: numbers, shape `(length,)`.
-        waves: dict: number of a dimension -> its encoding, float array of shape `(length,)`.
+        positions: array of numbers, shape `(length,)`.
+        waves: dict: index of a dimension -> its values, float array of shape `(length,)`.
         wavelengths: float array, shape `(d_model / 2,)`, in positions.
 
     Returns:
@@ -101,12 +101,12 @@ def wavelength_curves(positions, waves, wavelengths):
 
 
 def score_curves(widths, variances, gradients):
-    """Draws what the width of the keys does to attention: variance of scores, gradient of softmax.
+    """Plots how the key width d_k affects the variance of the scores and the gradient of the softmax.
 
     Args:
-        widths: ints, d_k.
+        widths: sequence of int, d_k.
         variances: dict: kind of attention -> variance of its scores at each width.
-        gradients: dict: kind of attention -> size of the softmax' gradient at each width.
+        gradients: dict: kind of attention -> size of the gradient of its softmax at each width.
 
     Returns:
         `matplotlib.figure.Figure`.
@@ -124,10 +124,10 @@ def score_curves(widths, variances, gradients):
 
 
 def schedule_curves(steps, rates):
-    """Draws learning rates over the course of training.
+    """Plots learning rate schedules.
 
     Args:
-        steps: ints, optimizer updates from 1.
+        steps: sequence of int, optimizer updates, from 1.
         rates: dict: name -> learning rate at each step.
 
     Returns:
@@ -142,20 +142,20 @@ def schedule_curves(steps, rates):
 
 
 def smoothing_curves(probabilities, losses):
-    """Draws the label-smoothed loss of a token over the probability that its label gets.
+    """Plots the label-smoothed loss of a token against the predicted probability of its label.
 
     Args:
-        probabilities: float array, shape `(points,)`, of the label.
-        losses: dict: smoothing, float -> float array, shape `(points,)`, in nats.
+        probabilities: float array, shape `(points,)`, probabilities of the label.
+        losses: dict: smoothing, float -> loss in nats, float array of shape `(points,)`.
 
     Returns:
-        `matplotlib.figure.Figure`; a dot marks where a curve turns.
+        `matplotlib.figure.Figure`; a dot marks the minimum of each curve.
     """
     figure, (axes,) = subplots(7, 3.6)
     for color, style, (smoothing, values) in zip(COLOURS, STYLES, losses.items(), strict=False):
         lowest = int(np.argmin(values))
         label = rf"$\epsilon_{{ls}}$ = {smoothing:g}"
-        if 0 < lowest < len(values) - 1:  # not where the curve only ends
+        if 0 < lowest < len(values) - 1:  # not a minimum at an end of the curve
             label += f": lowest at p = {probabilities[lowest]:.2f}"
             axes.plot(probabilities[lowest], values[lowest], "o", color=color, markersize=6)
         axes.plot(probabilities, values, color=color, linestyle=style, label=label)
@@ -167,7 +167,7 @@ def smoothing_curves(probabilities, losses):
 
 
 def fitted_exponent(sizes, costs):
-    """Fits cost = c size^e by least squares of the logarithms.
+    """Fits cost = c * size^e by least squares on the logarithms, and returns e.
 
     Args:
         sizes: positive numbers, at least two different ones.
@@ -180,21 +180,21 @@ def fitted_exponent(sizes, costs):
 
 
 def cost_curves(over_length, over_width, *, ylabel):
-    """Draws costs over the length n and over the width d, both axes logarithmic.
+    """Plots costs against the length n and against the width d, on logarithmic axes.
 
     Args:
         over_length: dict: layer -> (lengths, costs).
         over_width: dict: layer -> (widths, costs), the same layers in the same order.
-        ylabel: what a cost is, with its unit.
+        ylabel: name and unit of the cost.
 
     Returns:
-        `matplotlib.figure.Figure`: points, the power of size that fits them, its exponent.
+        `matplotlib.figure.Figure` with the points and, for each layer, a fitted power law and its exponent.
     """
     figure, both = subplots(9, 4.4, columns=2)
     for axes, name, curves in zip(both, ("n", "d"), (over_length, over_width), strict=True):
         for color, marker, (layer, (sizes, costs)) in zip(COLOURS, MARKERS, curves.items(), strict=False):
             exponent = fitted_exponent(sizes, costs)
-            # Through the mean of the logarithms, as least squares have it.
+            # A least-squares line passes through the mean of the logarithms.
             factor = np.exp(np.mean(np.log(costs) - exponent * np.log(sizes)))
             axes.plot(sizes, factor * np.power(sizes, exponent, dtype=float), color=color, linewidth=1)
             label = f"{layer}: ${name}^{{{exponent:.2f}}}$"
@@ -209,7 +209,7 @@ def cost_curves(over_length, over_width, *, ylabel):
 
 
 def path_curves(paths):
-    """Draws how many steps a signal takes between the two positions that are farthest apart.
+    """Plots the length of the longest path between two positions.
 
     Args:
         paths: dict: layer -> (lengths, steps).
@@ -229,5 +229,5 @@ def path_curves(paths):
 
 
 def _few(length):
-    """At most about six ticks over cells 0 to length - 1."""
+    """Returns about six ticks for the cells 0 to length - 1."""
     return range(0, length, max(1, -(-length // 6)))

@@ -1,4 +1,4 @@
-"""Pictures of runs: their history, the lengths of a corpus, settings of search, speeds."""
+"""Plots of training runs: training curves, corpus lengths, search settings, speeds."""
 
 import statistics
 
@@ -23,18 +23,19 @@ _LABELS = {
 
 
 def training_curves(history, *, title=""):
-    """Draws perplexity and validation BLEU over training time; below, where the history has it,
-    the norm of the gradient and the steps that were skipped.
+    """Plots perplexity and validation BLEU against training time.
+
+    If the history has gradient norms, a second row shows these and the skipped steps.
 
     Args:
-        history: list of records, as `RunFolder.read_history` returns.
-        title: above the picture.
+        history: list of records from `RunFolder.read_history`.
+        title: title of the figure.
 
     Returns:
         `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: there is no record of training.
+        ValueError: the history has no training record.
     """
     train = [record for record in history if record["kind"] == "train"]
     validation = [record for record in history if record["kind"] == "validation"]
@@ -56,7 +57,7 @@ def training_curves(history, *, title=""):
     scored = [record for record in validation if "bleu" in record]
     right.plot(*_over_minutes(scored, "bleu"), color=GREEN, **marks)
     right.set(ylabel="validation BLEU (sacreBLEU)", xlim=(0, 1.02 * train[-1]["minutes"]), ylim=(0, None))
-    # Updates above the minutes, straight between the records; beyond the run at its average speed.
+    # A second axis shows updates: interpolated between records, and extrapolated at the average speed.
     minutes = [0.0, *(record["minutes"] for record in train), 2 * train[-1]["minutes"]]
     steps = [0.0, *(record["step"] for record in train), 2.0 * train[-1]["step"]]
     functions = (lambda x: np.interp(x, minutes, steps), lambda x: np.interp(x, steps, minutes))
@@ -72,8 +73,8 @@ def _over_minutes(records, key):
 
 
 def _draw_gradients(axes, train):
-    """Draws norms over time, and a mark on the time axis for each interval with skipped steps."""
-    # An interval of skipped steps alone has no norm.
+    """Plots gradient norms against time, with a mark for each interval that has skipped steps."""
+    # An interval in which all steps were skipped has no norm.
     applied = [record for record in train if record["gradient_norm"] > 0]
     axes.plot(*_over_minutes(applied, "gradient_norm"), color=BLUE)
     axes.set(ylabel="gradient norm", yscale="log")
@@ -87,21 +88,21 @@ def _draw_gradients(axes, train):
 
 
 def fit_curves(history, rates, *, steps_per_epoch, figures=("loss", "token_accuracy"), title=""):
-    """Draws the learning rate of every update, and what an epoch ended with.
+    """Plots the learning rate of every update, and metrics at the end of each epoch.
 
     Args:
-        history: dict of lists with a number an epoch, such as `History.history`; `val_` before
-            a name is that of the validation pairs.
+        history: dict: name of a metric -> list with a number per epoch, such as `History.history`; names of
+            validation metrics start with `val_`.
         rates: sequence of float, the learning rate of each update.
-        steps_per_epoch: int, updates of an epoch.
-        figures: names of figures in `history`.
-        title: above the picture.
+        steps_per_epoch: int, updates per epoch.
+        figures: names of metrics in `history`.
+        title: title of the figure.
 
     Returns:
-        `matplotlib.figure.Figure`, a panel for the rate and one for each figure.
+        `matplotlib.figure.Figure` with a panel for the learning rate and one for each metric.
 
     Raises:
-        ValueError: the history has no such figure.
+        ValueError: the history does not have one of the metrics.
     """
     missing = [name for name in figures if name not in history]
     if missing:
@@ -126,20 +127,21 @@ def fit_curves(history, rates, *, steps_per_epoch, figures=("loss", "token_accur
 
 
 def length_histogram(source_lengths, target_lengths, batches, *, names=("source", "target"), title=""):
-    """Draws the lengths of a corpus, and the padding of its batches.
+    """Plots the length distributions of a corpus, and the padding of its batches.
 
     Args:
         source_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
-        target_lengths: int NumPy array, shape `(num_pairs,)`.
-        batches: list of `(positions, tokens, target_len)`, source and target together.
-        names: of the two sides.
-        title: above the picture.
+        target_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.
+        batches: list of `(positions, tokens, target_len)`, one for each batch; positions and tokens of source
+            and target together.
+        names: pair of str, names of the two sides.
+        title: title of the figure.
 
     Returns:
         `matplotlib.figure.Figure`.
     """
     figure, (left, right) = subplots(9, 3.6, columns=2, title=title)
-    # The few longest would leave no room for the others.
+    # Leaves out the longest 0.1 %, which would compress the rest of the axis.
     shown = int(max(np.quantile(side, 0.999) for side in (source_lengths, target_lengths))) + 1
     for name, side, color in zip(names, (source_lengths, target_lengths), (BLUE, ORANGE), strict=True):
         counts = np.bincount(side, minlength=shown + 1)[: shown + 1]
@@ -157,21 +159,20 @@ def length_histogram(source_lengths, target_lengths, batches, *, names=("source"
 
 
 def search_curves(records, *, x, lines, names=("", ""), panels=None, log=False, title=""):
-    """Draws figures of translations against one setting of search, a line for each value of another.
+    """Plots scores of translations against one search setting, with a line for each value of another.
 
     Args:
-        records: list of dicts, one for each search, with the two settings and the figures.
-        x: key of the setting along the axis; its values are numbers.
-        lines: key of the setting that has a line for each of its values, in the order in which
-            they come.
-        names: what the two settings are called, for the axis and for the legend.
-        panels: dict: key of a figure -> label of its axis, with the unit; `None` is BLEU and the
-            ratio of lengths, `"bleu"` and `"length_ratio"`.
-        log: doubles from tick to tick of the axis.
-        title: above the picture.
+        records: list of dicts, one for each search, with the two settings and the scores.
+        x: key of the setting on the x axis; its values are numbers.
+        lines: key of the setting that has a line for each of its values, in order of appearance.
+        names: pair of str, labels of the two settings, for the axis and the legend.
+        panels: dict: key of a score -> axis label with its unit; `None` means BLEU and the length ratio,
+            `"bleu"` and `"length_ratio"`.
+        log: whether the x axis is logarithmic, with base 2.
+        title: title of the figure.
 
     Returns:
-        `matplotlib.figure.Figure`, one panel a figure.
+        `matplotlib.figure.Figure` with one panel per score.
     """
     panels = panels or {"bleu": "BLEU", "length_ratio": "length of translations / of references"}
     figure, row = subplots(3 + 2.6 * len(panels), 3.4, columns=len(panels), title=title)
@@ -195,14 +196,14 @@ def search_curves(records, *, x, lines, names=("", ""), panels=None, log=False, 
 
 
 def diversity_curves(records, *, reference=None, title=""):
-    """Draws the quality of samples against how much they differ.
+    """Plots the quality of sampled translations against their diversity.
 
     Args:
-        records: list of dicts, one for each way of sampling: `family`, a line for each; `name`,
-            beside the point; `pairwise_bleu`, of samples of one sentence against each other, from 0
-            (all different) to 100 (all alike); `bleu`, of samples against references.
-        reference: BLEU of a search, drawn as a line across; `None` for none.
-        title: above the picture.
+        records: list of dicts, one for each sampling method, with the keys `family` (points of a family are
+            joined by a line), `name` (label of the point), `pairwise_bleu` (BLEU between samples of the same
+            sentence, from 0, all different, to 100, all the same) and `bleu` (of samples against references).
+        reference: BLEU of beam search, drawn as a horizontal line, or `None`.
+        title: title of the figure.
 
     Returns:
         `matplotlib.figure.Figure`.
@@ -227,15 +228,15 @@ def diversity_curves(records, *, reference=None, title=""):
 
 
 def speed_bars(rounds, *, unit="sentences a second", title=""):
-    """Draws the median speed of several systems, and the slowest and fastest round of each.
+    """Plots the median speed of several systems, with error bars from the slowest to the fastest round.
 
     Args:
         rounds: dict: name of a system -> list of float, the speed in each round.
-        unit: of the speeds.
-        title: above the picture.
+        unit: unit of the speeds.
+        title: title of the figure.
 
     Returns:
-        `matplotlib.figure.Figure`, the first system on top.
+        `matplotlib.figure.Figure`, with the first system on top.
     """
     figure, (axes,) = subplots(7.5, 0.5 * len(rounds) + 1.2, title=title)
     most = max(max(speeds) for speeds in rounds.values())

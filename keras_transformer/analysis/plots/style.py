@@ -1,9 +1,9 @@
-"""What all pictures share: figures with panels, named curves, colours, texts."""
+"""Shared helpers of all plots: figures with panels, curves with legends, colours, text."""
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-# Okabe and Ito's colours: distinct for every kind of colour vision, and in grey.
+# Colours by Okabe and Ito: distinguishable with any colour vision, and in greyscale.
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 MARKERS = "osD^vPX*"
@@ -11,16 +11,16 @@ STYLES = ("-", "--", "-.", ":")
 
 
 def subplots(width, height, rows=1, columns=1, *, title="", layout="constrained", **shared):
-    """Returns a figure of this size in inches, and a list of its axes, row by row.
+    """Returns a figure with panels, and a list of their axes, row by row.
 
     Args:
-        width: of the figure.
-        height: of the figure.
-        rows: of panels.
-        columns: of panels.
-        title: above all panels.
-        layout: matplotlib's, `"constrained"` or `"compressed"`.
-        **shared: what panels share: `sharex`, `sharey`.
+        width: width of the figure in inches.
+        height: height of the figure in inches.
+        rows: int, number of rows of panels.
+        columns: int, number of columns of panels.
+        title: title of the figure.
+        layout: layout engine of matplotlib, `"constrained"` or `"compressed"`.
+        **shared: `sharex` and `sharey` of `Figure.subplots`.
     """
     figure = Figure(figsize=(width, height), layout=layout)
     if title:
@@ -29,12 +29,12 @@ def subplots(width, height, rows=1, columns=1, *, title="", layout="constrained"
 
 
 def draw_curves(axes, curves, *, marked=True):
-    """Draws named curves with their legend.
+    """Plots curves with a legend.
 
     Args:
-        axes: of a panel.
+        axes: matplotlib axes of a panel.
         curves: dict: name -> (x, y).
-        marked: tells curves apart by markers, not by dashes.
+        marked: whether curves differ by markers; else by line styles.
     """
     for number, (name, (x, y)) in enumerate(curves.items()):
         look = {"color": COLOURS[number % len(COLOURS)], "label": name}
@@ -46,23 +46,23 @@ def draw_curves(axes, curves, *, marked=True):
 
 
 def name_ticks(axes, ticks):
-    """Writes these numbers, and no others, below a logarithmic axis."""
+    """Labels a logarithmic x axis with these numbers only."""
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
 
 
 def draw_map(axes, values, rows=(), columns=(), *, fontsize=None):
-    """Draws numbers from 0 to 1 as shades of blue.
+    """Plots numbers from 0 to 1 as shades of blue.
 
     Args:
-        axes: of a panel.
+        axes: matplotlib axes of a panel.
         values: float NumPy array, shape `(num_rows, num_columns)`.
-        rows: list of str, beside the rows, the first on top.
-        columns: list of str, below the columns.
-        fontsize: of both, in points.
+        rows: list of str, labels of the rows, from top to bottom.
+        columns: list of str, labels of the columns.
+        fontsize: size of the labels, in points.
 
     Returns:
-        matplotlib's image, for a colour bar.
+        matplotlib image, for a colour bar.
     """
     axes.set_xticks(range(len(columns)), drawable(columns), rotation=90, fontsize=fontsize)
     axes.set_yticks(range(len(rows)), drawable(rows), fontsize=fontsize)
@@ -70,11 +70,11 @@ def draw_map(axes, values, rows=(), columns=(), *, fontsize=None):
 
 
 def tidy(axes):
-    """Gives axes a light grid and no frame above and to the right."""
+    """Gives axes a light grid and removes the top and right frame lines."""
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def drawable(texts):
-    """Returns texts, a list of str, without what would begin a formula."""
+    """Escapes `$` in a list of str, so matplotlib does not parse formulas."""
     return [text.replace("$", r"\$") for text in texts]

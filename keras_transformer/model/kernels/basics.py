@@ -76,8 +76,8 @@ def layer_norm(x, gamma, beta, epsilon):
 def _layer_norm(x, gamma, beta, epsilon):
     """Fast form of `layer_norm`, with a hand-written gradient.
 
-    Faster because the gradient that TensorFlow derives has many operations, each of which reads and writes
-    the whole array.
+    Faster because the gradient that TensorFlow derives has many operations, and each of them reads and
+    writes the whole array.
     """
     import tensorflow as tf
 

@@ -102,7 +102,7 @@ def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpo
         gradient of H: u (r E - p_other * sum of the rows of E)
         gradient of E: r^T (u H) - p_other * sum of the rows of u H, at every row
 
-    These formulas scale only arrays as small as H or E by u and p_other.
+    So only arrays of the size of H or E are multiplied by u and p_other.
 
     Example: one token, a vocabulary of 3, the label 0 and smoothing 0.1, so p_label = 0.9, p_other = 0.05.
 

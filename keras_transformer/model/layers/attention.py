@@ -1,7 +1,7 @@
 """Multi-head scaled dot-product attention (section 3.2).
 
-Axes in einsum strings: b batch, h head, t target (query) position, s source (key) position, d feature of
-one head. With the paper's base model h = 8 and d = 64.
+Axes in einsum strings: b batch, h heads, t target (query) positions, s source (key) positions, d features of
+one head. The base model of the paper has 8 heads of 64 features.
 """
 
 from typing import NamedTuple
@@ -106,9 +106,9 @@ class MultiHeadAttention(Layer):
         ValueError: a mask has the wrong number of axes.
 
     The masks work as in `keras.layers.MultiHeadAttention`. They are combined with AND: a key is visible only
-    if all masks allow it. For a query that sees no key, the heads are 0, so the output is 0, or the bias of
-    W^O. A missing `query_mask`, `value_mask` or `key_mask` defaults to the implicit mask of its tensor, as
-    made by `Embedding(mask_zero=True)`. The output inherits the implicit mask of `query`.
+    if all masks allow it. If a query sees no key, all its heads are 0, and so is its output (or the output is
+    the bias of W^O). A missing `query_mask`, `value_mask` or `key_mask` defaults to the implicit mask of its
+    tensor, as made by `Embedding(mask_zero=True)`. The output has the implicit mask of `query`.
     """
 
     arguments = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias")
@@ -188,7 +188,7 @@ class MultiHeadAttention(Layer):
         )
 
     def attend(self, query, key_value, attention_mask=None, *, training=None):
-        """Attends to projected keys and values.
+        """Computes attention over projected keys and values.
 
         Args:
             query: float, shape `(batch, target_len, d_model)`.
@@ -247,13 +247,13 @@ class MultiHeadAttention(Layer):
             `CachedStep`; its output has the shape of `query`.
         """
         projections = self.query_projection, self.key_projection, self.value_projection
-        query, *new = (self._split_heads(layer(query), -1, num_hypotheses) for layer in projections)
-        pairs = zip(cache, new, strict=True)
+        query, *new_key_value = (self._split_heads(layer(query), -1, num_hypotheses) for layer in projections)
+        pairs = zip(cache, new_key_value, strict=True)
         if first_slot is None:
             cache = KeyValue(*(ops.concatenate(pair, axis=2) for pair in pairs))
         else:
             start = (0, 0, first_slot, 0)
-            cache = KeyValue(*(ops.slice_update(slots, start, x) for slots, x in pairs))
+            cache = KeyValue(*(ops.slice_update(slots, start, new) for slots, new in pairs))
         heads = scaled_dot_product_attention(query, *cache, mask, no_empty_rows=True)
         return CachedStep(self.output_projection(self._join_heads(heads.output, -1)), cache)
 

@@ -124,7 +124,7 @@ class PositionalEmbedding(Layer):
         """Context manager that sums the gradients of several uses of the embedding matrix in one pass.
 
         Args:
-            lookups: number of calls of this layer inside the context.
+            lookups: int; the first `lookups` calls of this layer in the context take part.
 
         Yields:
             The matrix as a tensor, for the output projection, whose gradient has the shape of the matrix.

@@ -150,7 +150,7 @@ def test_input_and_logits_share_one_variable_and_its_gradient():
 
 @pytest.mark.parametrize("lookups_made", [0, 1, 2])
 @pytest.mark.parametrize("in_graph", [False, True])
-def test_a_gradient_added_once_is_that_of_all_uses(lookups_made, in_graph):
+def test_summed_gradients_are_the_gradient_of_all_uses(lookups_made, in_graph):
     layer = built()
     hidden = np.random.default_rng(1).normal(size=(2, 5, D_MODEL)).astype("float32")
 
@@ -159,7 +159,7 @@ def test_a_gradient_added_once_is_that_of_all_uses(lookups_made, in_graph):
             with layer.summed_gradients(2) as matrix:
                 loss = sum([ops.sum((1 + use) * layer(IDS + use)) for use in range(lookups_made)])
                 loss += ops.sum(ops.matmul(hidden, ops.transpose(matrix)))
-            loss += 5 * ops.sum(layer(IDS))  # after it, as ever
+            loss += 5 * ops.sum(layer(IDS))  # after the context: an ordinary lookup
         return tf.convert_to_tensor(tape.gradient(loss, layer.embeddings.value))
 
     counts = 5 * np.bincount(IDS.ravel(), minlength=VOCAB)
