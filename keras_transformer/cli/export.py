@@ -40,7 +40,7 @@ def saved_model(args):
     from keras_transformer.config.fields import current_names
     from keras_transformer.config.sections import SearchConfig
     from keras_transformer.config.settings import replace
-    from keras_transformer.export.serving import ServingSettings, checked_name, curl_command, docker_command
+    from keras_transformer.export.serving import ServingSettings, curl_command, docker_command, server_name
     from keras_transformer.export.versions import IDS, free_version
 
     (run,) = open_runs([args.run], args.checkpoint)
@@ -54,7 +54,7 @@ def saved_model(args):
         inputs=tuple(inputs),
         frozen=args.frozen,
     )
-    checked_name(run, args.name)
+    server_name(run, args.name)
     folders = [args.out] if args.no_ids else [args.out, f"{args.out}/{IDS}"]
     free_version([pathlib.Path(folder) for folder in folders], args.version)
     import_quietly("keras_transformer.export.saved_model")

@@ -22,7 +22,7 @@ def pair_signatures(served, tokenizers, layer):
     force = _forced_decoder(served, layer)
 
     def encode(source, target):
-        source, target = served.checked_rows(source), served.checked_rows(target)
+        source, target = served.check_rows(source), served.check_rows(target)
         numbers = tf.size(source), tf.size(target)
         message = "`source` and `target` must be as many. Received:"
         with tf.control_dependencies([tf.debugging.Assert(numbers[0] == numbers[1], [message, *numbers])]):
@@ -35,7 +35,7 @@ def pair_signatures(served, tokenizers, layer):
         return in_chunks(
             tf.maximum(*lengths),
             served.max_rows,
-            lambda rows: compute(*(served.padded(side.ids, rows) for side in sides)),
+            lambda rows: compute(*(served.pad(side.ids, rows) for side in sides)),
             outputs,
         )
 

@@ -66,19 +66,19 @@ class ServedModel:
         dtypes = {"alpha": tf.float32, "max_length_offset": tf.int32}
         return [tf.TensorSpec((), dtypes[name], name=name) for name in self.settings.inputs]
 
-    def checked_inputs(self, inputs):
+    def check_inputs(self, inputs):
         """Returns the scalar inputs, with assertions on their range in the graph."""
         checks = []
         for name, value in zip(self.settings.inputs, inputs, strict=True):
             if name == "alpha":
-                good, wanted = tf.math.is_finite(value) & (value >= 0), "finite and at least 0"
+                is_valid, condition = tf.math.is_finite(value) & (value >= 0), "finite and at least 0"
             else:
-                good, wanted = (value >= 1) & (value <= 2**20), "from 1 to 1048576"
-            checks.append(tf.debugging.Assert(good, [f"`{name}` must be {wanted}. Received:", value]))
+                is_valid, condition = (value >= 1) & (value <= 2**20), "from 1 to 1048576"
+            checks.append(tf.debugging.Assert(is_valid, [f"`{name}` must be {condition}. Received:", value]))
         with tf.control_dependencies(checks):
             return [tf.identity(value) for value in inputs]
 
-    def checked_rows(self, rows):
+    def check_rows(self, rows):
         """Returns rows of a request, with an assertion on their number and shape in the graph.
 
         Args:
@@ -102,18 +102,18 @@ class ServedModel:
             `Encoded`.
         """
         texts = valid_utf8(tf, texts)
-        most = self.settings.max_characters
-        too_long = tf.strings.length(texts, unit="UTF8_CHAR") > most
-        ids = tokenizer.encode_tensor(tf.strings.substr(texts, 0, most, unit="UTF8_CHAR"))
+        limit = self.settings.max_characters
+        too_long = tf.strings.length(texts, unit="UTF8_CHAR") > limit
+        ids = tokenizer.encode_tensor(tf.strings.substr(texts, 0, limit, unit="UTF8_CHAR"))
         encoded = self.cut(ids)
         return Encoded(encoded.ids, encoded.truncated | too_long)
 
     def cut(self, ids):
         """Cuts rows of ids so that they fit with the end of sentence; returns `Encoded`."""
-        most = self.max_tokens - 1
-        return Encoded(ids[:, :most], tf.cast(ids.row_lengths(), tf.int32) > most)
+        limit = self.max_tokens - 1
+        return Encoded(ids[:, :limit], tf.cast(ids.row_lengths(), tf.int32) > limit)
 
-    def padded(self, ids, rows):
+    def pad(self, ids, rows):
         """Returns some rows as a padded tensor, each with its end of sentence.
 
         Args:
@@ -124,9 +124,9 @@ class ServedModel:
             int32, shape `(chunk, length)`.
         """
         special = self.model.special
-        ends = tf.fill([tf.size(rows), 1], special.eos)
-        ended = tf.concat([tf.gather(ids, rows), ends], axis=1)
-        return ended.to_tensor(special.pad, shape=(None, None))
+        eos = tf.fill([tf.size(rows), 1], special.eos)
+        with_eos = tf.concat([tf.gather(ids, rows), eos], axis=1)
+        return with_eos.to_tensor(special.pad, shape=(None, None))
 
     def translate(self, ids, n_best, inputs):
         """Translates rows of ids.
@@ -146,7 +146,7 @@ class ServedModel:
         search = self._search(n_best)
 
         def compute(rows):
-            ids_of_rows, scores, log_probs, *others = search(self.padded(ids, rows), *inputs)
+            ids_of_rows, scores, log_probs, *others = search(self.pad(ids, rows), *inputs)
             exists = scores > LOWEST
             exists = tf.concat([tf.ones_like(exists[:, :1]), exists[:, 1:]], axis=1)
             scores, log_probs = (
@@ -179,7 +179,7 @@ class ServedModel:
         return tf.ensure_shape(tf.reshape(texts, shape[:2]), [None, ids.shape[1]])
 
     def _search(self, n_best):
-        """Returns the search as a cached tf.function: int32, `(batch, length)` -> tuple of `Hypotheses`."""
+        """Returns the search as a cached tf.function: int32, `(batch, length)` -> `Hypotheses` as tuple."""
         if n_best not in self._searches:
             config = replace(self.settings.search, n_best=n_best)
 
@@ -206,15 +206,15 @@ def ids_signature(served):
     special, vocab_size = served.model.special, served.model.config.source_vocab_size
 
     def translate_ids(ids, *inputs):
-        ids = served.checked_rows(ids)
-        good = tf.reduce_all((ids >= 0) & (ids < vocab_size))
+        ids = served.check_rows(ids)
+        is_valid = tf.reduce_all((ids >= 0) & (ids < vocab_size))
         message = f"`ids` must be at least 0 and below {vocab_size}. Received:"
         outside = [message, tf.reduce_min(ids), tf.reduce_max(ids)]
-        with tf.control_dependencies([tf.debugging.Assert(good, outside)]):
+        with tf.control_dependencies([tf.debugging.Assert(is_valid, outside)]):
             # Clients may send padding, bos and eos or leave them out.
             is_text = tf.reduce_all(ids[..., None] != [special.pad, special.bos, special.eos], axis=-1)
         source = served.cut(tf.ragged.boolean_mask(ids, is_text))
-        results = served.translate(source.ids, 1, served.checked_inputs(inputs))
+        results = served.translate(source.ids, 1, served.check_inputs(inputs))
         names = {"scores": "score", "log_probs": "log_prob", "lengths": "length"}
         best = {names.get(name, name): values[:, 0] for name, values in results.items()}
         return {**best, "truncated": source.truncated}
@@ -234,8 +234,8 @@ def text_signatures(served, tokenizers):
     """
 
     def translate(texts, n_best, inputs):
-        source = served.encode(tokenizers.source, served.checked_rows(texts))
-        results = served.translate(source.ids, n_best, served.checked_inputs(inputs))
+        source = served.encode(tokenizers.source, served.check_rows(texts))
+        results = served.translate(source.ids, n_best, served.check_inputs(inputs))
         return {
             "translations": served.decode(tokenizers.target, results["ids"]),
             "scores": results["scores"],

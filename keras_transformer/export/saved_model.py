@@ -22,8 +22,8 @@ from keras_transformer.export.graphs import ServedModel, ids_signature, text_sig
 from keras_transformer.export.serving import (
     WARMUP_TEXTS,
     ServingSettings,
-    checked_name,
     import_serving,
+    server_name,
     write_batching,
     write_warmup,
 )
@@ -81,7 +81,7 @@ def export_saved_model(
     """
     run = RunFolder(run_dir)
     settings = ServingSettings(search=run.config.search) if settings is None else settings
-    name = checked_name(run, name)
+    name = server_name(run, name)
     if warmup:
         import_serving()  # raises ValueError before any work is done
     tokenizers = run.load_tokenizers()

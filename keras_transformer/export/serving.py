@@ -99,7 +99,7 @@ class ServingSettings:
         return rows
 
 
-def checked_name(run, name=None):
+def server_name(run, name=None):
     """Returns the name of a model on the server.
 
     Args:

@@ -55,7 +55,7 @@ class NewVersion(NamedTuple):
 
 @contextlib.contextmanager
 def new_version(folders, version=None):
-    """Creates a version in one or several folders, atomically.
+    """Creates a version in one or several folders; each appears only when it is complete.
 
     TensorFlow Serving may load a folder at once when its name is a number, and ignores other
     folders. So a version is written under a temporary name and renamed at the end.

@@ -105,7 +105,7 @@ def greedy_search(
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
 
     def select_token(log_probs, ids, position, sentences):
-        best = ops.argmax(log_probs, axis=-1)  # not always 0: entries that the rules block are not sorted
+        best = ops.argmax(log_probs, axis=-1)  # index 0 may be a blocked token
         return tuple(take_along(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
     return _decode_independently(
@@ -156,8 +156,8 @@ def sample(
         top = log_probs if not top_k else log_probs[:, :top_k]
         weights = ops.exp((top - top[:, :1]) / temperature)
         weights = ops.where(top > NEG_INF, weights, 0.0)
-        before = ops.cumsum(weights, axis=-1) - weights
-        weights = ops.where(before < top_p * ops.sum(weights, axis=-1, keepdims=True), weights, 0.0)
+        mass_before = ops.cumsum(weights, axis=-1) - weights
+        weights = ops.where(mass_before < top_p * ops.sum(weights, axis=-1, keepdims=True), weights, 0.0)
         cumulative = ops.cumsum(weights, axis=-1)
         uniform = ops.reshape(gather(sentences.uniforms, position, axis=2), (-1, 1))
         skipped = cumulative <= uniform * cumulative[:, -1:]
@@ -213,7 +213,7 @@ def beam_search(
         )
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
     reorder = gather_rows if reorder is None else reorder
-    candidates = 2 * beam_size if beam_size > 1 else 1
+    num_candidates = 2 * beam_size if beam_size > 1 else 1
 
     def advance(position, sentences, beams, state):
         # Decode one position of all live hypotheses --> logits [batch * beams, vocab_size]
@@ -221,39 +221,39 @@ def beam_search(
         # The best allowed tokens of each hypothesis --> [batch * beams, width]
         forced_ids = sentences.forced_ids(position, beam_size)
         ids = _merge_slots(beams.live_ids)
-        log_probs, next_ids = rules.continuations(output, ids, position, forced_ids, candidates)
+        log_probs, next_ids = rules.continuations(output, ids, position, forced_ids, num_candidates)
         width = log_probs.shape[-1]
         # The best candidates of each sentence; those of an empty slot have -inf --> [batch, 2 * beams]
         total = ops.reshape(beams.live_log_probs, (-1, 1)) + log_probs
         total = ops.reshape(total, (-1, beam_size * width))
-        total, best = ops.top_k(total, min(candidates, beam_size * width))
-        best = ops.cast(best, "int32")
-        parents = best // width
-        next_ids = take_along(ops.reshape(next_ids, (-1, beam_size * width)), best)
+        total, best_index = ops.top_k(total, min(num_candidates, beam_size * width))
+        best_index = ops.cast(best_index, "int32")
+        parents = best_index // width
+        next_ids = take_along(ops.reshape(next_ids, (-1, beam_size * width)), best_index)
         # --> [batch, 2 * beams, max_length]
         ids = _write_at(take_along(beams.live_ids, parents), next_ids, position)
 
         # Candidates with eos compete with the finished hypotheses --> [batch, beams]
-        ends = next_ids == rules.eos_id
+        is_eos = next_ids == rules.eos_id
         # With `early_stop`, an improbable eos must not fill a finished slot: full slots end the search.
-        accepted = ends & (ops.arange(ops.shape(total)[1]) < beam_size) if early_stop else ends
+        accepted = is_eos & (ops.arange(ops.shape(total)[1]) < beam_size) if early_stop else is_eos
         ended_log_probs = ops.where(accepted, total, NEG_INF)
         scores = rules.score(ended_log_probs, position + 1)
         lengths = ops.zeros_like(next_ids) + position + 1
         finished = _merge_finished(beams.finished, _Finished(ids, scores, ended_log_probs, lengths))
 
         # The best candidates without eos stay live --> [batch, beams]
-        live_log_probs, live = ops.top_k(ops.where(ends, NEG_INF, total), beam_size)
-        live = ops.cast(live, "int32")
-        state = reorder(output.state, take_along(parents, live))
+        live_log_probs, live_index = ops.top_k(ops.where(is_eos, NEG_INF, total), beam_size)
+        live_index = ops.cast(live_index, "int32")
+        state = reorder(output.state, take_along(parents, live_index))
 
         # Stop when the n-th best finished score reaches the bound of the live ones --> [batch]
         bound = rules.score(live_log_probs[:, 0], sentences.limits)
         done = (finished.scores[:, n_best - 1] >= bound) | (position + 1 >= sentences.limits)
         if early_stop:
             done |= finished.scores[:, -1] > NEG_INF
-        beams = _Beams(take_along(next_ids, live), take_along(ids, live), live_log_probs, finished)
-        return beams, done, state
+        live_last_ids, live_ids = take_along(next_ids, live_index), take_along(ids, live_index)
+        return _Beams(live_last_ids, live_ids, live_log_probs, finished), done, state
 
     batch = ops.shape(first_ids)[0]
     padding = ops.full((batch, beam_size, max_length), rules.pad_id, dtype="int32")
@@ -300,7 +300,7 @@ class _Beams(NamedTuple):
 def _decode_independently(
     step, state, first_ids, rules, sentences, max_length, select_token, k, n, select_sentences
 ):
-    """Decodes `n` hypotheses of each sentence that do not compete; `select_token` chooses each token.
+    """Decodes `n` independent hypotheses of each sentence; `select_token` chooses each token.
 
     Args:
         select_token: function. Takes `(log_probs, ids)` of the `k` best allowed tokens (or
@@ -354,7 +354,7 @@ def _write_at(ids, new_ids, position):
 
 
 def _merge_finished(old, new):
-    """Returns the best of the old and the new finished hypotheses; `old` keeps its number of slots."""
+    """Keeps the best of the old and new finished hypotheses, in the slots of `old`."""
     both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
     scores, best = ops.top_k(both.scores, old.scores.shape[1])
     best = ops.cast(best, "int32")

@@ -100,8 +100,8 @@ def join_parts(parts, source_pieces, separator):
 
     Args:
         parts: list of `Translation`, all with details or all without.
-        source_pieces: list of lists of str, the sub-words of each part. Their numbers shift the
-            alignments.
+        source_pieces: list of lists of str, the sub-words of each part; the alignments are shifted
+            by their number.
         separator: str between the texts of the parts.
 
     Returns:
@@ -114,19 +114,19 @@ def join_parts(parts, source_pieces, separator):
             links += [(source_begin + source, target_begin + target) for source, target in part.alignment]
             source_begin += len(pieces)
             target_begin += len(part.pieces)
-        details = {"token_log_probs": _concatenated(parts, "token_log_probs"), "alignment": links}
+        details = {"token_log_probs": _concatenate(parts, "token_log_probs"), "alignment": links}
     return Translation(
         text=separator.join(part.text for part in parts if part.text),
         score=sum(part.score for part in parts),
         log_prob=sum(part.log_prob for part in parts),
-        pieces=_concatenated(parts, "pieces"),
-        ids=_concatenated(parts, "ids"),
+        pieces=_concatenate(parts, "pieces"),
+        ids=_concatenate(parts, "ids"),
         finished=all(part.finished for part in parts),
         **details,
     )
 
 
-def _concatenated(parts, field):
+def _concatenate(parts, field):
     return list(itertools.chain.from_iterable(getattr(part, field) for part in parts))
 
 
@@ -146,7 +146,7 @@ class EncodedText(NamedTuple):
 def encode_texts(texts, encode, *, limit, long_lines):
     """Encodes texts and splits or cuts those over the limit.
 
-    A text is split at its ends of sentences. A sentence that is still too long is halved
+    A text is split into sentences. A sentence that is still too long is halved
     until its parts fit: at the end of a clause near its middle, else at the space nearest to
     the middle, else between two characters. The time is O(n log n).
 
@@ -173,14 +173,15 @@ def encode_texts(texts, encode, *, limit, long_lines):
 def sentences(text):
     """Splits a text into sentences.
 
-    A sentence ends with a character of Unicode's class `Sentence_Terminal` and any closing
-    quotes and brackets after it. Then must follow a space and no lower-case letter; scripts
-    without spaces need nothing. Initials, numbers of up to two digits and a few titles
-    (`Dr.`) end no sentence. A very short sentence stays joined to the next one.
+    A sentence ends with a character of Unicode's class `Sentence_Terminal`, such as a full
+    stop, and any closing quotes and brackets after it. A space that is not followed by a
+    lower-case letter must come next, except in scripts that write no spaces. The full stop of
+    an initial, a number of up to two digits or a title (`Dr.`) ends no sentence. A very short
+    sentence is joined to the next one.
 
     Returns:
-        list of str, stripped. Joined by spaces they are the text again, except for runs of
-        spaces and for ends without a space.
+        list of str, stripped. `" ".join(...)` restores the text, except for runs of spaces and
+        for scripts without spaces.
     """
     parts, begin = [], 0
     for match in _SENTENCE_END.finditer(text):
