@@ -1,4 +1,4 @@
-"""Without a head: the paper's Concat(head_1, ..., head_h) W^O in NumPy, one head zero."""
+"""Models without a head against Concat(head_1, ..., head_h) W^O in NumPy with one head zero."""
 
 import re
 
@@ -43,7 +43,7 @@ def by_the_paper(attention, query, value, absent):
 
 
 @pytest.mark.parametrize("head", [Head("encoder", 1, 0), Head("decoder", 2, 2), Head("cross", 0, 1)])
-def test_one_head_gives_nothing_and_the_others_what_they_gave(model, head):
+def test_a_removed_head_adds_nothing_and_the_others_are_unchanged(model, head):
     attention = sublayer(model, head.kind, head.layer)
     query, value = np.random.default_rng(2).normal(size=(2, 3, 12)).astype("float32")
     with without_heads(model, [head]):
@@ -54,7 +54,7 @@ def test_one_head_gives_nothing_and_the_others_what_they_gave(model, head):
     assert np.abs(expected - by_the_paper(attention, query, value, ())).max() > 0.1
 
 
-def test_several_heads_of_a_layer_may_go_together(model):
+def test_several_heads_of_a_layer_can_be_removed_together(model):
     attention = sublayer(model, "cross", 1)
     query, value = np.random.default_rng(2).normal(size=(2, 3, 12)).astype("float32")
     with without_heads(model, [Head("cross", 1, 0), Head("cross", 1, 2)]):
@@ -62,7 +62,7 @@ def test_several_heads_of_a_layer_may_go_together(model):
     np.testing.assert_allclose(without, by_the_paper(attention, query, value, {0, 2}), atol=1e-5)
 
 
-def test_the_weights_come_back_even_after_an_error(model):
+def test_the_weights_are_restored_even_after_an_error(model):
     before = [weight.numpy() for weight in model.weights]
     logits = model(INPUTS).numpy()
     changed = []
@@ -86,6 +86,6 @@ def test_all_heads_are_counted():
 
 
 @pytest.mark.parametrize("head", [("encoder", 2, 0), ("cross", 0, 3), ("self", 0, 0)])
-def test_a_head_that_is_not_there_is_refused(model, head):
+def test_an_unknown_head_is_refused(model, head):
     with pytest.raises(ValueError, match=re.escape(f"Received: {head}")), without_heads(model, [Head(*head)]):
         pass

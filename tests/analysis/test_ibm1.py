@@ -1,4 +1,4 @@
-"""IBM model 1: against its formulas in plain loops, and on text of which all links are known."""
+"""IBM model 1 against its formulas in plain loops, and on text with known links."""
 
 import itertools
 from collections import defaultdict
@@ -62,7 +62,7 @@ def test_words_with_one_translation_find_it_in_any_order():
         assert links == {(int(i), j) for j, i in enumerate(order)}
 
 
-def test_of_pieces_that_occur_twice_the_nearer_one_is_linked():
+def test_of_repeated_pieces_the_nearer_one_is_linked():
     sources, targets = [[7, 1, 2, 7, 3]], [[8, 4, 5, 8, 6]]
     words = [[1], [2], [3], [7]] * 5, [[4], [5], [6], [8]] * 5
     assert sure_links(sources + words[0], targets + words[1], 1) == [{(i, i) for i in range(5)}]
@@ -78,6 +78,6 @@ def test_no_pairs_have_no_links():
     assert sure_links([], [], 0) == []
 
 
-def test_an_endless_corpus_is_left_when_there_is_enough(monkeypatch):
+def test_an_endless_corpus_is_read_up_to_the_limit(monkeypatch):
     monkeypatch.setattr(heads, "MAX_CELLS", 100)
     assert len(sure_links(itertools.repeat([1, 2]), itertools.repeat([3, 4]), 3)) == 3

@@ -1,4 +1,4 @@
-"""Pictures of a run: what is drawn is what the history says."""
+"""Plots of a run show the values of its history."""
 
 import numpy as np
 import pytest

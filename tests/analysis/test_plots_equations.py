@@ -1,4 +1,4 @@
-"""Pictures of equations and costs: what is drawn is what was given, and every axis says what it is."""
+"""Plots of equations and costs show the given values, and every axis has a label."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Pictures of heads: each panel shows the numbers of its head."""
+"""Plots of heads: each panel shows the numbers of its head."""
 
 import numpy as np
 import pytest

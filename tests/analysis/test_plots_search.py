@@ -1,4 +1,4 @@
-"""Pictures of searches, of `fit` and of speeds: what is drawn is what was measured."""
+"""Plots of searches, of `fit` and of speeds show the measured values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The attention that a model gives out, against the whole of section 3 in NumPy."""
+"""Attention weights from `Transformer.attend` against section 3 in NumPy."""
 
 import numpy as np
 import pytest
@@ -114,11 +114,11 @@ def check(attended, model):
             np.testing.assert_allclose(found[layer], reference.kept[kind][layer], atol=2e-5)
 
 
-def test_every_head_of_every_layer_is_what_the_formula_gives(model):
+def test_weights_of_every_head_follow_the_formula(model):
     check(model.attend((SOURCE, TARGET), **ALL), model)
 
 
-def test_it_is_the_same_in_a_graph_of_unknown_lengths(model):
+def test_weights_are_the_same_in_a_graph_of_unknown_lengths(model):
     ids = tf.TensorSpec((None, None), tf.int64)
     attend = tf.function(
         lambda *inputs: model.attend(inputs, **ALL), input_signature=[ids, ids], autograph=False
@@ -126,7 +126,7 @@ def test_it_is_the_same_in_a_graph_of_unknown_lengths(model):
     check(attend(SOURCE, TARGET), model)
 
 
-def test_rows_sum_to_one_and_padding_has_nothing(model):
+def test_weights_sum_to_1_and_padding_has_weight_0(model):
     attended = model.attend((SOURCE, TARGET), **ALL)
     for kind in ALL:
         for weights in getattr(attended, kind).values():
@@ -138,7 +138,7 @@ def test_rows_sum_to_one_and_padding_has_nothing(model):
         assert np.all(weights.numpy()[..., ~np.tri(5, dtype=bool)] == 0)
 
 
-def test_only_what_is_asked_for_is_kept_and_logits_are_those_of_a_call(model):
+def test_only_selected_layers_are_returned_and_logits_equal_those_of_a_call(model):
     attended = model.attend((SOURCE, TARGET), cross=(1,))
     assert (set(attended.cross), attended.decoder, attended.encoder) == ({1}, {}, {})
     np.testing.assert_array_equal(attended.logits, model((SOURCE, TARGET), training=False))
@@ -162,6 +162,6 @@ def test_weights_are_float32_under_mixed_precision():
         ({"encoder": (0, 2)}, "`encoder` .* from 0 to 1"),
     ],
 )
-def test_a_layer_that_is_not_there_is_refused(asked, message):
+def test_a_layer_index_out_of_range_is_refused(asked, message):
     with pytest.raises(ValueError, match=message):
         make_model().attend((SOURCE, TARGET), **asked)

@@ -1,4 +1,4 @@
-"""The fast form of every kernel against its plain formula: values and gradients, at odd sizes."""
+"""The fast form of every kernel against its plain form: values and gradients, also at odd sizes."""
 
 import importlib
 import os
@@ -226,13 +226,13 @@ def operations(model, inputs):
 
 
 @pytest.mark.parametrize("form", ["", "slow", "Fast"])
-def test_another_word_is_refused(monkeypatch, form):
+def test_an_unknown_form_is_refused(monkeypatch, form):
     monkeypatch.setenv("KERAS_TRANSFORMER_KERNELS", form)
     with pytest.raises(ValueError, match=f"KERAS_TRANSFORMER_KERNELS must be fast or plain.*'{form}'"):
         uses_fast_forms()
 
 
-def test_tests_of_layers_loss_and_refusals_pass_with_the_formulas_alone():
+def test_other_tests_of_the_model_pass_with_the_plain_forms():
     refusal = "test_standard_training.py::test_an_id_outside_of_the_vocabulary_is_named[label--1]"
     chosen = "layers/test_layer_norm.py", "layers/test_feed_forward.py", "test_loss.py", refusal
     folder = pathlib.Path(__file__).parent

@@ -37,7 +37,7 @@ def dense(labels, logits, smoothing=0.0, formula="t2t"):
 
 @pytest.mark.parametrize("formula", FORMULAS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
-def test_every_token_has_the_cross_entropy_with_the_wanted_distribution(formula, smoothing):
+def test_every_token_has_the_cross_entropy_with_the_target_distribution(formula, smoothing):
     found = token_statistics(LABELS, LOGITS, label_smoothing=smoothing, formula=formula)
     np.testing.assert_allclose(found.loss, dense(LABELS, LOGITS, smoothing, formula), rtol=1e-5)
 
@@ -76,7 +76,7 @@ def test_the_papers_smoothing_is_the_default():
 
 @pytest.mark.parametrize("formula", FORMULAS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_gradient_is_softmax_minus_the_wanted_distribution_over_the_tokens(formula, smoothing):
+def test_gradient_is_softmax_minus_target_over_the_number_of_tokens(formula, smoothing):
     logits = tf.constant(LOGITS)
     loss = LabelSmoothedCrossEntropy(smoothing, formula=formula)
     with tf.GradientTape() as tape:
@@ -87,7 +87,7 @@ def test_gradient_is_softmax_minus_the_wanted_distribution_over_the_tokens(formu
     np.testing.assert_allclose(tape.gradient(value, logits), wanted, atol=1e-7)
 
 
-def test_gradient_of_one_token_is_scaled_by_what_comes_from_above():
+def test_gradient_of_a_token_is_scaled_by_the_upstream_gradient():
     logits = tf.constant(LOGITS)
     upstream = RNG.normal(size=(BATCH, LENGTH)).astype("float32")
     with tf.GradientTape() as tape:
@@ -201,7 +201,7 @@ def test_statistics_hold_the_unsmoothed_cross_entropy():
     np.testing.assert_allclose(found.cross_entropy, dense(LABELS, LOGITS), rtol=1e-5, atol=1e-6)
 
 
-def test_statistics_tell_where_the_label_is_the_argmax():
+def test_statistics_mark_tokens_whose_label_is_the_argmax():
     labels = LABELS.copy()
     labels[0, 1], labels[1, 0] = LOGITS[0, 1].argmax(), LOGITS[1, 0].argmax()
     assert (labels[:2, :2] != PAD).all()

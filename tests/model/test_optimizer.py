@@ -1,4 +1,4 @@
-"""Adam in one operation against the formula in float64 and against Keras' own."""
+"""Adam with its fast update against the formula in float64 and against `keras.optimizers.Adam`."""
 
 import keras
 import numpy as np
@@ -50,7 +50,7 @@ def test_weights_and_state_are_those_of_keras(changes):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
-def test_other_types_take_the_way_of_keras():
+def test_other_dtypes_use_the_update_of_keras():
     ours, theirs = (trained(cls, "float64")[0] for cls in (Adam, keras.optimizers.Adam))
     np.testing.assert_array_equal(ours, theirs)
 

@@ -1,4 +1,4 @@
-"""What is computed in float32 under the half policies, against float64 and the float32 model."""
+"""Computations that stay in float32 under mixed precision, against float64 and the float32 model."""
 
 import keras
 import numpy as np
@@ -132,7 +132,7 @@ def test_layer_norm_has_float32_statistics(policy, offset):
 
 
 @each_policy
-def test_scores_above_the_largest_half_number_are_no_nan(policy):
+def test_scores_above_the_largest_float16_give_no_nan(policy):
     # 32 * 32 * 64 = 65,536, and 8,192 once it is divided by the root of 64.
     query = ops.full((1, 1, 1, 64), 32.0, half(policy))
     key = np.zeros((1, 1, 3, 64), "float32")
@@ -199,7 +199,7 @@ def test_the_loss_of_very_many_tokens_does_not_overflow(policy):
 
 @each_policy
 @pytest.mark.parametrize("tie_embeddings", ["all", "none"])
-def test_every_way_to_the_logits_gives_the_same_in_the_compute_type(policy, tie_embeddings):
+def test_all_computations_of_logits_agree_and_have_the_compute_dtype(policy, tie_embeddings):
     _, mixed = both(policy, tie_embeddings=tie_embeddings, output_bias=True)
     logits = mixed((SOURCE, TARGET))
     encoded = mixed.encode(SOURCE)
@@ -210,7 +210,7 @@ def test_every_way_to_the_logits_gives_the_same_in_the_compute_type(policy, tie_
 
 
 @each_policy
-def test_weights_and_what_the_optimizer_keeps_are_float32(policy):
+def test_weights_and_optimizer_state_are_float32(policy):
     _, mixed = both(policy)
     optimizer = keras.optimizers.Adam()
     optimizer.build(mixed.trainable_variables)

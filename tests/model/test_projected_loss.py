@@ -65,7 +65,7 @@ def test_loss_and_gradients_are_those_of_dense_labels_in_numpy(transposed, has_b
         np.testing.assert_allclose(gradients[2], of_logits.sum(0), atol=1e-5)
 
 
-def test_a_label_of_no_probability_has_its_true_loss():
+def test_a_label_with_probability_0_has_a_finite_exact_loss():
     # exp(-200) is 0 in float32; the loss is 200 all the same, and its gradient finite.
     hidden = np.array([[[1.0, 0.0]]], "float32")
     matrix = np.array([[-100.0, 1.0], [100.0, 0.0], [0.0, 0.0]], "float32")
@@ -90,7 +90,7 @@ def test_only_the_loss_has_a_gradient():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("certainty", [1.0, 6.0, 12.0])
-def test_bfloat16_rounds_what_is_left_of_the_label_not_the_label(smoothing, certainty):
+def test_bfloat16_subtracts_the_label_before_rounding(smoothing, certainty):
     # Hidden vectors along their labels' embeddings: the surer, the smaller the gradient.
     matrix = np.linalg.qr(np.random.default_rng(1).normal(size=(41, 41)))[0].astype("float32")
     hidden, weights = tf.constant(certainty * matrix), tf.constant(matrix)
@@ -115,7 +115,7 @@ def test_bfloat16_rounds_what_is_left_of_the_label_not_the_label(smoothing, cert
         assert np.linalg.norm(gradient - expected) < 0.015 * np.linalg.norm(expected)
 
 
-def test_what_is_left_of_a_nearly_certain_label_is_exact_in_float32():
+def test_the_gradient_of_a_nearly_certain_label_is_exact_in_float32():
     # P of the label is 1 - 1.4e-4, so that float32 keeps its distance to 1 to some 4e-4 of itself.
     certainty, size = 12.5, 41
     matrix = np.linalg.qr(RNG.normal(size=(size, size)))[0].astype("float32")

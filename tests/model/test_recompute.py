@@ -1,4 +1,4 @@
-"""What is computed a second time is the same, dropout included."""
+"""Recomputation of activations gives the same training steps, also with dropout."""
 
 import keras
 import numpy as np
@@ -51,13 +51,13 @@ def test_steps_with_dropout_are_the_same(in_graph, norm_first):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_the_seeds_go_on_as_without():
+def test_the_dropout_seeds_continue_as_without_recomputation():
     # A step later the masks are others, and again the same with and without.
     one, two = (trained(True, steps=steps) for steps in (1, 2))
     assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(one, two, strict=True))
 
 
-def test_the_inner_results_of_layers_are_not_kept():
+def test_activations_inside_layers_are_not_stored():
     def layers_computed(recompute):
         model = Transformer(ModelConfig(**{**CONFIG, "num_encoder_layers": 1, "num_decoder_layers": 1}))
         model.compile(keras.optimizers.SGD(0.5), recompute=recompute)

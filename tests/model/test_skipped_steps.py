@@ -1,4 +1,4 @@
-"""What is shown of steps: nothing of those that were skipped, and nothing of the scale of the loss."""
+"""Logged metrics exclude skipped steps and the loss scale."""
 
 import keras
 import numpy as np
@@ -56,7 +56,7 @@ def still():
     return keras.optimizers.SGD(0.0)
 
 
-def test_a_skipped_step_enters_no_mean_that_is_shown():
+def test_a_skipped_step_is_in_no_logged_mean():
     good, worse = batch(1, 3), batch(2, 5)
     alone = [shown([each], still())[1] for each in (good, worse)]
     _, found = shown([good, batch(3, 7, spoiled=True), worse], still())
@@ -74,13 +74,13 @@ def test_a_skipped_step_enters_no_mean_that_is_shown():
     assert found["target_tokens"] == found["source_tokens"] == 5 * (3 + 7 + 5)
 
 
-def test_an_epoch_of_skipped_steps_shows_numbers():
+def test_an_epoch_of_skipped_steps_logs_finite_numbers():
     _, found = shown([batch(3, 2, spoiled=True)] * 2, still())
     assert (found["steps"], found["skipped"]) == (2, 2)
     assert np.isfinite(list(found.values())).all()
 
 
-def test_the_norm_that_is_shown_is_that_of_the_gradient_without_the_scale_of_the_loss():
+def test_the_logged_gradient_norm_excludes_the_loss_scale():
     _, plain = shown([batch(1, 3)], still())
     scaled = keras.optimizers.LossScaleOptimizer(still(), initial_scale=2.0**7)
     _, found = shown([batch(1, 3)], scaled)
@@ -88,7 +88,7 @@ def test_the_norm_that_is_shown_is_that_of_the_gradient_without_the_scale_of_the
     assert found["loss"] == pytest.approx(plain["loss"], rel=1e-6)
 
 
-def test_an_overflow_under_a_scale_counts_as_a_step_and_changes_no_weight():
+def test_an_overflow_with_loss_scaling_counts_as_a_step_and_changes_no_weight():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=2.0**7)
     model, found = shown([batch(1, 3, spoiled=True), batch(2, 3, spoiled=True)], optimizer)
     assert (found["steps"], found["skipped"]) == (2, 2)

@@ -1,4 +1,4 @@
-"""What Keras' own step takes, here: names of losses and metrics, weights, added losses, callbacks' habits."""
+"""Features of Keras' training step: losses and metrics by name, sample weights, added losses, callbacks."""
 
 import keras
 import numpy as np
@@ -120,7 +120,7 @@ def test_names_and_objects_of_cross_entropy_are_the_unsmoothed_one_of_real_token
     assert logs["loss"] == pytest.approx(wanted_logs["loss"], rel=1e-6)
 
 
-def test_keras_cross_entropy_takes_the_way_without_logits():
+def test_keras_cross_entropy_uses_the_fused_loss():
     model = made(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     assert model._can_fuse_projection_and_loss()
     assert not model._needs_logits()
@@ -152,7 +152,7 @@ def test_own_loss_is_a_mean_over_all_tokens_wherever_they_are(strategy, micro_ba
         ),
     ],
 )
-def test_losses_that_are_none_of_tokens_are_refused_in_one_line(loss, message):
+def test_losses_that_are_not_per_token_are_refused_in_one_line(loss, message):
     with pytest.raises(ValueError, match=message) as caught:
         small_model().compile("sgd", loss)
     assert "\n" not in str(caught.value)
@@ -397,7 +397,7 @@ def test_metrics_ignore_weights_and_weighted_metrics_do_not(strategy, micro_batc
         assert logs[name] == pytest.approx(value, rel=1e-5), name
 
 
-def test_own_metrics_alone_take_the_way_without_logits():
+def test_metrics_of_this_package_use_the_fused_loss():
     assert not made(metrics=[TokenAccuracy(), Perplexity(), StepCounters()])._needs_logits()
     assert made(metrics=["accuracy"])._needs_logits()
 
@@ -414,7 +414,7 @@ def test_own_metrics_alone_take_the_way_without_logits():
         ([keras.metrics.Precision()], "`metrics`: precision.* must take"),
     ],
 )
-def test_metrics_that_are_none_of_tokens_are_refused_in_one_line(metrics, message):
+def test_metrics_that_are_not_per_token_are_refused_in_one_line(metrics, message):
     with pytest.raises(ValueError, match=message) as caught:
         small_model().compile("sgd", metrics=metrics)
     assert "\n" not in str(caught.value)
@@ -472,7 +472,7 @@ class AddsLossInEncoder(Transformer):
 
 
 @pytest.mark.parametrize("cls", [AddsLoss, AddsLossInEncoder])
-def test_what_a_call_adds_is_in_gradient_and_loss_of_every_step(cls):
+def test_losses_added_in_a_call_are_in_gradient_and_loss_of_every_step(cls):
     plain, plain_logs = gradient(made(), BATCH)
     model = made(cls=cls, run_eagerly=False)
     with tf.GradientTape() as tape:
@@ -518,7 +518,7 @@ class LossWithoutTraining(Transformer):
 
 
 @pytest.mark.parametrize(("strategy", "micro_batches"), PLACES)
-def test_an_overridden_loss_is_the_one_that_is_trained_and_shown(strategy, micro_batches):
+def test_an_overridden_loss_is_trained_and_logged(strategy, micro_batches):
     wanted, wanted_logs = gradient(made(), BATCH, BY_TOKEN)
     model = made(strategy, OwnLossInModel, run_eagerly=strategy is one_device)
     data = (*BATCH, BY_TOKEN)
@@ -552,7 +552,7 @@ class OwnComputeMetrics(Transformer):
         return {"mine": 7.0}
 
 
-def test_what_cannot_be_honoured_is_refused():
+def test_unsupported_arguments_are_refused():
     with pytest.raises(ValueError, match="`compute_loss` must return a scalar"):
         made(cls=VectorLoss).train_on_batch(*BATCH)
     with pytest.raises(ValueError, match="`compute_loss` has no gradient"):
@@ -658,7 +658,7 @@ def test_labels_of_another_length_are_refused_where_no_length_is_known():
             )
 
 
-def test_logits_of_one_token_are_not_those_of_many_labels():
+def test_logits_of_one_token_are_not_broadcast_to_many_labels():
     model, labels = made(), BATCH[1][:1]
     logits = model(BATCH[0])[:1, :1]
     for loss in (model.loss, made(loss=own_cross_entropy).loss):
@@ -724,7 +724,7 @@ def test_a_dict_of_ids_trains_as_the_pair_does():
 
 
 @pytest.mark.slow
-def test_the_other_arguments_of_keras_do_what_they_do():
+def test_other_arguments_of_keras_compile_work():
     model = made(
         metrics=["accuracy"], optimizer=keras.optimizers.AdamW(0.01), steps_per_execution=2, run_eagerly=False
     )

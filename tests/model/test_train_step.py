@@ -149,7 +149,7 @@ def token_losses(model, smoothing):
     return [dense_losses(y, model(inputs), smoothing).numpy() for inputs, y in BATCHES]
 
 
-def test_shown_loss_is_the_mean_over_all_tokens_where_stock_keras_weighs_sentences():
+def test_logged_loss_is_a_mean_over_tokens_where_keras_weights_sentences():
     model = small_model()
     model.compile("sgd", LabelSmoothedCrossEntropy(0.1))
     losses = token_losses(model, 0.1)
@@ -168,7 +168,7 @@ def test_shown_loss_is_the_mean_over_all_tokens_where_stock_keras_weighs_sentenc
     )
 
 
-def test_shown_metrics_are_means_over_all_tokens():
+def test_logged_metrics_are_means_over_all_tokens():
     model = small_model()
     model.compile("sgd", LabelSmoothedCrossEntropy(0.1), [TokenAccuracy(), Perplexity()])
     hits = [(model(x).numpy().argmax(-1) == y)[y != PAD] for x, y in BATCHES]
@@ -180,7 +180,7 @@ def test_shown_metrics_are_means_over_all_tokens():
     np.testing.assert_allclose(shown["token_accuracy"], np.concatenate(hits).mean(), rtol=1e-6)
 
 
-def test_training_shows_the_loss_before_each_update_over_all_tokens():
+def test_training_logs_the_loss_before_each_update():
     model = small_model()
     model.compile(keras.optimizers.SGD(1e-9), LabelSmoothedCrossEntropy(0.1))
     wanted = np.concatenate(token_losses(model, 0.1)).mean()
@@ -257,7 +257,7 @@ class OtherCall(Transformer):
 
 
 @pytest.mark.parametrize("cls", [OtherLogits, OtherDecode, OtherCall])
-def test_who_changes_the_logits_trains_on_them(cls):
+def test_a_subclass_that_overrides_the_logits_is_trained_on_them(cls):
     model = cls(small_model().config)
     model.compile("sgd")
     inputs, labels = BATCHES[0]
@@ -265,7 +265,7 @@ def test_who_changes_the_logits_trains_on_them(cls):
     np.testing.assert_allclose(model.statistics(inputs, labels).loss, wanted.loss, rtol=1e-5)
 
 
-def test_adam_by_name_is_the_one_of_this_package_and_is_found_again():
+def test_adam_by_name_is_that_of_this_package_also_after_loading():
     model = small_model()
     model.compile("adam")
     assert type(model.optimizer) is Adam
@@ -317,7 +317,7 @@ def test_xla_is_off_unless_asked_for():
 
 
 @saves_files
-def test_a_loaded_model_goes_on_training_as_if_never_saved(tmp_path):
+def test_a_loaded_model_continues_training_as_if_never_saved(tmp_path):
     model = small_model()
     schedule = TransformerSchedule(12, 7, scale=3.0)
     loss = LabelSmoothedCrossEntropy(0.2, formula="uniform")

@@ -1,4 +1,4 @@
-"""The whole model: what must not matter, what must, and what it can learn."""
+"""The whole model: which inputs affect which outputs, saving and loading, learning to copy."""
 
 import dataclasses
 import json
@@ -191,7 +191,7 @@ def test_cached_steps_equal_the_whole_decoder(kind):
             np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
 
 
-def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits(monkeypatch):
+def test_step_kernel_is_the_transposed_tied_embedding(monkeypatch):
     class Doubled(Transformer):
         def _logits(self, x):
             return 2 * super()._logits(x)
@@ -212,7 +212,7 @@ def test_a_kernel_for_steps_is_the_embedding_where_that_makes_the_logits(monkeyp
     np.testing.assert_allclose(twice, 2 * logits, rtol=1e-6)
 
 
-def test_what_is_cached_has_one_row_a_sentence():
+def test_caches_have_one_row_per_sentence():
     model = model_with()
     state = model.start(model.encode(SOURCE), max_length=4, num_hypotheses=5)
     assert state.cross_attention[1].key.shape == (3, 3, 7, 5)
@@ -226,7 +226,7 @@ def test_call_is_encode_and_then_decode():
     np.testing.assert_array_equal(model.decode(TARGET, model.encode(SOURCE)), model((SOURCE, TARGET)))
 
 
-def test_eager_and_in_a_graph_of_unknown_shape_it_is_the_same():
+def test_logits_are_the_same_eagerly_and_in_a_graph_of_unknown_shape():
     model = model_with()
     spec = tf.TensorSpec((None, None), tf.int32)
     graph = tf.function(lambda s, t: model((s, t)), input_signature=[spec, spec])
@@ -239,7 +239,7 @@ def test_eager_and_in_a_graph_of_unknown_shape_it_is_the_same():
 
 
 @pytest.mark.parametrize(("tie_embeddings", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])
-def test_sharing_leaves_so_many_matrices_over_the_vocabulary(tie_embeddings, matrices):
+def test_number_of_vocabulary_matrices_for_each_kind_of_tying(tie_embeddings, matrices):
     model = model_with(tie_embeddings=tie_embeddings)
     shapes = [tuple(w.shape) for w in model.weights if VOCAB in w.shape]
     assert len(shapes) == matrices
@@ -257,7 +257,7 @@ def test_sharing_leaves_so_many_matrices_over_the_vocabulary(tie_embeddings, mat
         ("none", "output_projection", "logits"),
     ],
 )
-def test_a_matrix_acts_at_the_places_that_share_it(tie_embeddings, part, moves):
+def test_a_tied_matrix_acts_wherever_it_is_used(tie_embeddings, part, moves):
     # Token 16 is in no input, so its row can only act through the logits of token 16.
     model = model_with(tie_embeddings=tie_embeddings)
     layer = getattr(model, part)
@@ -289,7 +289,7 @@ def test_source_and_target_may_have_their_own_vocabularies():
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_pre_norm_normalises_what_leaves_each_stack(norm_first):
+def test_pre_norm_normalises_the_output_of_each_stack(norm_first):
     model = Transformer(ModelConfig(**SMALL, norm_first=norm_first))
     encoded = model.encode(SOURCE).output.numpy()
     # Post-norm ends in a norm of its own, so both have mean 0 and variance 1.
@@ -361,7 +361,7 @@ def test_learned_positions_end_with_a_clear_error():
         model((np.ones((1, 12), int), TARGET[:1]))
 
 
-def test_the_model_is_built_when_it_is_made():
+def test_the_constructor_builds_the_model():
     model = Transformer(ModelConfig(**SMALL))
     number = len(model.weights)
     assert number > 0

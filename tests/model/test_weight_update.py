@@ -1,4 +1,4 @@
-"""The update of the weights on several devices against the formula."""
+"""The weight update on several devices against the formula."""
 
 import keras
 import numpy as np

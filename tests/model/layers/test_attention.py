@@ -160,7 +160,7 @@ class TestScaledDotProductAttention:
         found = scaled_dot_product_attention(1e3 * self.query, 1e3 * self.key, self.value)
         assert np.all(np.isfinite(found.output))
 
-    def test_dropout_acts_on_the_weights_that_mix_not_on_those_returned(self):
+    def test_dropout_does_not_change_the_returned_weights(self):
         mask = visible(9, BATCH, TARGET, SOURCE)
         found = scaled_dot_product_attention(
             self.query, self.key, self.value, mask, dropout=lambda weights: 3.0 * weights

@@ -1,4 +1,4 @@
-"""Dropout: the share, the scale, the draws."""
+"""Dropout: the rate, the scale, the random numbers."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def dropped(rate, seed=3, shape=SHAPE, dtype="float32"):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
-def test_the_share_is_within_five_standard_deviations(rate):
+def test_the_rate_is_within_five_standard_deviations(rate):
     share = (dropped(rate) == 0).mean()
     assert abs(share - rate) < 5 * (rate * (1 - rate) / np.prod(SHAPE)) ** 0.5
 
@@ -34,7 +34,7 @@ def test_any_number_of_elements(shape):
     assert dropped(0.5, shape=shape).shape == shape
 
 
-def test_a_seed_repeats_its_draws_and_each_call_draws_anew():
+def test_a_seed_is_reproducible_and_each_call_draws_new_numbers():
     layer, again, other = (Dropout(0.5, seed=seed) for seed in (3, 3, 4))
     ones = tf.ones(SHAPE)
     first, second = (layer(ones, training=True).numpy() for _ in range(2))

@@ -109,7 +109,7 @@ def test_scaled_embeddings_are_added_to_positions_in_float32():
     )
 
 
-def test_sinusoids_reach_beyond_any_training_length():
+def test_sinusoids_are_defined_for_any_length():
     layer = built(max_positions=3)
     ids = np.full((1, 2003), 5)
     wanted = np.sqrt(D_MODEL) * layer.embeddings.numpy()[5] + paper(range(2003), D_MODEL)

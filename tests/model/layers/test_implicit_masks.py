@@ -147,7 +147,7 @@ def test_attention_honours_masks_as_keras_own_layer_does(explicit):
         assert np.all(ours_of_head[~visible] == 0)
 
 
-def test_a_mask_given_to_a_layer_hides_besides_the_other():
+def test_a_mask_argument_and_the_attention_mask_are_combined():
     encoder = EncoderLayer(**SIZES)
     x = np.random.default_rng(0).normal(size=(2, 5, WIDTH)).astype("float32")
     band = np.abs(np.subtract.outer(np.arange(5), np.arange(5)))[None] < 3
@@ -160,7 +160,7 @@ def test_a_mask_given_to_a_layer_hides_besides_the_other():
     assert np.abs(encoder(x, attention_mask=band) - wanted)[1, :3].max() > 1e-3
 
 
-def test_no_layer_takes_a_mask_off_its_inputs():
+def test_no_layer_removes_the_mask_of_its_inputs():
     ids = tf.constant(SOURCE)
     encoded, targets = embedding(1)(ids), embedding(2)(ids)
     mask = SOURCE != 0
