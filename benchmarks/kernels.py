@@ -24,7 +24,7 @@ from peers.models_ours import build  # noqa: E402
 from peers.work import DROPOUT, SIZES, SMOOTHING, training_batch  # noqa: E402
 from refusing import Parser  # noqa: E402
 
-from keras_transformer.batches.dataset import untuned  # noqa: E402
+from keras_transformer.batches.dataset import without_autotuning  # noqa: E402
 from keras_transformer.config import TrainingConfig  # noqa: E402
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores  # noqa: E402
 from keras_transformer.model.kernels.basics import (  # noqa: E402
@@ -157,7 +157,7 @@ def step_of(size, form):
     stream = tf.data.Dataset.from_generator(
         lambda: iter(lambda: batch, None), output_signature=((ids, ids), ids)
     )
-    iterator = iter(untuned(stream.prefetch(2)))
+    iterator = iter(without_autotuning(stream.prefetch(2)))
     model.make_train_function()
 
     def run():

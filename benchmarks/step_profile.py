@@ -25,7 +25,7 @@ from peers.work import SIZES, training_batch, training_flops  # noqa: E402
 from refusing import Parser  # noqa: E402
 from tensorflow.tsl.profiler.protobuf import xplane_pb2  # noqa: E402
 
-from keras_transformer.batches.dataset import untuned  # noqa: E402
+from keras_transformer.batches.dataset import without_autotuning  # noqa: E402
 from keras_transformer.config.settings import TrainingConfig  # noqa: E402
 from keras_transformer.training.fit import compile_model  # noqa: E402
 
@@ -100,7 +100,7 @@ def main(argv=None):
     stream = tf.data.Dataset.from_generator(
         lambda: iter(lambda: batch, None), output_signature=((ids, ids), ids)
     )
-    iterator = iter(untuned(stream.prefetch(2)))
+    iterator = iter(without_autotuning(stream.prefetch(2)))
     model.make_train_function()
 
     def run():

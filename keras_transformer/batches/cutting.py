@@ -13,8 +13,8 @@ ROWS_MULTIPLE = 8
 # Each batch adds this share of the budget to the cost, in positions. Without it, many small batches
 # would have the least padding.
 _BATCH_COST = 0.2
-_PARTS_PER_BATCH = 16  # cut_into_batches places cuts at multiples of about 1/16 batch
-_MAX_PIECES = 400  # cut_into_regions considers about 400 places for a cut
+_PARTS_PER_BATCH = 16  # cut_into_batches can cut after every 1/16 of a batch, roughly
+_MAX_PIECES = 400  # cut_into_regions can cut at about 400 places
 
 
 class Region(NamedTuple):
@@ -66,7 +66,7 @@ def serpentine(major, minor, mass, num_bands, phase):
 
 
 def cut_into_batches(source, target, counts, budget):
-    """Cuts ordered cells into batches that minimise positions + `_BATCH_COST * budget` per batch.
+    """Cuts ordered cells into batches of minimal cost: positions, plus `_BATCH_COST * budget` per batch.
 
     Args:
         source: int NumPy array, shape `(num_cells,)`, source length of each cell, in cell order.

@@ -30,7 +30,8 @@ class DeviceShare(NamedTuple):
     """How a batch is divided among workers, replicas and micro-batches; the default does not divide it.
 
     A batch is one update. Its rows are distributed round-robin, so that all parts have the same shape and
-    nearly the same number of tokens. Parts that get fewer rows are padded with empty rows.
+    nearly the same number of tokens. With 2 workers of 2 replicas each, the replicas of worker 0 get rows
+    0, 4, ... and 2, 6, ...; those of worker 1 get rows 1, 5, ... and 3, 7, .... Missing rows are padding.
 
     Attributes:
         num_workers: number of worker processes that share each batch.
@@ -195,7 +196,7 @@ def token_batches(
         dataset = dataset.map(make_batch, num_parallel_calls=_NUM_PREFETCHED)
         if share.num_replicas > 1:
             dataset = dataset.unbatch()
-        return untuned(dataset.prefetch(_NUM_PREFETCHED))
+        return without_autotuning(dataset.prefetch(_NUM_PREFETCHED))
 
 
 class TokenBatches(NamedTuple):
@@ -216,7 +217,7 @@ class TokenBatches(NamedTuple):
         """Number of batches of the first epoch; that of later epochs differs slightly."""
         return self.planner.num_batches(0)
 
-    def stretch(self, start, least):
+    def count_epochs(self, start, least):
         """Counts the epochs that provide at least `least` batches from batch `start` on.
 
         Args:
@@ -330,7 +331,7 @@ def _reader_and_offset(array):
     return functools.partial(tf.raw_ops.ImmutableConst, dtype=tf.as_dtype(array.dtype), **region), header
 
 
-def untuned(dataset):
+def without_autotuning(dataset):
     """Turns off autotuning and graph optimisation of a `tf.data.Dataset`, which only cost time here.
 
     The autotune thread polls every 10 ms at first and doubles the interval up to 60 s. When its iterator is

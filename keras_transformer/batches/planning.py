@@ -2,14 +2,16 @@
 
 The plan is a pure function of the lengths, the seed and the epoch, so a resumed run makes the same batches.
 
-1. Count the pairs of each cell. A cell is one (source length, target length), for example all pairs of
-   12 source and 14 target tokens. Steps 2 to 4 use only these counts.
+1. Count the pairs of each cell. A cell is all pairs of one (source length, target length), such as 12 source
+   and 14 target tokens. Steps 2 to 4 use only these counts.
 2. Order the cells so that neighbours have similar lengths on both sides: sort by one side into bands, and
    within the bands by the other side, descending and ascending in turn (serpentine order).
-3. Cut this order into batches with the least padding, by dynamic programming (`cutting.py`). With
+3. Cut this order into few batches with little padding, by dynamic programming (`cutting.py`). With
    `padding="fixed"`, cut it into at most `max_shapes` regions; all batches of a region have one shape.
-4. Repeat 2 and 3 for several numbers of bands and keep the cut with the least padding.
+4. Repeat 2 and 3 for several numbers of bands and keep the cheapest cut.
 5. Shuffle the pairs within each cell, fill the batches, and shuffle the order of the batches.
+
+A position is one token slot of a padded batch, on either side; a position without a token is padding.
 """
 
 import functools
@@ -58,7 +60,7 @@ class _Layout(NamedTuple):
     Attributes:
         rank: int NumPy array, shape `(num_cells,)`, position of each cell in the cell order.
         large_cells: list of int, the cells that fill whole batches by themselves.
-        regions: list of `Region`: first one for each large cell with its full batches, then those that
+        regions: list of `Region`: first one for the full batches of each large cell, then those that
             the remaining pairs are cut into, in cell order.
         num_batches: int.
     """
@@ -160,8 +162,8 @@ class EpochPlanner:
     def plan(self, epoch):
         """Returns the batches of one epoch, a list of `BatchPlan` in training order.
 
-        Every pair is in exactly one batch. A pair of a corpus with weight w is in floor(w) or ceil(w)
-        batches, and in w on average over the epochs.
+        Without weights, every pair is in exactly one batch. With weight w, a pair is in floor(w) or ceil(w)
+        batches per epoch, and in w on average over the epochs.
         """
         layout = self._layout_of(epoch)
         rng = np.random.default_rng([self.seed, epoch])
@@ -170,7 +172,7 @@ class EpochPlanner:
         # The sort is stable, so the pairs of one cell stay in random order.
         indices = indices[np.argsort(rank, kind="stable")]
         begins = np.cumsum([0, *np.bincount(rank, minlength=len(layout.rank))])
-        # `members` holds the pairs of each region: the first pairs of a large cell, then the remaining pairs.
+        # `members[r]`: the pairs of region r. A large cell fills its region; the others share what remains.
         members, remains = [], np.ones(len(indices), bool)
         for cell, region in zip(layout.large_cells, layout.regions, strict=False):
             begin = begins[layout.rank[cell]]
@@ -181,7 +183,7 @@ class EpochPlanner:
         if self._max_shapes:
             self._shuffle_regions(layout.regions, members, rng)
         plans = [
-            BatchPlan(pairs[begin : begin + region.rows], *region[1:])
+            BatchPlan(pairs[begin : begin + region.rows], region.rows, region.source_len, region.target_len)
             for region, pairs in zip(layout.regions, members, strict=True)
             for begin in range(0, len(pairs), region.rows)
         ]
@@ -260,6 +262,7 @@ class EpochPlanner:
 
     @functools.lru_cache(maxsize=_NUM_ORDERS)  # noqa: B019 - planners live as long as a run
     def _make_layout(self, order, epoch):
+        """Cuts the cells in several orders and returns the `_Layout` of the cheapest cut."""
         source, target, budget = self._source, self._target, self._batch_tokens
         counts = self._counts(epoch)
         capacity = budget // np.maximum(source, target) // cutting.ROWS_MULTIPLE * cutting.ROWS_MULTIPLE

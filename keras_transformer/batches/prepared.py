@@ -41,7 +41,7 @@ def is_prepared(dataset):
     return (pathlib.Path(dataset) / MANIFEST).is_file()
 
 
-def settings_of(dataset):
+def data_settings_of(dataset):
     """Returns the `data` settings that a corpus was prepared with, a dict.
 
     Raises:
@@ -50,7 +50,7 @@ def settings_of(dataset):
     return _read_manifest(pathlib.Path(dataset))["settings"]["data"]
 
 
-def refuse_prepared(dataset):
+def check_not_prepared(dataset):
     """Checks that the datasets `"A,B"` include no prepared or partly prepared folder.
 
     Raises:
@@ -66,7 +66,7 @@ def refuse_prepared(dataset):
             raise DataError(f"{name}: the preparation was interrupted. Run it again, it continues")
 
 
-def spread(num_pairs, number):
+def evenly_spaced(num_pairs, number):
     """Returns up to `number` evenly spaced indices of `num_pairs` pairs, a list of int."""
     return np.unique(np.linspace(0, num_pairs - 1, min(number, num_pairs)).astype(int)).tolist()
 
@@ -167,7 +167,7 @@ class PreparedCorpus:
         """
         if self.settings["data"]["dataset"].startswith("cldr/"):
             return self.report.warnings()  # generated text: its languages are known
-        numbers = spread(pairs.num_pairs, SAMPLE_SIZE)
+        numbers = evenly_spaced(pairs.num_pairs, SAMPLE_SIZE)
         texts = [
             tokenizer.decode([sequences[i].tolist() for i in numbers])
             for sequences, tokenizer in zip(pairs, tokenizers, strict=True)

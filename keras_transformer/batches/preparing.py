@@ -20,8 +20,8 @@ from keras_transformer.batches.prepared import (
     MANIFEST,
     PROGRESS,
     PreparedCorpus,
+    check_not_prepared,
     file_entry,
-    refuse_prepared,
     write_file,
     write_json,
 )
@@ -76,10 +76,10 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
             killed; a later call continues.
     """
     folder = pathlib.Path(folder)
-    settings = _settings(config, tokenizers, shard_pairs)
+    settings = _settings_of(config, tokenizers, shard_pairs)
     if (folder / MANIFEST).exists():
-        return _finished(folder, settings)
-    refuse_prepared(config.data.dataset)
+        return _open_finished(folder, settings)
+    check_not_prepared(config.data.dataset)
     for name in dataset_names(config.data.dataset):
         if pathlib.Path(name).is_dir() and folder.resolve().is_relative_to(pathlib.Path(name).resolve()):
             raise DataError(f"{folder}: lies in the corpus {name}. Name a folder outside it")
@@ -107,9 +107,9 @@ def prepare_for_run(config, folder, tokenizers=None):
     folder, text = pathlib.Path(folder), open_text(config)
     splits = [first_split(text.datasets, split) for split in ("validation", "test")]
     text = text._replace(splits=[split.name for split in splits if split])
-    settings, inputs, prepared = _settings(config, tokenizers, SHARD_PAIRS), text.inputs, None
+    settings, inputs, prepared = _settings_of(config, tokenizers, SHARD_PAIRS), text.inputs, None
     try:
-        prepared = _finished(folder, settings | {"inputs": inputs})
+        prepared = _open_finished(folder, settings | {"inputs": inputs})
     except ValueError:
         print(f"{folder}: prepared again, as the text or the folder has changed", flush=True)
         # Rename before removing: a partly removed folder looks like a partly prepared one.
@@ -124,7 +124,7 @@ def prepare_for_run(config, folder, tokenizers=None):
     return prepared or _prepare(text, folder, settings, tokenizers, num_workers=0)
 
 
-def earlier_sha256(text, pairs, tokenizers):
+def legacy_sha256(text, pairs, tokenizers):
     """Returns the SHA-256 that earlier versions recorded in run folders to identify their training text.
 
     Those versions did not prepare raw text. They hashed the lengths of the pairs that passed all filters,
@@ -144,16 +144,17 @@ def earlier_sha256(text, pairs, tokenizers):
     return digest.hexdigest()
 
 
-def _settings(config, tokenizers, shard_pairs):
+def _settings_of(config, tokenizers, shard_pairs):
+    """Returns the settings that determine the prepared files, a dict for JSON."""
     return {
-        "data": {name: getattr(config.data, name) for name in _DATA_SETTINGS} | _of_vocabulary(tokenizers),
+        "data": {name: getattr(config.data, name) for name in _DATA_SETTINGS} | _vocab_settings(tokenizers),
         "cleaning": dataclasses.asdict(config.cleaning),
         "shard_pairs": shard_pairs,
         "tokenizers": [tokenizer.sha256 for tokenizer in tokenizers] if tokenizers else None,
     }
 
 
-def _of_vocabulary(tokenizers):
+def _vocab_settings(tokenizers):
     """Returns the settings that given tokenizers determine, which override the configuration."""
     if tokenizers is None:
         return {}
@@ -164,45 +165,45 @@ def _of_vocabulary(tokenizers):
     }
 
 
-def _finished(folder, settings):
+def _open_finished(folder, settings):
     """Returns the finished corpus of a folder, or `None` if there is none yet.
 
     Raises:
         DataError: the folder was prepared, or its preparation was begun, with other settings or text.
     """
-    begun = folder / PROGRESS / _SETTINGS
+    unfinished = folder / PROGRESS / _SETTINGS
     if not (folder / MANIFEST).exists():
-        if begun.exists():
-            _refuse_changes(folder, json.loads(begun.read_bytes()), settings)
+        if unfinished.exists():
+            _check_same(folder, json.loads(unfinished.read_bytes()), settings)
         return None
     prepared = PreparedCorpus(folder)
     before = prepared.manifest | prepared.settings
     if before["tokenizers"] is None and settings["tokenizers"]:  # the learned ones may be given now
-        own = prepared.load_tokenizers()
-        before["tokenizers"] = [tokenizer.sha256 for tokenizer in own]
-        before["data"] = before["data"] | _of_vocabulary(own)
-    _refuse_changes(folder, before, settings)
+        learned = prepared.load_tokenizers()
+        before["tokenizers"] = [tokenizer.sha256 for tokenizer in learned]
+        before["data"] = before["data"] | _vocab_settings(learned)
+    _check_same(folder, before, settings)
     shutil.rmtree(folder / PROGRESS, ignore_errors=True)  # left if killed after writing the manifest
     (folder / _LOCK).unlink(missing_ok=True)
     return prepared
 
 
 def _prepare(text, folder, settings, tokenizers, num_workers):
-    data, begun = text.data, settings | {"inputs": text.inputs}
+    data, with_inputs = text.data, settings | {"inputs": text.inputs}
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file. Name a folder")
     # A process that is killed at its start leaves only the lock.
     names = {path.name for path in folder.iterdir()} - {_LOCK} if folder.exists() else {}
     if names and not (folder / PROGRESS).is_dir():
         raise DataError(f"{folder}: holds other files. Name a new or empty folder, or empty this one")
-    with _working_in(folder):
-        _finished(folder, begun)
+    with _locked_folder(folder):
+        _open_finished(folder, with_inputs)
         (folder / PROGRESS).mkdir(exist_ok=True)
         for leftover in (*folder.glob(".*.tmp"), *folder.glob(f"{PROGRESS}/.*")):
             leftover.unlink()  # temporary file of a killed process
-        write_json(folder / PROGRESS / _SETTINGS, begun)
+        write_json(folder / PROGRESS / _SETTINGS, with_inputs)
         texts = {split: _write_text(text, folder, split) for split in text.splits}
-        tokenizers = _tokenizers(text, folder, tokenizers)
+        tokenizers = _find_or_learn_tokenizers(text, folder, tokenizers)
         shards, report = write_shards(text, folder, tokenizers, num_workers, settings["shard_pairs"])
         report.check(data.dataset)
         vocabularies = vocabulary_files(tokenizers.shared)
@@ -210,7 +211,7 @@ def _prepare(text, folder, settings, tokenizers, num_workers):
             "format": FORMAT,
             "languages": [data.source, data.target],
             "settings": settings,
-            "inputs": begun["inputs"],
+            "inputs": with_inputs["inputs"],
             "num_pairs": report.num_kept,
             "report": report.to_dict(),
             "tokenizers": [file_entry(name, (folder / name).read_bytes()) for name in vocabularies],
@@ -224,7 +225,7 @@ def _prepare(text, folder, settings, tokenizers, num_workers):
 
 
 @contextlib.contextmanager
-def _working_in(folder):
+def _locked_folder(folder):
     """Locks the folder for this process; removes a new folder if its text is invalid."""
     is_made_here = not folder.exists()
     try:
@@ -252,24 +253,26 @@ def _working_in(folder):
         ) from error
 
 
-def _refuse_changes(folder, before, now):
-    before, now = _flat(before), _flat(json.loads(json.dumps(now)))
+def _check_same(folder, before, now):
+    """Raises `DataError` if settings or inputs differ from those of the earlier preparation."""
+    before, now = _flatten_sections(before), _flatten_sections(json.loads(json.dumps(now)))
     for name in now:
         what = f"was prepared with {name}={before.get(name)!r}, not {now[name]!r}"
         if name == "inputs":
-            what = f"the text has changed since the preparation began ({_changed(before, now)})"
+            what = f"the text has changed since the preparation began ({_first_change(before, now)})"
         if before.get(name) != now[name]:
             raise DataError(f"{folder}: {what}. Use the same settings and text, or name another folder")
 
 
-def _flat(settings):
+def _flatten_sections(settings):
+    """Returns {name: value}, with names such as `data.source` for the settings of a section."""
     fields = {name: value for name, value in settings.items() if not isinstance(value, dict)}
     for section in ("data", "cleaning"):
         fields |= {f"{section}.{name}": value for name, value in settings[section].items()}
     return fields
 
 
-def _changed(before, now):
+def _first_change(before, now):
     """Returns the name of the first input that changed."""
     entries = (*(before.get("inputs") or []), *now["inputs"])
     files = [file for entry in entries for file in (entry if isinstance(entry, list) else [entry])]
@@ -287,7 +290,7 @@ def _write_text(text, folder, split):
     return entry
 
 
-def _tokenizers(text, folder, given):
+def _find_or_learn_tokenizers(text, folder, given):
     """Returns the given tokenizers, those already in the folder, or newly learned ones; saves them."""
     shared = given.shared if given else not text.data.separate_vocabularies
     if given is None and all((folder / name).exists() for name in vocabulary_files(shared)):

@@ -18,10 +18,10 @@ import numpy as np
 import tqdm
 
 from keras_transformer.batches.ids import encode_flat
-from keras_transformer.batches.prepared import PROGRESS, refuse_prepared, write_array, write_json
+from keras_transformer.batches.prepared import PROGRESS, check_not_prepared, write_array, write_json
 from keras_transformer.config.programs import ExitCode
 from keras_transformer.config.settings import DataConfig
-from keras_transformer.text.cleaning import CODES, Cleaner, CleaningReport, Seen, pair_hashes
+from keras_transformer.text.cleaning import CODES, Cleaner, CleaningReport, HashSet, pair_hashes
 from keras_transformer.text.datasets import first_split, open_datasets
 from keras_transformer.text.folders import ENDINGS, TRAIN
 from keras_transformer.text.lines import DataError
@@ -95,7 +95,7 @@ def open_text(config):
         DataError: there is no such dataset, or it has no training or no validation split.
     """
     data = config.data
-    refuse_prepared(data.dataset)
+    check_not_prepared(data.dataset)
     cleaner = Cleaner(config.cleaning, data.source, data.target, max_length=data.max_length)
     datasets = open_datasets(
         data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
@@ -112,13 +112,13 @@ def open_text(config):
     return RawText(data, cleaner, datasets, splits)
 
 
-class Job(NamedTuple):
+class ShardJob(NamedTuple):
     """One shard to make, as blocks of raw text.
 
     Attributes:
         name: str, such as `train-00000`.
         dataset: int, index of the dataset.
-        blocks: list of `Block` whose source and target are one bytes each, not lists of lines.
+        blocks: list of `Block` whose source and target are one bytes object each, not lists of lines.
         repeated: list with a bool NumPy array per block, true for pairs that occurred before; or with `None`
             per block if duplicates are kept.
     """
@@ -152,9 +152,9 @@ def write_shards(text, folder, tokenizers, num_workers, shard_pairs):
     total, unit = _amount_of_text(text.datasets)
     with (
         _progress_bar(total, unit) as bar,
-        _shard_makers(num_workers, folder, text.data, text.cleaner, tokenizers) as make,
+        _shard_pool(num_workers, folder, text.data, text.cleaner, tokenizers) as make_shards,
     ):
-        for record in make(_jobs(text, shard_pairs)):
+        for record in make_shards(_jobs(text, shard_pairs)):
             shard, part = record["shard"], CleaningReport.from_dict(record["report"])
             report += part
             if shard["num_pairs"]:
@@ -205,8 +205,8 @@ def _amount_of_text(datasets):
 
 
 def _jobs(text, shard_pairs):
-    """Yields a `Job` for each shard, in order."""
-    seen = Seen() if text.cleaner.config.drop_duplicates else None
+    """Yields a `ShardJob` for each shard, in order."""
+    seen = HashSet() if text.cleaner.config.drop_duplicates else None
     numbers = itertools.count()
     job, num_pairs = None, 0
     for index, block in text.blocks(min(BLOCK_PAIRS, shard_pairs)):
@@ -214,7 +214,7 @@ def _jobs(text, shard_pairs):
             yield job
             job = None
         if job is None:
-            job, num_pairs = Job(f"{TRAIN}-{next(numbers):05}", index, [], []), 0
+            job, num_pairs = ShardJob(f"{TRAIN}-{next(numbers):05}", index, [], []), 0
         repeated = None
         if seen is not None:
             pairs, _ = decode_block(block, on_bad_utf8=text.data.on_bad_utf8)
@@ -229,7 +229,7 @@ def _jobs(text, shard_pairs):
 
 
 @contextlib.contextmanager
-def _shard_makers(number, *work):
+def _shard_pool(number, *work):
     """Context manager: a function from an iterable of jobs to their records, in order."""
     make_shard = functools.partial(_make_shard, *work)
     if not number:
@@ -237,7 +237,7 @@ def _shard_makers(number, *work):
         return
     # Spawned, because the threads of TensorFlow (used by some datasets) do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(number, context, initializer=_end_with_parent)
+    pool = concurrent.futures.ProcessPoolExecutor(number, context, initializer=_exit_with_parent)
 
     def make(jobs):
         waiting = collections.deque()
@@ -259,7 +259,7 @@ def _shard_makers(number, *work):
         pool.shutdown(cancel_futures=True)
 
 
-def _end_with_parent():
+def _exit_with_parent():
     """Ends this worker process when its parent ends, even if the parent is killed."""
     parent = multiprocessing.parent_process().sentinel
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.batches.ids import IdPairs, drop_long
-from keras_transformer.batches.prepared import MANIFEST, PreparedCorpus, is_prepared, refuse_prepared
-from keras_transformer.batches.preparing import earlier_sha256, prepare_for_run
+from keras_transformer.batches.prepared import MANIFEST, PreparedCorpus, check_not_prepared, is_prepared
+from keras_transformer.batches.preparing import legacy_sha256, prepare_for_run
 from keras_transformer.batches.sharding import open_text
 from keras_transformer.config.sections import VOCABULARY
 from keras_transformer.config.settings import CleaningConfig, DataConfig, replace
@@ -17,7 +17,7 @@ from keras_transformer.text.folders import VALIDATION_NAMES
 from keras_transformer.text.lines import DataError, Pairs
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 
-CHARACTERS_OF = 100_000  # number of pairs whose characters are counted
+COUNTED_PAIRS = 100_000  # number of pairs whose characters are counted
 
 
 class TrainingData(NamedTuple):
@@ -66,7 +66,7 @@ def corpus_size(config):
         return sum(PreparedCorpus(data.dataset, data.source, data.target).sizes), 0
     num_pairs, characters = 0, set()
     for _, block in open_text(config).blocks():
-        if num_pairs < CHARACTERS_OF:
+        if num_pairs < COUNTED_PAIRS:
             for line in (*block.source, *block.target):
                 characters.update(line.decode("utf-8", "replace"))
         num_pairs += len(block.source)
@@ -89,7 +89,7 @@ def check_training_data(config):
     if is_prepared(data.dataset):
         PreparedCorpus(data.dataset, data.source, data.target)
         return
-    refuse_prepared(data.dataset)
+    check_not_prepared(data.dataset)
     names = dataset_names(data.dataset)
     for name in names:
         check_dataset(name, data.data_dir)
@@ -141,12 +141,12 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
         notes = corpus.warnings(train, own)
         if corpus.report.num_kept < corpus.report.num_pairs:
             notes.insert(0, f"cleaning of the training pairs:\n{corpus.report.table()}")
-        if recorded not in (None, sha256) and recorded == earlier_sha256(open_text(config), train, own):
+        if recorded not in (None, sha256) and recorded == legacy_sha256(open_text(config), train, own):
             sha256 = recorded
     train, keep = drop_long(train, data.max_length)
     if not keep.all():
         notes.append(f"left out {np.sum(~keep):,} pairs of over {data.max_length} tokens (data.max_length)")
-        sizes = _sizes_of(keep, sizes)
+        sizes = _count_kept(keep, sizes)
     if not train.num_pairs:
         raise DataError(
             f"{data.dataset}: all pairs have over {data.max_length} tokens. Raise data.max_length"
@@ -168,7 +168,7 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
     )
 
 
-def _sizes_of(keep, sizes):
+def _count_kept(keep, sizes):
     """Counts the pairs that `keep` keeps of each dataset."""
     ends = list(itertools.accumulate(sizes))
     return [int(keep[end - size : end].sum()) for size, end in zip(sizes, ends, strict=True)]

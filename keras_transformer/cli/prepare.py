@@ -104,7 +104,7 @@ def describe(prepared, data, *, examples=0):
         str, several lines: what was kept and dropped, tokens, padding, warnings, and the
         command that trains.
     """
-    from keras_transformer.batches.prepared import spread
+    from keras_transformer.batches.prepared import evenly_spaced
 
     pairs, tokenizers = prepared.load_pairs(), prepared.load_tokenizers()
     num_shards = len(prepared.manifest["shards"])
@@ -130,7 +130,7 @@ def describe(prepared, data, *, examples=0):
     except ValueError as error:
         lines.append(f"no {batches}: {error}")
     lines += [f"warning: {warning}" for warning in prepared.warnings(pairs, tokenizers)]
-    for number in spread(pairs.num_pairs, examples):
+    for number in evenly_spaced(pairs.num_pairs, examples):
         lines += ["", f"pair {number:,}"]
         for name, sequences, tokenizer in zip(("source", "target"), pairs, tokenizers, strict=True):
             ids = sequences[number].tolist()

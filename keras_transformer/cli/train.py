@@ -94,7 +94,7 @@ def resolve(args):
     Raises:
         ValueError: unknown preset or field, or a refused value.
     """
-    from keras_transformer.batches.prepared import is_prepared, settings_of
+    from keras_transformer.batches.prepared import data_settings_of, is_prepared
     from keras_transformer.config.presets import preset
 
     for name in ("source_vocab_size", "target_vocab_size"):
@@ -110,7 +110,7 @@ def resolve(args):
     if args.preset == "auto":
         config = _configured(_fitted(config, args.run_dir), args)
     if is_prepared(config.data.dataset):
-        settings = settings_of(config.data.dataset)
+        settings = data_settings_of(config.data.dataset)
         for text in args.set:
             path = text.partition("=")[0].strip()
             name = path.removeprefix("data.")

@@ -158,7 +158,7 @@ def _hint(identifier):
 
 
 _NUM_DATE_PROBES, _NUM_PROBES = 40, 16  # the 40 dates include every month
-_MAX_FRUITLESS = 200  # draws in a row without a new sentence, after which a kind is exhausted
+_MAX_FAILED_DRAWS = 200  # draws in a row without a new sentence, after which a kind is exhausted
 _MAX_NAME_LENGTH = 24
 
 
@@ -206,10 +206,10 @@ def find_options(locales):
     for name, kind in KIND_TABLE.items():
         values = _probe_values(name)
         for option in kind.options():
-            if kind.fields and not _says_enough(locales, kind.fields, option):
+            if kind.fields and not _has_all_fields(locales, kind.fields, option):
                 continue
             examples = [make_example(locales, name, [(*option, *value)]) for value in values]
-            if None in examples or (name in NAME_KINDS and not _is_simple(examples[0])):
+            if None in examples or (name in NAME_KINDS and not _is_plain_name(examples[0])):
                 continue
             if name == "money" and ("currencies", *option) not in options.get("currency", []):
                 continue
@@ -229,14 +229,14 @@ def _probe_values(name):
     return [kind.value(rng) for _ in range(_NUM_DATE_PROBES if kind.fields else _NUM_PROBES)]
 
 
-def _says_enough(locales, fields, option):
+def _has_all_fields(locales, fields, option):
     try:
         return fields(locales.target, *option) <= fields(locales.source, *option)
     except LookupError:  # no such skeleton
         return False
 
 
-def _is_simple(example):
+def _is_plain_name(example):
     """Returns whether a name is short and has no digits, commas, semicolons or brackets."""
     texts = (example.source, example.target)
     return all(
@@ -281,21 +281,21 @@ def _draw_examples(rng, locales, options, basics, num_pairs):
     """Adds random examples of all kinds to `basics`, up to `num_pairs` if there are enough; shuffles them."""
     examples = {_key(example): example for example in basics}
     ambiguous = set()
-    fruitless = collections.Counter()  # by kind: draws in a row that gave nothing new
+    failed_draws = collections.Counter()  # by kind: draws in a row that gave nothing new
     kinds = list(options)
     while len(examples) < num_pairs and kinds:
         (kind,) = rng.choices(kinds, [KIND_TABLE[name].weight for name in kinds])
         example = _draw_example(rng, locales, kind, options[kind])
         key = _key(example) if example else None
         if key is None or key in ambiguous or key in examples:
-            fruitless[kind] += 1
-            if fruitless[kind] >= _MAX_FRUITLESS:
+            failed_draws[kind] += 1
+            if failed_draws[kind] >= _MAX_FAILED_DRAWS:
                 kinds.remove(kind)
             if key in examples and examples[key].target != example.target:
                 del examples[key]
                 ambiguous.add(key)
         else:
-            fruitless[kind] = 0
+            failed_draws[kind] = 0
             examples[key] = example
     examples = list(examples.values())
     rng.shuffle(examples)

@@ -1,7 +1,7 @@
 """Filters for parallel text, and a report of how many pairs each filter dropped.
 
 Each filter is an option of `CleaningConfig` and has one entry in `REASONS`. Filters work on blocks of pairs,
-which several processes can share. Every filter looks at each pair alone, except `duplicate` (`Seen`). The
+which several processes can share. Every filter looks at each pair alone, except `duplicate` (`HashSet`). The
 reports of blocks can be added.
 """
 
@@ -190,7 +190,7 @@ def pair_hashes(source, target):
     return np.frombuffer(b"".join(digests), "<u8")
 
 
-class Seen:
+class HashSet:
     """A set of hashes that finds repeated pairs.
 
     The hashes are in sorted arrays, each more than twice as long as the next. They take 8 bytes per pair,

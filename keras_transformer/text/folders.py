@@ -12,8 +12,8 @@ ignored.
 A split is one such file or pair of files, or a subfolder with the name of the split and any number of them.
 The training split may also be numbered parts, such as `train.1.en` or `train-00.en` (`test.2016` and
 `test.2017` are two test splits). Files are read in the order of their names, numbered parts in the order of
-their numbers. If nothing is called `train`, all files whose names are not those of validation or test splits
-are training files, such as `Europarl.de-en.*` of an OPUS archive.
+their numbers. If nothing is called `train`, all files are training files, such as `Europarl.de-en.*` of an
+OPUS archive, except those whose names begin like a validation or test split.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class FolderDataset:
         target: target language.
 
     Raises:
-        DataError: the names of two files stand for the same split.
+        DataError: two files have the same split and side.
     """
 
     def __init__(self, folder, source, target):
@@ -71,13 +71,13 @@ class FolderDataset:
         self.source = source
         self.target = target
         self.name = str(folder)
-        self._files = self._find(self.folder)
+        self._files = self._find_files(self.folder)
 
     @property
     def splits(self):
         """Names of the splits, a tuple in alphabetical order."""
         names = {name for name in self._files if not _PART.fullmatch(name)} | self._subfolders()
-        return tuple(sorted(names | ({TRAIN} if self._parts() or self._unnamed() else set())))
+        return tuple(sorted(names | ({TRAIN} if self._numbered_parts() or self._other_files() else set())))
 
     def blocks(self, split, num_pairs=BLOCK_LINES):
         """Yields the pairs of a split, in order; see `make_blocks`.
@@ -108,13 +108,14 @@ class FolderDataset:
         Raises:
             DataError: there is no such split, it occurs in two forms, or one side of a file is missing.
         """
+        # A split has one of these forms: file, numbered parts, files without a split's name, subfolder.
         forms = [[self._files[split]] if split in self._files else []]
         if split == TRAIN:
-            forms += [self._parts(), self._unnamed()]
+            forms += [self._numbered_parts(), self._other_files()]
         if split in self._subfolders():
-            files = self._find(self.folder / split)
+            files = self._find_files(self.folder / split)
             forms.append([files[name] for name in sorted(files)])
-        forms = [[self._join(sides) for sides in form] for form in forms if form]
+        forms = [[self._file_of(sides) for sides in form] for form in forms if form]
         if self.splits:
             check_split(self, split)
         if not forms:
@@ -128,26 +129,26 @@ class FolderDataset:
             raise DataError(f"{self.name}: the split {split!r} is there twice. Keep one of: {places}")
         return forms[0]
 
-    def _parts(self):
+    def _numbered_parts(self):
         """Returns the numbered parts of the training split, in numerical order."""
         names = sorted((int(part[1]), part[0]) for part in map(_PART.fullmatch, self._files) if part)
         return [self._files[name] for _, name in names]
 
-    def _unnamed(self):
+    def _other_files(self):
         """Returns the training files of a folder in which nothing is called `train`."""
-        if TRAIN in self._files or self._parts() or TRAIN in self._subfolders():
+        if TRAIN in self._files or self._numbered_parts() or TRAIN in self._subfolders():
             return []
         return [self._files[name] for name in sorted(self._files) if not _HELD_OUT.match(name)]
 
     def _subfolders(self):
         folders = filter(pathlib.Path.is_dir, self.folder.iterdir())
-        return {folder.name for folder in folders if any(map(self._named, folder.iterdir()))}
+        return {folder.name for folder in folders if any(map(self._parse_name, folder.iterdir()))}
 
-    def _find(self, folder):
-        """Returns {split: {side: path}} for the files of a folder; see `_named` for the sides."""
+    def _find_files(self, folder):
+        """Returns {split: {side: path}} for the files of a folder; see `_parse_name` for the sides."""
         splits = {}
         for path in sorted(folder.iterdir()):
-            split, side = self._named(path) or (None, None)
+            split, side = self._parse_name(path) or (None, None)
             if split is None:
                 continue
             sides = splits.setdefault(split, {})
@@ -157,7 +158,7 @@ class FolderDataset:
             sides[side] = path
         return splits
 
-    def _join(self, sides):
+    def _file_of(self, sides):
         """Returns a `FilePair` or `TabSeparatedFile` of {side: path}."""
         ((side, path), *more) = sides.items()
         if side in ("columns", "swapped columns"):
@@ -168,7 +169,7 @@ class FolderDataset:
             raise DataError(f"{missing}: no such file. {path.name} needs it as its other side")
         return FilePair(sides["source"], sides["target"])
 
-    def _named(self, path):
+    def _parse_name(self, path):
         """Parses the name of a file; returns (split, side), or `None` if it is not of these languages.
 
         A side is `"source"`, `"target"`, `"columns"` or `"swapped columns"`.

@@ -80,7 +80,7 @@ def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
         texts, replaced = decode_lines([line], name=name, first_line=number, on_bad_utf8=on_bad_utf8)
         num_replaced += replaced
         yield from texts
-    warn_of_replaced(name, num_replaced)
+    log_replaced(name, num_replaced)
 
 
 def _raw_lines(stream, name):
@@ -114,7 +114,7 @@ def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
     if on_bad_utf8 not in ON_BAD_UTF8:
         raise ValueError(f"`on_bad_utf8` must be one of {list(ON_BAD_UTF8)}. Received: {on_bad_utf8!r}")
     if lines and first_line == 1:
-        _refuse_utf16(lines[0], name)
+        _check_not_utf16(lines[0], name)
         first = lines[0].removeprefix(_BOM)
         lines = [first, *lines[1:]] if first else lines[1:]
     if not lines:
@@ -150,19 +150,19 @@ def _decode_line(line, name, number, on_bad_utf8):
         return line.decode("utf-8", errors="replace"), True
 
 
-def _refuse_utf16(line, name):
+def _check_not_utf16(line, name):
     if line.startswith(_UTF16_MARKS):
         raise DataError(
             f"{name}: line 1: the text is UTF-16. Convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)"
         )
 
 
-def one_line(text):
+def to_one_line(text):
     """Returns a text as one line: each character that may end a line becomes a space."""
     return text.replace("\n", " ").translate(_TO_SPACE)
 
 
-def warn_of_replaced(name, num_replaced):
+def log_replaced(name, num_replaced):
     """Logs the number of lines in which invalid UTF-8 was replaced, if it is not 0."""
     if num_replaced:
         logger.warning("%s: replaced invalid UTF-8 on %d lines", name, num_replaced)
@@ -234,7 +234,7 @@ class LineReader:
         try:
             for number, line in enumerate(_raw_lines(self._stream, self.path)):
                 if number == 0:
-                    _refuse_utf16(line, self.path)
+                    _check_not_utf16(line, self.path)
                     if line == _BOM:
                         return
                 yield line if line.endswith(b"\n") else line + b"\n"
@@ -272,10 +272,10 @@ def read_lines(path, *, on_bad_utf8="refuse"):
     with LineReader(path) as reader:
         texts = list(iterate_lines(reader, str(path), on_bad_utf8=on_bad_utf8))
     if not texts:
-        refuse_empty(path)
+        raise_empty_file(path)
     return texts
 
 
-def refuse_empty(path):
+def raise_empty_file(path):
     """Raises `DataError` for a file without lines."""
     raise DataError(f"{path}: the file is empty. Give a file with one sentence a line")

@@ -16,8 +16,8 @@ from keras_transformer.text.lines import (
     Pairs,
     decode_lines,
     iterate_lines,
-    refuse_empty,
-    warn_of_replaced,
+    log_replaced,
+    raise_empty_file,
 )
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class FilePair(NamedTuple):
                 if None in pair:
                     ended = pair.index(None)
                     if not number:
-                        refuse_empty(self.paths[ended])
+                        raise_empty_file(self.paths[ended])
                     counts = [number, number]
                     counts[1 - ended] += 1 + sum(1 for _ in (target, source)[ended])
                     raise DataError(
@@ -95,7 +95,7 @@ class FilePair(NamedTuple):
                     )
                 yield pair
         if number < 0:
-            refuse_empty(self.source_path)
+            raise_empty_file(self.source_path)
 
 
 class TabSeparatedFile(NamedTuple):
@@ -140,7 +140,7 @@ class TabSeparatedFile(NamedTuple):
                     )
                 yield columns[self.source_column] + b"\n", columns[1 - self.source_column] + b"\n"
         if not number:
-            refuse_empty(self.path)
+            raise_empty_file(self.path)
 
 
 class NamedPairs(NamedTuple):
@@ -263,7 +263,7 @@ def decode_blocks(blocks, name, *, on_bad_utf8="refuse"):
         pairs.source.extend(decoded.source)
         pairs.target.extend(decoded.target)
         num_replaced += replaced
-    warn_of_replaced(name, num_replaced)
+    log_replaced(name, num_replaced)
     return pairs
 
 
@@ -293,7 +293,7 @@ def stream_files(source_path, target_path, num_pairs):
         pairs, replaced = decode_block(block, on_bad_utf8="replace")
         num_replaced += replaced
         yield pairs
-    warn_of_replaced(f"{source_path} and {target_path}", num_replaced)
+    log_replaced(f"{source_path} and {target_path}", num_replaced)
 
 
 def stream_columns(stream, name, num_pairs):

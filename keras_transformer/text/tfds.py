@@ -37,7 +37,7 @@ def nearest_names(dataset, data_dir=None):
     match = _NAME.fullmatch(dataset)
     if match is None:
         return None
-    tfds, name = _library(), match["name"]
+    tfds, name = _import_tfds(), match["name"]
     known = tfds.list_builders(with_community_datasets=False)
     if name in known or (pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser() / name).is_dir():
         return [name]
@@ -103,7 +103,7 @@ class TfdsDataset:
     def _pairs(self, split):
         import tensorflow as tf
 
-        tfds = _library()
+        tfds = _import_tfds()
         # Shards in order, and no cache, which would hold the whole dataset in memory.
         reading = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         examples = self._builder.as_dataset(split=split, shuffle_files=False, read_config=reading)
@@ -132,7 +132,7 @@ class TfdsDataset:
         return self._builder.data_dir
 
 
-def _library():
+def _import_tfds():
     try:
         import tensorflow_datasets as tfds
 
@@ -148,7 +148,7 @@ def _library():
 
 
 def _make_builder(dataset, source, target, data_dir):
-    tfds = _library()
+    tfds = _import_tfds()
     name, config, version = _NAME.fullmatch(dataset).group("name", "config", "version")
     try:
         known = list(tfds.builder_cls(name).builder_configs)
@@ -179,7 +179,7 @@ def _find_config(dataset, config, known, source, target):
 
 
 def _check_languages(dataset, features, source, target):
-    text = _library().features.Text
+    text = _import_tfds().features.Text
     names = features if hasattr(features, "keys") else ()
     languages = [name for name in names if isinstance(features[name], text)]
     if len(languages) < 2:
@@ -193,7 +193,7 @@ def _check_languages(dataset, features, source, target):
 
 
 def _prepare(builder, dataset, manual_dir):
-    tfds = _library()
+    tfds = _import_tfds()
     requests = importlib.import_module("requests")
     manual_dir = manual_dir or builder.data_dir_root / "downloads" / "manual"
     settings = tfds.download.DownloadConfig(manual_dir=manual_dir)
@@ -216,13 +216,13 @@ def _prepare(builder, dataset, manual_dir):
                 ) from error
             # A RetryError comes after minutes of the library's own retries.
             if wait is None or isinstance(error, requests.exceptions.RetryError):
-                raise DataError(_advice(dataset, manual_dir, error, reason, attempt)) from error
+                raise DataError(_download_error(dataset, manual_dir, error, reason, attempt)) from error
             time.sleep(wait)
         except (AssertionError, ImportError, OSError, ValueError) as error:
             raise DataError(f"{dataset}: cannot be prepared: {_one_line(error)}") from error
 
 
-def _advice(dataset, manual_dir, error, reason, attempts):
+def _download_error(dataset, manual_dir, error, reason, attempts):
     named = re.search(r"https?://[^\s,]*[^\s,.]", str(error))
     url = error.request.url if getattr(error, "request", None) is not None else named and named[0]
     times = f" {attempts} times" if attempts > 1 else ""

@@ -41,7 +41,7 @@ class Tokenizer:
         self.normalization = normalization
         self.unicode_form = unicode_form
         # The unknown id is not among them: it replaces text, and is decoded as "⁇".
-        self._textless = (special.pad, special.bos, special.eos)
+        self._non_text_ids = (special.pad, special.bos, special.eos)
 
     @classmethod
     def load(cls, path, *, special=None):
@@ -123,7 +123,7 @@ class Tokenizer:
             yield [word for word in self.normalise(text).split(" ") if word]
 
     def _cleaned(self, texts):
-        refuse_one_text(texts, "a list")
+        check_not_one_text(texts, "a list")
         return [clean_text(text, self.unicode_form) for text in texts]
 
     def _cleaned_tensor(self, texts):
@@ -136,7 +136,7 @@ class Tokenizer:
 
     def _text_ids(self, ids):
         """Returns rows of int without padding, bos and eos; raises `ValueError` for ids out of range."""
-        rows = [[number for number in map(int, row) if number not in self._textless] for row in ids]
+        rows = [[number for number in map(int, row) if number not in self._non_text_ids] for row in ids]
         for number in set().union(*rows):
             if not 0 <= number < self.vocab_size:
                 raise ValueError(
@@ -217,7 +217,7 @@ def import_tensorflow_text():
     return tf, tensorflow_text
 
 
-def refuse_one_text(texts, expected):
+def check_not_one_text(texts, expected):
     """Raises `TypeError` if `texts` is a single text."""
     if isinstance(texts, (str, bytes)):
         raise TypeError(f"`texts` must be {expected} of str. Received: {type(texts).__name__}")

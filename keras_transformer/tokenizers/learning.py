@@ -6,7 +6,7 @@ import random
 import re
 import unicodedata
 
-from keras_transformer.tokenizers.base import SPACE, check_choice, clean_text, refuse_one_text
+from keras_transformer.tokenizers.base import SPACE, check_choice, check_not_one_text, clean_text
 
 NORMALIZATIONS = ("nfc", "identity", "nfkc")
 NUM_SPECIAL = 4
@@ -34,7 +34,7 @@ class TrainingTexts:
     """
 
     def __init__(self, texts, unicode_form, max_texts=None, seed=0):
-        refuse_one_text(texts, "an iterable")
+        check_not_one_text(texts, "an iterable")
         if max_texts is not None and max_texts < 1:
             raise ValueError(f"`max_texts` must be at least 1. Received: {max_texts!r}")
         self._texts = texts

@@ -5,7 +5,7 @@ import textwrap
 
 import tensorflow as tf
 
-from keras_transformer.batches.dataset import untuned
+from keras_transformer.batches.dataset import without_autotuning
 from keras_transformer.config.programs import OutOfMemoryError
 
 PAPER_BATCH_TOKENS = 25_000
@@ -307,7 +307,7 @@ def try_largest_batch(model, devices, batches, config):
         def batch(source, target):  # in the graph, so that its shapes are unknown as in training
             return (tf.fill(source, unk), tf.fill(target, unk)), tf.fill(target, pad)
 
-        return untuned(tf.data.Dataset.from_tensors((source, target)).map(batch).repeat())
+        return without_autotuning(tf.data.Dataset.from_tensors((source, target)).map(batch).repeat())
 
     # The step advances seeds, step counter and loss scale, which are small; weights and moments stay.
     small = [

@@ -230,7 +230,7 @@ def _fit(model, batches, devices, tokens, begin, end, callbacks):
     """
     callbacks = _CallbacksAcrossFits(callbacks, add_history=True, model=model)
     while begin < end and not callbacks.has_stopped:
-        epochs, steps = batches.stretch(begin, min(1000, end - begin))
+        epochs, steps = batches.count_epochs(begin, min(1000, end - begin))
         # Endless: with a finite dataset, every step asks each replica whether it has a batch left.
         dataset = devices.distribute(
             tokens, lambda share, begin=begin, epochs=epochs: batches.dataset(begin, epochs, share).repeat()

@@ -13,7 +13,7 @@ import regex
 
 from keras_transformer.config.settings import replace
 from keras_transformer.text.languages import expected_scripts
-from keras_transformer.text.lines import one_line
+from keras_transformer.text.lines import to_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -367,7 +367,7 @@ class TextTranslator:
         texts = self.tokenizers.target.decode(rows)
         return [
             Translation(
-                text=one_line(text),  # byte tokens may decode to a newline
+                text=to_one_line(text),  # byte tokens may decode to a newline
                 score=float(score),
                 log_prob=float(log_prob),
                 pieces=self._pieces(self.tokenizers.target, row),

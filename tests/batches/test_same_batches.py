@@ -72,7 +72,7 @@ OF_MULTI30K = {
 def digest(batches, start, replicas):
     """SHA-256 of 200 batches: their shapes and their ids."""
     found = hashlib.sha256()
-    epochs, _ = batches.stretch(start, 200)
+    epochs, _ = batches.count_epochs(start, 200)
     dataset = batches.dataset(start, epochs, DeviceShare(num_replicas=replicas))
     for (source_ids, target_ids), labels in dataset.take(200 * replicas).as_numpy_iterator():
         for ids in (source_ids, target_ids, labels):

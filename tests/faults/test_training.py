@@ -280,14 +280,14 @@ def base(corpus, tmp_path_factory):
 def count_pairs(patch):
     """Returns a list that will hold the number of pairs of each batch of training, in order."""
     numbers = []
-    stretch = TokenBatches.stretch
+    count_epochs = TokenBatches.count_epochs
 
     def count(self, start, least):
-        epochs, number = stretch(self, start, least)
+        epochs, number = count_epochs(self, start, least)
         numbers.extend(len(plan.indices) for plan in self.planner.plans(start, epochs))
         return epochs, number
 
-    patch.setattr(TokenBatches, "stretch", count)
+    patch.setattr(TokenBatches, "count_epochs", count)
     return numbers
 
 
@@ -487,13 +487,13 @@ def test_f25_killed_within_a_step(place):
 @pytest.mark.slow
 def test_f26_killed_twice_within_an_epoch(place):
     starts = []
-    stretch = TokenBatches.stretch
+    count_epochs = TokenBatches.count_epochs
 
     def spy(self, start, least):
         starts.append(start)
-        return stretch(self, start, least)
+        return count_epochs(self, start, least)
 
-    place.monkeypatch.setattr(TokenBatches, "stretch", spy)
+    place.monkeypatch.setattr(TokenBatches, "count_epochs", spy)
     shutil.copytree(place.base.killed["after 3"], place.run)
     assert [record["step"] for record in place.history()] == [1, 2, 3]
     assert place.steps()[-1] == 2
@@ -779,13 +779,13 @@ def test_f34_another_budget_is_refused_and_continues_at_the_pair_where_it_was(pl
     assert "data.batch_tokens 640 -> 320. Pass --allow-config-change data.batch_tokens" in ended.refusal
     assert place.files() == before
     read = []
-    stretch = TokenBatches.stretch
+    count_epochs = TokenBatches.count_epochs
 
     def spy(self, start, least):
         read.extend(self.planner.plans(0, 9)[:start])
-        return stretch(self, start, least)
+        return count_epochs(self, start, least)
 
-    place.monkeypatch.setattr(TokenBatches, "stretch", spy)
+    place.monkeypatch.setattr(TokenBatches, "count_epochs", spy)
     ended = place.call("--allow-config-change data.batch_tokens", settings)
     assert ended.code == 0, ended.err
     # Five batches were the first epoch; the sixth was one of them again, in another order.

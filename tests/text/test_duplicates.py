@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from keras_transformer.text.cleaning import Seen, pair_hashes
+from keras_transformer.text.cleaning import HashSet, pair_hashes
 
 
 def blocks_of(pairs, sizes):
@@ -46,7 +46,7 @@ def test_finds_what_a_set_finds(seed):
     sizes = []
     while sum(sizes) < len(pairs):
         sizes.append(rng.choice([0, 1, 2, 7, 100, 501]))
-    seen, known = Seen(), set()
+    seen, known = HashSet(), set()
     for block in blocks_of(pairs, sizes):
         expected = []
         for pair in block:
@@ -59,13 +59,13 @@ def test_finds_what_a_set_finds(seed):
 
 def test_extreme_hashes():
     ends = np.array([2**64 - 1, 0, 2**64 - 1, 2**63, 0], np.uint64)
-    seen = Seen()
+    seen = HashSet()
     assert seen.add(ends).tolist() == [False, False, True, False, True]
     assert seen.add(ends).all()
 
 
 def test_memory_is_eight_bytes_a_pair_in_few_arrays():
-    seen = Seen()
+    seen = HashSet()
     rng = np.random.default_rng(3)
     for _ in range(300):
         seen.add(rng.integers(0, 2**64, 1000, np.uint64))

@@ -95,14 +95,14 @@ def batch_starts():
 def resumed(corpus, batch_starts, tmp_path_factory):
     """The result of 5 steps, continued to 12."""
     path = tmp_path_factory.mktemp("runs") / "resumed"
-    stretch = TokenBatches.stretch
+    count_epochs = TokenBatches.count_epochs
 
     def spy(self, start, least):
         batch_starts.append(start)
-        return stretch(self, start, least)
+        return count_epochs(self, start, least)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TokenBatches, "stretch", spy)
+        patch.setattr(TokenBatches, "count_epochs", spy)
         train(make_config(corpus, max_steps=5), path)
         return train(make_config(corpus), path)
 
