@@ -34,7 +34,7 @@ def export_ctranslate2(run, out, *, checkpoint="final", search=None, quantizatio
 
     Args:
         run: `RunFolder`.
-        out: path, which does not exist or is an empty folder.
+        out: path of a new or empty folder.
         checkpoint: the weights to export, as in `RunFolder.load_weights`.
         search: dict, search settings that override those of the run.
         quantization: type of stored matrices: `"float32"`; `"int16"`, with one scale per matrix; or

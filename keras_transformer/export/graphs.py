@@ -281,8 +281,8 @@ class Output(NamedTuple):
 def in_chunks(lengths, max_rows, compute, outputs):
     """Calls `compute` on chunks of rows of similar length, the shortest first.
 
-    Memory is bounded by the budget of one chunk, and little is spent on padding, whatever
-    a request contains.
+    For any request, memory is bounded by the budget of one chunk and little is spent on
+    padding.
 
     Args:
         lengths: int32, shape `(batch,)`, of the rows; rows of length 0 are not computed.

@@ -28,11 +28,11 @@ def export_keras(run, out, *, checkpoint="final", search=None, weights_only=Fals
 
     Args:
         run: `RunFolder`.
-        out: path, which does not exist or is an empty folder.
+        out: path of a new or empty folder.
         checkpoint: the weights to export, as in `RunFolder.load_weights`.
         search: dict, search settings that override those of the run.
-        weights_only: bool, writes `model.weights.h5` instead of `model.keras`, which also contains
-            the model's configuration.
+        weights_only: bool, writes `model.weights.h5`, without the model's configuration, instead of
+            `model.keras`.
 
     Returns:
         `pathlib.Path` of the folder.

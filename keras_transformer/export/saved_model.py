@@ -29,7 +29,7 @@ from keras_transformer.export.serving import (
 )
 from keras_transformer.export.versions import CARD, IDS, new_version, write_manifest
 from keras_transformer.tokenizers.base import import_tensorflow_text
-from keras_transformer.translation.alignment import default_choice
+from keras_transformer.translation.alignment import default_alignment_choice
 
 NOT_STATED = "not stated"
 # A frozen graph is one protocol buffer; protocol buffers are limited to 2 GiB.
@@ -103,7 +103,7 @@ def export_saved_model(
         licences=licences or {},
     )
     warmup_ids = tokenizers.source.encode(WARMUP_TEXTS)
-    layer = default_choice(model.config.num_decoder_layers).layer
+    layer = default_alignment_choice(model.config.num_decoder_layers).layer
     served = ServedModel(model, settings)
     ids_only = {"translate_ids": ids_signature(served)}
     everything = {

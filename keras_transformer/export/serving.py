@@ -109,9 +109,9 @@ def server_name(run, name=None):
     Raises:
         ValueError: the name has other characters than a server allows.
     """
-    wanted = run.path.resolve().name if name is None else name
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", wanted):
-        return wanted
+    result = run.path.resolve().name if name is None else name
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", result):
+        return result
     if name is None:
         return "translator"
     raise ValueError(f"`name` must have letters, digits, `_`, `.` and `-` only. Received: {name!r}")
@@ -134,7 +134,7 @@ def docker_command(folder, name, *, version, batching):
     Args:
         folder: path of the folder of versions.
         name: str, of the model on the server.
-        version: int, whose batching configuration is used.
+        version: int; its batching configuration is used.
         batching: bool, batches requests on the server.
     """
     inside = f"/models/{name}"

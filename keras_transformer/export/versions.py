@@ -210,9 +210,9 @@ def exported_folder(run, out, kind, config, *, checkpoint, versions, **more):
 
     Args:
         run: `RunFolder`.
-        out: path, which does not exist or is an empty folder.
+        out: path of a new or empty folder.
         kind: str, the format.
-        config: `Config` of the run, maybe with other search settings.
+        config: `Config` of the run; its search settings may be changed.
         checkpoint: the weights to export, as in `RunFolder.load_weights`.
         versions: dict, library -> version.
         **more: further entries of the file.
@@ -268,7 +268,7 @@ def read_metadata(folder, kinds):
 def load_exported(path):
     """Loads a SavedModel that `export_saved_model` wrote, after checking its manifest.
 
-    A SavedModel is a program: load only those whose origin you know.
+    A SavedModel is a program: load only trusted ones.
 
     Args:
         path: folder of a version, or of several versions; then the newest is loaded.
@@ -278,7 +278,7 @@ def load_exported(path):
 
     Raises:
         ValueError: not an exported model, or a file was changed, removed or added.
-        ImportError: tensorflow-text is missing, which only the `ids` models do not need.
+        ImportError: tensorflow-text is missing; only the `ids` models load without it.
     """
     import tensorflow as tf
 

@@ -112,7 +112,7 @@ def format_soft(weights):
     return " ".join(",".join(f"{weight:.4f}" for weight in row) for row in weights)
 
 
-def default_choice(num_layers):
+def default_alignment_choice(num_layers):
     """Returns the choice of Garg et al. (2019): the penultimate decoder layer, convention `"output"`."""
     return AlignmentChoice(max(num_layers - 2, 0), "output")
 

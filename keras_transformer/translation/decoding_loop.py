@@ -84,7 +84,7 @@ def decode(advance, hypotheses, sentences, state, n, select_sentences):
         select_sentences: see `search`; or `None`.
 
     Returns:
-        `hypotheses` of all sentences, each as of the step in which it was done.
+        `hypotheses` of all sentences, each as it was when the sentence was done.
     """
     select_sentences = select_rows(n) if select_sentences is None else select_sentences
     loop = LoopState(ops.zeros((), dtype="int32"), sentences.limits < 1, hypotheses, state)

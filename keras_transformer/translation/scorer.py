@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.model.loss import token_statistics
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
-from keras_transformer.translation.alignment import default_choice
+from keras_transformer.translation.alignment import default_alignment_choice
 from keras_transformer.translation.texts import batches_by_length
 
 
@@ -40,7 +40,7 @@ class Forced(NamedTuple):
             target id given the ids before it.
         attention: float32 NumPy array, shape `(num_layers, target_len, source_len)`, mean over
             the heads. Row i is the attention of the decoder when it produces target id i.
-            `num_layers` is the number of requested layers, maybe 0.
+            `num_layers` is 0 if no layer was requested.
     """
 
     log_probs: np.ndarray
@@ -81,7 +81,7 @@ class Scorer:
         batch_tokens: int, maximum number of tokens of either side of a batch, with padding.
 
     Attributes:
-        choice: `AlignmentChoice` of the model, see `alignment.default_choice`.
+        choice: `AlignmentChoice` of the model, see `alignment.default_alignment_choice`.
 
     Raises:
         ValueError: as `Translator`, or a number is below 1.
@@ -93,7 +93,7 @@ class Scorer:
         if max_length < 1:
             raise ValueError(f"`max_length` must be at least 1. Received: {max_length}")
         self.model = model
-        self.choice = default_choice(model.config.num_decoder_layers)
+        self.choice = default_alignment_choice(model.config.num_decoder_layers)
         self.max_length = max_length
         if model.config.positions == "learned":
             self.max_length = min(max_length, model.config.max_positions)
@@ -126,7 +126,7 @@ class Scorer:
             sources: list of str, one sentence each.
             targets: list of str, one for each source.
             layers: decoder layers whose cross-attention is returned, counted from 0.
-            heads: heads whose mean the attention is; empty for all.
+            heads: heads to average; empty for all.
 
         Returns:
             list of `Scored`, in the same order.
@@ -186,7 +186,7 @@ class ForcedDecoder:
             target_rows: list of sequences of int, one for each source, decoder outputs: without
                 bos, ending with eos unless a search was cut off. An empty one gives empty arrays.
             layers: decoder layers whose cross-attention is returned, counted from 0.
-            heads: heads whose mean the attention is; empty for all.
+            heads: heads to average; empty for all.
 
         Returns:
             list of `Forced`, in the same order.
@@ -241,7 +241,7 @@ class ForcedDecoder:
         bos = tf.fill((tf.shape(labels)[0], 1), special.bos)
         target_ids = tf.concat([bos, labels[:, :-1]], axis=1)
         attended = self.model.attend((source_ids, target_ids), cross=layers)
-        # Cross-entropy as in validation: float32 whatever the dtype of the model.
+        # Cross-entropy as in validation: float32 for any dtype of the model.
         statistics = token_statistics(labels, attended.logits, pad_id=special.pad)
         attention = tf.zeros(tf.stack([tf.shape(labels)[0], 0, tf.shape(labels)[1], tf.shape(source_ids)[1]]))
         if layers:

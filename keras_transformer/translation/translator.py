@@ -11,7 +11,7 @@ from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH
 from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
-from keras_transformer.translation.alignment import default_choice, hard_alignment
+from keras_transformer.translation.alignment import default_alignment_choice, hard_alignment
 from keras_transformer.translation.ensemble import search_ids
 from keras_transformer.translation.scorer import ForcedDecoder, pad_rows
 from keras_transformer.translation.texts import TextTranslator, batches_by_length
@@ -137,7 +137,7 @@ class Translator(TextTranslator):
         ]
         source_rows = [[*part.row, self.tokenizers.source.special.eos] for part, _ in pairs]
         target_rows = [translation.ids for _, translation in pairs]
-        layers = [default_choice(model.config.num_decoder_layers).layer for model in self.models]
+        layers = [default_alignment_choice(model.config.num_decoder_layers).layer for model in self.models]
         by_model = [
             decoder(source_rows, target_rows, layers=[layer])
             for decoder, layer in zip(self._decoders, layers, strict=True)

@@ -5,7 +5,7 @@ import pytest
 
 from keras_transformer.translation.alignment import (
     AlignmentChoice,
-    default_choice,
+    default_alignment_choice,
     format_pharaoh,
     format_soft,
     hard_alignment,
@@ -117,4 +117,4 @@ def test_what_cannot_be_aligned_is_refused(change, message):
 
 @pytest.mark.parametrize(("num_layers", "layer"), [(1, 0), (2, 0), (6, 4)])
 def test_the_default_is_the_last_layer_but_one(num_layers, layer):
-    assert default_choice(num_layers) == AlignmentChoice(layer, "output")
+    assert default_alignment_choice(num_layers) == AlignmentChoice(layer, "output")
