@@ -38,7 +38,7 @@ class Ensemble:
         """
         self._kernels = [model.step_kernel(num_hypotheses=num_hypotheses) for model in self.models]
         if self.grows:
-            max_length = 0 * ops.shape(source_ids)[1]  # a tensor: caches of constant size cannot grow in a loop
+            max_length = 0 * ops.shape(source_ids)[1]  # a tensor: constant sizes cannot grow in a loop
         return [
             model.start(model.encode(source_ids), max_length=max_length, num_hypotheses=num_hypotheses)
             for model in self.models
