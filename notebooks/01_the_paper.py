@@ -3,14 +3,14 @@
 #
 # **Question: what do the equations of "Attention Is All You Need" compute, and why are they as they are?**
 #
-# Every equation stands beside a few lines of NumPy that compute it and beside the layer of this package
-# that does the same; an `assert` compares the two. Where the paper gives a reason, the reason is measured.
+# Each equation is computed in a few lines of NumPy and by the corresponding layer of this package, and an
+# `assert` compares the two. Where the paper gives a reason, we measure it.
 #
-# *What one needs to know:* matrix products, what a gradient is, a little Python. *Time:* half a minute on
-# two CPU cores. Nothing is trained here.
+# *Prerequisites:* matrix products, gradients, a little Python. *Time:* half a minute on two CPU cores.
+# Nothing is trained here.
 #
-# The paper: Vaswani et al., 2017, [arXiv 1706.03762](https://arxiv.org/abs/1706.03762). Sections and
-# equations below are numbered as there.
+# The paper: Vaswani et al., 2017, [arXiv 1706.03762](https://arxiv.org/abs/1706.03762). Section and equation
+# numbers below are the paper's.
 
 # %%
 # %matplotlib inline
@@ -43,11 +43,11 @@ keras.utils.set_random_seed(1)
 rng = np.random.default_rng(1)
 
 # %% [markdown]
-# ## Masks: who may look at whom
+# ## Masks: which positions are visible
 #
-# Sentences of a batch are padded to one length; id 0 is the padding. A **padding mask** hides it from
-# everyone. A **causal mask** hides from each position all that comes after it (section 3.2.3): a decoder
-# that saw the next word would learn to copy it. Masks are boolean, and `True` means *visible*.
+# The sentences of a batch are padded to the same length with id 0. A **padding mask** hides the padding from
+# all positions. A **causal mask** hides all later positions (section 3.2.3), because a decoder that sees the
+# next word would learn to copy it. Masks are boolean, and `True` means *visible*.
 
 # %%
 ids = np.array([[7, 4, 9, 5, 2], [8, 6, 2, 0, 0]])  # two sentences; the second is two tokens shorter
@@ -61,15 +61,15 @@ plotting.boolean_maps(
 )
 
 # %% [markdown]
-# A mask has the axes *(batch, query, key)*; an axis of length 1 is stretched. The padding mask is the same
+# A mask has the axes *(batch, query, key)*; an axis of length 1 is broadcast. The padding mask is the same
 # for all queries, the causal mask the same for all sentences.
 #
 # ## Scaled dot-product attention (equation 1)
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{Q K^T}{\sqrt{d_k}}\right) V$$
 #
-# Each row of $Q$ is a question, each row of $K$ a label, each row of $V$ what stands under that label. Here
-# 3 queries look at 5 keys of width $d_k = 4$, and mix values of width $d_v = 6$.
+# Each row of $Q$ is a query, compared with all rows of $K$, the keys; the result is a weighted mean of the
+# rows of $V$, the values. Here 3 queries attend to 5 keys of width $d_k = 4$ and mix values of width $d_v = 6$.
 
 # %%
 Q, K, V = rng.normal(size=(3, 4)), rng.normal(size=(5, 4)), rng.normal(size=(5, 6))
@@ -82,8 +82,8 @@ print("scores", scores.shape, " weights", weights.shape, " output", output.shape
 print(weights.round(2), "\neach row sums to", weights.sum(axis=-1).round(6))
 
 # %% [markdown]
-# The layer's function takes all sentences and all heads at once: two axes more, *(batch, head, position,
-# feature)*.
+# The layer's function takes all sentences and all heads at once, in arrays with the axes *(batch, head,
+# position, feature)*.
 
 # %%
 found = scaled_dot_product_attention(*(array[None, None].astype("float32") for array in (Q, K, V)))
@@ -92,7 +92,8 @@ np.testing.assert_allclose(found.weights[0, 0], weights, atol=1e-6)
 np.testing.assert_allclose(found.output[0, 0], output, atol=1e-6)
 
 # %% [markdown]
-# A hidden key gets the weight 0: its score becomes $-\infty$ before the softmax, and the others share all.
+# A hidden key gets weight 0: its score is set to $-\infty$ before the softmax, so the weights of the other
+# keys sum to 1.
 
 # %%
 mask = np.array([[[True, True, False, True, False]]])
@@ -110,7 +111,7 @@ print(np.round(found.weights[0, 0], 2))
 #
 # The paper compares with *additive* attention (Bahdanau et al.), whose score is
 # $v \cdot \tanh(W q + U k)$: the tanh bounds every summand, so it needs no scale. We measure all three for
-# queries that look at 16 keys: the variance of the scores, and the mean size of
+# queries that attend to 16 keys: the variance of the scores, and the mean size of
 # $\partial w_i / \partial s_j = w_i\,(\delta_{ij} - w_j)$, the gradient of weight $w = \mathrm{softmax}(s)$.
 
 # %%
@@ -134,8 +135,8 @@ for d_k in widths:
 plotting.score_curves(widths, variances, gradients)
 
 # %% [markdown]
-# The variance of the plain dot product is $d_k$ and its gradient shrinks; the scaled one stays at variance
-# 1, whatever the width, as the additive one stays at its own.
+# The variance of the plain dot product is $d_k$, and its gradient shrinks. The variance of the scaled one is
+# 1 for every width, and that of the additive one is constant, too.
 
 # %%
 np.testing.assert_allclose(np.divide(variances[kinds[0]], widths), 1, atol=0.2)
@@ -166,8 +167,8 @@ print(f"largest array: {n * n:,} numbers against {n * n * d_k:,}")
 # $$\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \dots, \mathrm{head}_h)\, W^O,
 # \quad \mathrm{head}_i = \mathrm{Attention}(Q W_i^Q, K W_i^K, V W_i^V)$$
 #
-# One softmax is one average; a head can look at one thing only. With $h = 8$ heads of
-# $d_k = d_v = d_{model} / h = 64$, eight averages are made side by side.
+# One softmax computes one average, so a single head can attend to one thing only. With $h = 8$ heads of
+# $d_k = d_v = d_{model} / h = 64$, eight averages are computed in parallel.
 
 # %%
 h, d_model, d_k = 8, 512, 64
@@ -179,7 +180,7 @@ for weight in layer.weights:
     print(f"  {weight.path.split('/')[-2]:7}{tuple(weight.shape)}")
 
 # %% [markdown]
-# The $W_i^Q$ of all heads stand side by side in one matrix. By hand, head after head:
+# One matrix holds the $W_i^Q$ of all heads. Computed by hand, one head after the other:
 
 # %%
 W_Q, W_K, W_V, W_O = layer.get_weights()
@@ -210,7 +211,7 @@ assert costs[0] == costs[1]
 #
 # $$\mathrm{FFN}(x) = \max(0,\, x W_1 + b_1)\, W_2 + b_2$$
 #
-# Attention mixes positions; this layer works on each position by itself, with an inner width of
+# Attention mixes positions; this layer transforms each position separately, with an inner width of
 # $d_{ff} = 2048$.
 
 # %%
@@ -227,9 +228,9 @@ np.testing.assert_allclose(alone, y[:, 3:4], atol=1e-5)
 # ## Embeddings, times $\sqrt{d_{model}}$ (section 3.4)
 #
 # One matrix $E$ serves as embedding of the source, embedding of the target and, transposed, as output
-# projection. The two uses want different sizes: logits $x E^T$ of variance 1 want entries of variance
-# $1 / d_{model}$, but embeddings that small would drown in the positions, which are added to them. So
-# embeddings are multiplied by $\sqrt{d_{model}}$ where they go in, and not where they come out.
+# projection. The two uses need different scales: logits $x E^T$ of variance 1 need entries of variance
+# $1 / d_{model}$, but embeddings that small would be dominated by the positions that are added to them. So
+# embeddings are multiplied by $\sqrt{d_{model}}$ at the input, and not at the output.
 
 # %%
 embedding = PositionalEmbedding(vocab_size=1000, d_model=512)
@@ -247,14 +248,14 @@ print(f"of the logits of hidden states of variance 1: {np.var(embedding.logits(x
 # %% [markdown]
 # ## Positions (section 3.5)
 #
-# Attention does not know where anything stands: it treats a sentence as a set. So each position adds its
-# own pattern to the embedding:
+# Attention ignores order: it treats a sentence as a set. So each position adds its own pattern to the
+# embedding:
 #
 # $$PE_{(pos, 2i)} = \sin\!\left(pos / 10000^{2i/d_{model}}\right), \qquad
 # PE_{(pos, 2i+1)} = \cos\!\left(pos / 10000^{2i/d_{model}}\right)$$
 #
 # The paper interleaves sines and cosines. Tensor2Tensor, the authors' program, puts all sines first, with
-# exponents $i / (d_{model}/2 - 1)$. Both are here; runs of one cannot be read with the other.
+# exponents $i / (d_{model}/2 - 1)$. This package has both; weights trained with one do not work with the other.
 
 # %%
 where, d_model = np.arange(60), 64
@@ -270,8 +271,8 @@ plotting.position_heat_maps(
 
 # %% [markdown]
 # Each pair of dimensions is a wave. "The wavelengths form a geometric progression from $2\pi$ to
-# $10000 \cdot 2\pi$": the first dimensions tell neighbours apart, the last ones tell the beginning of a
-# book from its end.
+# $10000 \cdot 2\pi$": the first dimensions distinguish neighbouring positions, the last ones the beginning of
+# a book from its end.
 
 # %%
 wavelengths = 2 * np.pi * 10000 ** (two_i / d_model)
@@ -312,8 +313,8 @@ np.testing.assert_allclose(M @ M.T, np.eye(d_model), atol=1e-12)  # a rotation: 
 # %% [markdown]
 # ## A layer of the encoder (section 3.1)
 #
-# Two sublayers, each within a residual connection and a normalisation:
-# $\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$. Every output is as wide as its input, so layers stack.
+# Two sublayers, each with a residual connection and a normalisation:
+# $\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$. Output and input have the same width, so layers can be stacked.
 
 # %%
 encoder_layer = EncoderLayer(num_heads=8, key_dim=64, d_ff=2048, residual_dropout=0.1)
@@ -364,7 +365,7 @@ np.testing.assert_allclose(three, decoded, atol=1e-4)
 # %% [markdown]
 # ## The whole model (figure 1)
 #
-# The paper's base model has 6 + 6 such layers. For what follows, 2 + 2 narrow ones do.
+# The paper's base model has 6 + 6 such layers. Here, 2 + 2 narrow ones are enough.
 
 # %%
 sizes = {"num_encoder_layers": 2, "num_decoder_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
@@ -376,10 +377,10 @@ logits = model((source, target)).numpy()
 print("source", source.shape, " target", target.shape, " logits", logits.shape)
 
 # %% [markdown]
-# ### What must not matter, and what must
+# ### What must not change the output, and what must
 #
-# *The future.* Other tokens from position 3 on: the logits before are the same numbers, those from there
-# on are others.
+# *The future.* With other tokens from position 3 on, the logits before position 3 stay the same and the later
+# ones change.
 
 # %%
 changed = target.copy()
@@ -391,7 +392,7 @@ np.testing.assert_allclose(difference[:3], 0, atol=1e-6)
 assert (difference[3:] > 0.01).all()
 
 # %% [markdown]
-# *The padding.* Four more columns of padding in the source change nothing. A real token more does.
+# *The padding.* Four more columns of padding in the source change nothing. One more real token does.
 
 # %%
 longer = np.pad(source, [(0, 0), (0, 4)])
@@ -402,8 +403,8 @@ print(f"largest change: {with_padding:.1e} with more padding, {with_token:.2f} w
 assert with_padding < 1e-5 < 0.01 < with_token
 
 # %% [markdown]
-# *The order.* An encoder layer by itself does not see it: shuffled input gives the shuffled output. The
-# model does, through the positions.
+# *The order.* An encoder layer alone ignores it: shuffled input gives the shuffled output. The model does not,
+# because of the positions.
 
 # %%
 shuffled = np.array([3, 1, 4, 0, 2])
@@ -416,10 +417,10 @@ assert without < 1e-4 < 0.01 < with_positions
 # %% [markdown]
 # ## Label smoothing (section 5.4)
 #
-# The model is not asked for probability 1 of the right token, which no finite logit gives, but for
-# $1 - \epsilon_{ls}$, with $\epsilon_{ls} = 0.1$ shared by all others (the form of Tensor2Tensor; the paper
-# gives none). The loss is then lowest at
-# $p = 1 - \epsilon_{ls}$ and rises again above. Here the other $V - 1$ tokens share $1 - p$ evenly.
+# The target probability of the correct token is not 1, which no finite logit reaches, but
+# $1 - \epsilon_{ls}$. The other tokens share $\epsilon_{ls} = 0.1$ (Tensor2Tensor's formula; the paper gives
+# none). The loss is then lowest at $p = 1 - \epsilon_{ls}$ and rises again above. In the plot, the other
+# $V - 1$ tokens share $1 - p$ evenly.
 
 # %%
 V = 1000
@@ -442,8 +443,8 @@ plotting.smoothing_curves(p, losses)
 #
 # $$lrate = d_{model}^{-0.5} \cdot \min(step^{-0.5},\; step \cdot warmup\_steps^{-1.5})$$
 #
-# It rises in a straight line for `warmup_steps` updates, then falls as $1 / \sqrt{step}$; wider models get
-# smaller rates. The equation counts steps from 1, Keras from 0.
+# It rises linearly for `warmup_steps` updates, then decays as $1 / \sqrt{step}$. Wider models get smaller
+# rates. The equation counts steps from 1, Keras from 0.
 
 # %%
 step = np.arange(1, 40_001)
@@ -465,7 +466,7 @@ plotting.schedule_curves(
 # ## What to read next
 #
 # - `02_training`: the same layers trained with `model.fit`, and what they then translate.
-# - `03_attention`: what the heads of a trained model look at.
-# - `04_why_self_attention`: the paper's Table 1 measured: what self-attention costs beside recurrent and
-#   convolutional layers, and how far each sees.
-# - The code: `keras_transformer/layers/` reads in the order of this notebook.
+# - `03_attention`: what the heads of a trained model attend to.
+# - `04_why_self_attention`: the paper's Table 1, measured: the cost and reach of self-attention, recurrent and
+#   convolutional layers.
+# - The code: `keras_transformer/model/layers/` follows the order of this notebook.

@@ -1,14 +1,13 @@
 # %% [markdown]
 # # Train with `model.fit`
 #
-# **The question:** what does it take to train the paper's model in Keras, on one device or on several, and
-# what do its figures look like while it learns?
+# **Question:** how do you train the paper's model in Keras, on one device or on several, and how do its
+# metrics develop?
 #
-# **What one needs to know:** Keras' `compile` and `fit`. The model itself is the subject of [notebook
-# 1](01_the_paper.ipynb).
+# **Prerequisites:** Keras' `compile` and `fit`. [Notebook 1](01_the_paper.ipynb) explains the model.
 #
-# **How long it takes:** about three minutes on two CPU cores. Nothing is downloaded: the corpus is made
-# from the locale data of Unicode's CLDR (dates, times, prices, lists, spelled-out numbers).
+# **Time:** about three minutes on two CPU cores. Nothing is downloaded: the corpus is generated from the
+# locale data of Unicode's CLDR (dates, times, prices, lists, spelled-out numbers).
 
 # %%
 # %matplotlib inline
@@ -50,7 +49,7 @@ tf.get_logger().setLevel("ERROR")
 # %% [markdown]
 # ## Text
 #
-# A corpus has pairs for training, validation and test. Any folder of parallel files would do in place of
+# A corpus has pairs for training, validation and test. Any folder of parallel files works instead of
 # `cldr/en-de`.
 
 # %%
@@ -63,8 +62,8 @@ for i in range(5):
 # %% [markdown]
 # ## Tokens
 #
-# As in section 5.1, both languages share one vocabulary of byte-pair encodings, which is learned from the
-# text. A `▁` stands for a space.
+# As in section 5.1, both languages share one byte-pair vocabulary, which is learned from the text. A `▁` marks
+# a space.
 
 # %%
 tokenizer = SubwordTokenizer.train(corpus.train.source + corpus.train.target, vocab_size=2000)
@@ -77,11 +76,11 @@ assert tokenizer.decode([ids]) == [corpus.train.source[0]]
 # %% [markdown]
 # ## Batches
 #
-# "Sentence pairs were batched together by approximate sequence length" (section 5.1): a batch holds as
-# many pairs as fit into a budget of tokens, here 2,048 a side (the paper: about 25,000).
+# "Sentence pairs were batched together by approximate sequence length" (section 5.1): a batch is filled with
+# pairs up to a number of tokens, here 2,048 per side (the paper: about 25,000).
 #
-# A batch is `((source_ids, target_ids), labels)`. The decoder's input is the labels, shifted right: what
-# it is to predict at position $i$ it may read from position $i + 1$ on.
+# A batch is `((source_ids, target_ids), labels)`. The decoder's input is the labels, shifted right: it predicts
+# a token at position $i$ and reads it from position $i + 1$ on.
 
 # %%
 BATCH_TOKENS = 512 if QUICK else 2048
@@ -102,9 +101,8 @@ print(f"{per_epoch:,} batches an epoch, {100 * planner.real_share():.1f} % of th
 #
 # $$lrate = d_{model}^{-0.5} \cdot \min(step^{-0.5},\; step \cdot warmup\_steps^{-1.5})$$
 #
-# rises on a line for `warmup_steps` updates and falls with the root of the step afterwards. The paper
-# warms up for 4,000 of 100,000 updates; this small model takes few updates in all, and warms up for a
-# third of them.
+# rises linearly for `warmup_steps` updates and then decays with the square root of the step. The paper's
+# warm-up takes 4,000 of 100,000 updates. This small model makes few updates, and a third of them are warm-up.
 
 # %%
 STEPS, EPOCHS, D_MODEL = (12, 3, 32) if QUICK else (1000, 20, 128)
@@ -119,15 +117,15 @@ print(f"largest: {rates.max():.5f}, at update {rates.argmax() + 1}")
 # %% [markdown]
 # ## Two devices
 #
-# `MirroredStrategy` keeps a copy of the weights on each device. A batch is cut in two by its rows, each
-# device computes gradients for its half, and the sum of both moves both copies. Of all that follows,
-# nothing but the `with` says so: leave it out, and the same lines train on one device.
+# `MirroredStrategy` keeps a copy of the weights on each device. The rows of a batch are split between the
+# devices, each computes gradients for its half, and both copies are updated with the sum. Only the `with`
+# statement is special: without it, the same code trains on one device.
 #
-# The halves hold different numbers of tokens. The mean of two means would weigh a token of the emptier
-# half more; `Transformer` divides the *sum* of the gradients by the tokens of the whole batch, and its
-# metrics are sums and counts as well.
+# The halves contain different numbers of tokens. A mean of two means would give tokens of the shorter half more
+# weight. `Transformer` divides the *sum* of the gradients by the number of tokens in the whole batch; its
+# metrics are sums and counts, too.
 #
-# The recipe is that of sections 5.3 and 5.4: Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$, $\epsilon =
+# The recipe follows sections 5.3 and 5.4: Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$, $\epsilon =
 # 10^{-9}$, the schedule above, label smoothing $\epsilon_{ls} = 0.1$.
 
 # %%
@@ -149,7 +147,7 @@ print(f"{model.distribute_strategy.num_replicas_in_sync} devices")
 # %% [markdown]
 # ## Before training
 #
-# A model can be asked for translations at any time, and one with random weights answers, too:
+# Even a model with random weights produces a translation:
 
 # %%
 numbers = sorted(random.Random(3).sample(range(len(corpus.test.source)), 6))
@@ -163,9 +161,8 @@ for source, translation in zip(sources, before, strict=True):
 # %% [markdown]
 # ## `fit`
 #
-# `token_batches` makes a `tf.data.Dataset` of as many passes over the pairs as are wanted, each in an order
-# of its own, so Keras has nothing to shuffle. Keras is told how many steps make an epoch; at the end of each
-# comes a validation.
+# `token_batches` creates a `tf.data.Dataset` with the given number of epochs, each in a different order, so
+# Keras does not need to shuffle. `steps_per_epoch` is the length of an epoch, which ends with a validation.
 
 # %%
 begin = time.monotonic()
@@ -183,9 +180,8 @@ for name, values in history.items():
     print(f"{name:20} {values[0]:8.3f} -> {values[-1]:8.3f}")
 
 # %% [markdown]
-# The loss is smoothed (section 5.4): even a perfect model does not get it to 0, for it is charged for
-# every probability that is not the smoothed one. Perplexity and accuracy are those of the true token
-# alone, without smoothing, as in the paper's Table 3. The floor of the loss for a vocabulary of $V$
+# The loss uses label smoothing (section 5.4), so even a perfect model does not reach 0. Perplexity and accuracy
+# are computed without smoothing, as in the paper's Table 3. The minimum of the loss for a vocabulary of $V$
 # tokens, with $\epsilon_{ls}/(V-1)$ on each wrong one, is the entropy of the smoothed distribution:
 
 # %%
@@ -198,11 +194,11 @@ assert min(history["loss"] + history["val_loss"]) >= floor
 fit_curves(history, rates, steps_per_epoch=STEPS // EPOCHS)
 
 # %% [markdown]
-# Training figures are means over an epoch, with dropout on, while the weights change; validation figures
-# are of its end, without dropout. Therefore validation may well be ahead of training at first.
+# Training metrics are means over an epoch, with dropout, while the weights change. Validation metrics are
+# computed at its end, without dropout. Validation can therefore be ahead of training at first.
 #
-# Was the mean over two devices the mean over tokens? The same perplexity by another way, one sentence
-# after the other, on one device:
+# Was the mean over two devices the mean over tokens? We compute the same perplexity in another way, one
+# sentence at a time on one device:
 
 # %%
 scored = Scorer(model, tokenizer).score(*corpus.validation)
@@ -228,21 +224,21 @@ print(
 )
 
 # %% [markdown]
-# The paper's base model trained for twelve hours on eight GPUs. What is above is a small model's first few
-# passes over an easy corpus: it has learned the form of the sentences and most words, not yet the rare
-# ones. With nine minutes in place of two or three, the program's demo translates 98 of 100 unseen
-# sentences exactly as the reference has them.
+# The paper's base model trained for twelve hours on eight GPUs. This small model has made a few passes over an
+# easy corpus. It has learned the form of the sentences and most words, but not the rare ones. The program's
+# demo trains for nine minutes instead of two or three and then translates 98 of 100 unseen sentences exactly
+# like the reference.
 #
 # ## A run of the program
 #
-# `fit` keeps nothing. The program `pipelines/train_wmt.py` calls the same `fit` with callbacks that save
-# checkpoints, translate the validation pairs by a real search, write the history, average the last
-# checkpoints (section 6.1) and continue after an interruption. What it leaves behind is a run folder,
-# whose history `keras_transformer.analysis.plots.training_curves` draws: here four and four layers on the
-# 29,000 captions of Multi30k, for two hours.
+# `fit` saves nothing. The program `pipelines/train_wmt.py` calls the same `fit` with callbacks that save
+# checkpoints, translate the validation pairs with beam search, write the history, average the last checkpoints
+# (section 6.1) and resume after an interruption. The result is a run folder.
+# `keras_transformer.analysis.plots.training_curves` plots its history: here four and four layers on the 29,000
+# captions of Multi30k, for two hours.
 #
 # ![Perplexity and validation BLEU of a run on Multi30k over training time](../docs/m30k.png)
 #
-# **What to read next:** [What attention sees](03_attention.ipynb) looks inside such a run,
-# [Searching](05_searching.ipynb) at how translations are found, and [From a run to a served
-# translator](06_serving.ipynb) at where it goes from there.
+# **What to read next:** [What attention sees](03_attention.ipynb) inspects such a run,
+# [Searching](05_searching.ipynb) explains how translations are found, and [From a run to a served
+# translator](06_serving.ipynb) exports it.

@@ -1,18 +1,17 @@
 # %% [markdown]
 # # What attention sees
 #
-# **The question:** a trained model looks from every word at every other, in every head of every layer.
-# Where does it look, do heads have jobs that one can name, and what is lost without one?
+# **Question:** what do the heads of a trained model attend to, do some have a recognisable function, and what is
+# lost without one?
 #
-# **What one needs to know:** heads and the three kinds of attention of section 3.2.3: the encoder's to
-# itself, the decoder's to itself, and the decoder's to the source ("cross"). [Notebook
-# 1](01_the_paper.ipynb) has them.
+# **Prerequisites:** heads and the three kinds of attention in section 3.2.3: encoder self-attention, decoder
+# self-attention, and attention from the decoder to the source ("cross"). [Notebook 1](01_the_paper.ipynb)
+# explains them.
 #
-# **How long it takes:** about three minutes on two CPU cores, and a trained run (`python
-# pipelines/train_wmt.py` makes one).
+# **Time:** about three minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py` makes one).
 #
-# The pictures stored here are of a run on Multi30k; `make notebooks RUN=...` makes them of yours. What is
-# said of heads is therefore computed and printed, and the text around it says only how it was measured.
+# The stored plots are from a run on Multi30k; `make notebooks RUN=...` makes them for yours. All statements
+# about particular heads are therefore computed and printed; the text only explains how they are measured.
 
 # %%
 # %matplotlib inline
@@ -52,8 +51,8 @@ RUN = os.environ.get("RUN", "../runs/demo")  # the folder of a finished run
 # %% [markdown]
 # ## A run and its text
 #
-# The text is the test split of the corpus that the run was trained on, or the files that the environment
-# variables `TEXT` and `REFERENCE` name.
+# The text is the test split of the run's corpus, or the files in the environment variables `TEXT` and
+# `REFERENCE`.
 
 # %%
 config = RunFolder(RUN).config
@@ -75,8 +74,7 @@ print(f"d_model {sizes.d_model}; {len(all_heads(sizes))} heads in all; {len(sour
 # %% [markdown]
 # ## One sentence, all heads
 #
-# We take the first sentence that is neither short nor long and let the model translate it.
-# `attention_maps` runs the model once more over the pair and keeps $\mathrm{softmax}(QK^T/\sqrt{d_k})$ of
+# We translate the first sentence of medium length. `attention_maps` then runs the model on the pair and returns $\mathrm{softmax}(QK^T/\sqrt{d_k})$ of
 # every head: an array of shape (layers, heads, queries, keys) for each kind of attention, each row of
 # which sums to 1.
 
@@ -99,19 +97,19 @@ for kind, (weights,) in maps._asdict().items():
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 # %% [markdown]
-# ### The encoder to itself
+# ### Encoder self-attention
 #
-# Row: the position that looks. Column: what it looks at. `▁` is the space before a word, `</s>` the end of
-# the sentence, which the encoder reads, too.
+# Rows are queries, columns are keys. `▁` is the space before a word. `</s>` is the end of the sentence, which is
+# part of the encoder's input.
 
 # %%
 head_grid(maps.encoder[0], source_pieces, source_pieces, names=("looks", "is looked at"))
 
 # %% [markdown]
-# ### The decoder to itself
+# ### Decoder self-attention
 #
-# A step reads the piece that was produced before it (`<s>` at first) and may look back at all it has read,
-# never ahead: the triangle above the diagonal is zero because of the mask of section 3.2.3.
+# A step reads the previous output piece (`<s>` at first) and may attend to everything read so far, but not
+# ahead: the causal mask of section 3.2.3 sets the triangle above the diagonal to zero.
 
 # %%
 (decoder,) = maps.decoder
@@ -119,9 +117,9 @@ assert not decoder[..., *np.triu_indices(decoder.shape[-1], k=1)].any()
 head_grid(decoder, read, read, names=("step that reads", "is looked at"))
 
 # %% [markdown]
-# ### The decoder to the source
+# ### Cross-attention
 #
-# Row: the step that *produces* this piece. Column: the source piece that the step looks at.
+# Rows are the steps that *produce* a piece, columns the source pieces they attend to.
 
 # %%
 head_grid(maps.cross[0], produced, source_pieces, names=("step that produces", "is looked at"))
@@ -130,8 +128,8 @@ head_grid(maps.cross[0], produced, source_pieces, names=("step that produces", "
 # ## Word alignments
 #
 # The mean of the heads of one layer's cross-attention, summed over the pieces of a word, is a soft
-# alignment; the largest weight of each row a hard one. Which layer, and whether at the step that produces
-# a piece or at the one that reads it, training measures at its end; see `alignment.py`.
+# alignment; the largest weight of each row gives a hard one. The default is the last decoder layer but one, at the
+# step that produces a piece (Garg et al., 2019).
 
 # %%
 layer, convention = scorer.choice
@@ -148,16 +146,16 @@ for link in links:
 attention_map(weights, source_words, target_words)
 
 # %% [markdown]
-# ## Heads with jobs
+# ## Heads with a function
 #
 # "Many of the attention heads exhibit behaviour that seems related to the structure of the sentence", says
-# the paper below its figure 5. Some jobs are so simple that a bool matrix says what a head that did
-# nothing else would look at. The **score of a head** is the share of its attention that falls there:
+# the paper below its figure 5. We call such a function a *job*. A simple job is a boolean matrix of the keys that
+# a head with this job would attend to. The **score of a head** is the share of its attention on these keys:
 #
 # $$\frac{1}{|Q|}\sum_{i \in Q}\sum_{j:\,job_{ij}} a_{ij}, \qquad Q = \{i : job_{ij} \text{ for some } j\}$$
 #
-# A head that looks at all positions alike scores, too ("uniform", above each panel); what is far above
-# says something. We measure on pairs of the test text, the reference translation forced upon the decoder.
+# A head with uniform attention has a score, too ("uniform", above each panel); only scores far above it are
+# meaningful. We measure on pairs of the test text, with the reference as the decoder's input.
 
 # %%
 tests, targets = sources[:COUNT], references[:COUNT]
@@ -179,8 +177,8 @@ encoder_shares = {
 attention_mass_bars(encoder_shares, title="encoder")
 
 # %% [markdown]
-# In the decoder, a step reads one piece; "the piece before" is the one before that. Early steps see few
-# positions, which makes the uniform share larger than in the encoder.
+# In the decoder, "the piece before" is the one before the piece that the step reads. Early steps see few
+# positions, so the uniform share is larger than in the encoder.
 
 # %%
 bos = tokenizers.target.special.bos
@@ -203,9 +201,9 @@ decoder_shares = {
 attention_mass_bars(decoder_shares, title="decoder to itself")
 
 # %% [markdown]
-# For cross-attention the job is alignment. Nobody has aligned this text by hand; links of pieces on which
-# IBM model 1 agrees in both directions are learned from the test text itself, without a Transformer. A
-# head may look at the source of the piece that its step *produces*, or of the piece that it *reads*.
+# For cross-attention the job is alignment. There are no manual alignments of this text. As a reference, we learn
+# IBM model 1 from the test text, in both directions, and keep the links of pieces on which both agree. A head may
+# attend to the source of the piece that its step *produces* or of the piece that it *reads*.
 
 # %%
 rows = [tokenizers.source.encode(sources[:2000]), tokenizers.target.encode(references[:2000])]
@@ -235,15 +233,14 @@ for kind, shares in jobs.items():
         print("   a clear job" if share.heads[share.best] >= CLEAR else "")
 
 # %% [markdown]
-# Not every job has a head. We call a job a head's own where at least half of its attention falls there; where
-# even the best share is about the uniform one, nobody does it.
+# Not every job has a head. We say that a head does a job if at least half of its attention falls there. If even
+# the best share is close to uniform, no head does it.
 #
 # ### As in the paper's figures 3 to 5
 #
-# For each job the head that scores best, whether that is much or little: the list above says. Each is drawn
-# on a sentence of the text as the paper draws them: a line from the piece that looks to what it looks at, the
-# darker the more attention. First the encoder; the sentence is one in which a piece comes twice, if there is
-# one:
+# For each job, we plot the head with the best score, high or low (see the list above), on one sentence of the
+# text, as in the paper: lines from queries to keys, darker for more attention. First the encoder, on a sentence
+# in which a piece occurs twice, if there is one:
 
 # %%
 rows = [(i, row) for i, row in enumerate(source_rows) if 6 <= len(row) <= 13] or [(0, source_rows[0])]
@@ -256,8 +253,8 @@ for name, share in encoder_shares.items():
 attention_lines(panels, names=("looks", "is looked at"))
 
 # %% [markdown]
-# And the decoder over the same pair. To the left stands what a step *produces*, but in the panel of
-# "read", where it is what the step reads.
+# Then the decoder on the same pair. The left side shows the piece that a step *produces*, except in the panel
+# "read", where it shows the piece that the step reads.
 
 # %%
 produced = [*tokenizers.target.pieces([targets[number]])[0], END]
@@ -277,11 +274,11 @@ attention_lines(panels, names=("step", "is looked at"))
 #
 # $\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(head_1, \dots, head_h)W^O = \sum_i head_i W^O_i$, where
 # $W^O_i$ are the rows of $W^O$ that belong to head $i$: a head whose rows are 0 adds nothing.
-# `without_heads` sets them to 0 and puts them back. We do so with one head after the other, nothing is
-# trained again, and measure
+# `without_heads` sets them to 0 and restores them afterwards. We do this for one head at a time, without training
+# again, and measure
 #
-# - the loss: cross-entropy of the reference, in nats a token, without smoothing;
-# - BLEU of greedy translations, which moves by some tenths with any change at all: of so few sentences,
+# - the loss: cross-entropy of the reference, in nats per token, without smoothing;
+# - BLEU of greedy translations, which varies by some tenths with any change. With this few sentences,
 #   differences below a point may be chance.
 
 
@@ -324,9 +321,8 @@ ablation_bars(
 )
 
 # %% [markdown]
-# Which heads are missed most, and what was their job? The one whose share is furthest above the uniform one,
-# if at least half of the attention falls there; otherwise there is no clear job, and what comes nearest to
-# one stands in brackets.
+# Which heads matter most, and what is their job? The job is the one whose share is furthest above uniform, if at
+# least half of the attention falls there. Otherwise there is no clear job, and the closest one is in brackets.
 
 
 # %%

@@ -14,11 +14,10 @@
 # | self-attention (restricted) | $O(r \cdot n \cdot d)$ | $O(1)$ | $O(n/r)$ |
 #
 # for $n$ positions of width $d$, kernels of $k$ positions and neighbourhoods of $r$. Here every entry is
-# counted in TensorFlow's graph, timed on this machine, or read off gradients; the last table sets both
-# side by side.
+# counted in TensorFlow's graph, timed on this machine, or derived from gradients. The last table compares both.
 #
-# *What one needs to know:* notebook `01_the_paper` up to its heads. *Time:* two minutes, on one CPU core;
-# the timings want a machine with nothing else to do.
+# *Prerequisites:* notebook `01_the_paper` up to multi-head attention. *Time:* two minutes on one CPU core; the
+# timings need an otherwise idle machine.
 
 # %%
 # %matplotlib inline
@@ -53,10 +52,10 @@ tf.config.threading.set_inter_op_parallelism_threads(1)
 #
 # As the table counts them: attention without the projections of its heads, the simplest recurrent layer,
 # $h_t = \tanh(x_t W + h_{t-1} U)$, a convolution over $k = 3$ positions. Restricted attention sees 16
-# positions on either side ($r = 33$); it is computed in blocks, so that what is hidden costs nothing, rather
-# than hidden by a mask after it was computed.
+# positions on either side ($r = 33$). It is computed in blocks, so hidden positions are skipped instead of
+# computed and masked.
 #
-# Each maps *(batch, n, d)* to the same shape, so that any one could stand in place of another.
+# Each maps *(batch, n, d)* to the same shape, so the layers are interchangeable.
 
 # %%
 KERNEL, RADIUS, BATCH = 3, 16, 4
@@ -117,9 +116,9 @@ for name, wanted in zip(layers, [(2, 1), (1, 2), (1, 2), (1, 1)], strict=True):
 # %% [markdown]
 # ## Complexity per layer: timed
 #
-# Now the clock, on one core, for batches of 4 sentences. All cases take turns, many times; of each the
-# quickest call counts: whatever else the machine does only ever adds. Heads are 64 wide, as in the paper,
-# so wider models have more of them.
+# Now we measure time, on one core, for batches of 4 sentences. All cases take turns, many times, and the fastest
+# call of each counts, because other load only adds time. Heads are 64 wide, as in the paper, so wider models
+# have more of them.
 
 # %%
 rounds = 1 if QUICK else 10
@@ -142,19 +141,18 @@ plotting.cost_curves(over_n, over_d, ylabel="time for a batch (seconds)")
 # The slopes are close to the paper's. Where a measured exponent is off, it is for reasons that no count of
 # multiply-adds knows:
 #
-# - *Constant parts.* Starting an operation costs tens of microseconds. At the small end of a range that is
-#   a good part of the time, and the exponent comes out too small.
-# - *Caches.* Arrays that fit into a cache at the small end and no longer at the large end make the exponent
-#   too large: the scores of self-attention over n, the weights of the recurrent layer over d, which it
-#   reads anew at every step.
-# - *The softmax* works on every score and is no product. Heads of a fixed width hide it from the exponents:
-#   twice the width is twice the heads, and so twice the scores.
+# - *Constant parts.* Starting an operation costs tens of microseconds. At the small end of a range this is a
+#   large part of the time, so the exponent is too small.
+# - *Caches.* Arrays that fit into a cache only at the small end make the exponent too large: the scores of
+#   self-attention over n, and the weights of the recurrent layer over d, which it reads again at every step.
+# - *The softmax* works on every score and is not a matrix product. Heads of a fixed width hide it from the
+#   exponents: twice the width means twice the heads and twice the scores.
 #
 # ## Multiply-adds are not equally fast
 #
-# The products of a recurrent layer are small and wait for each other; those of a convolution are a single
-# large one, which keeps a processor busy. Restricted attention pays for its blocks: small products again,
-# neighbours that are copied together, a mask.
+# The products of a recurrent layer are small and depend on each other. A convolution is a single large product,
+# which uses a processor well. Restricted attention pays for its blocks with small products, copies of
+# neighbours and a mask.
 
 # %%
 n, d = (32, 64) if QUICK else (512, 512)
@@ -188,15 +186,15 @@ for n in (16, 32) if QUICK else (32, 128, 512, 1024):
     print(f"{n:6}" + "".join(f"{1e3 * best:19.1f}" for best in times))
 
 # %% [markdown]
-# Attention alone against the simplest recurrent layer: the order of the two changes about where $n$ passes
-# $d$, as the counts say. Fair opponents, with all their matrices, are the multi-head layer and the LSTM. On
-# a single core this is a comparison of work alone; the next column says how much of the work can be
-# done at once, which is what other processors turn into time.
+# Attention alone compared with the simplest recurrent layer: the order changes where $n$ is about $d$, as the
+# counts predict. The fair comparison, with all their matrices, is the multi-head layer and the LSTM. On one core
+# this compares work alone. The next column is about how much of the work can run in parallel, which parallel
+# processors turn into time.
 #
 # ## Sequential operations
 #
-# How many products must wait for each other, however many processors there are? In the graph, that is the
-# longest chain of products of which each reads the result of the one before.
+# How many products depend on each other and cannot run in parallel? In the graph, this is the longest chain of
+# products in which each reads the result of the one before.
 
 # %%
 lengths = [16, 32, 64, 128]
@@ -220,9 +218,9 @@ assert chains["self-attention"] == [2] * 4  # the scores, then the mixture
 # ## Maximum path length: where gradients reach
 #
 # "The shorter these paths between any combination of positions in the input and output sequences, the
-# easier it is to learn long-range dependencies." We stack layers and ask of every pair of positions whether
-# the gradient of the output at one with respect to the input at the other is nonzero: whether a change
-# there can be felt, and learned from, here. For 16 positions:
+# easier it is to learn long-range dependencies." We stack layers and test for every pair of positions whether
+# the gradient of the output at one with respect to the input at the other is nonzero, that is, whether the
+# input influences the output. For 16 positions:
 
 
 # %%
@@ -258,9 +256,9 @@ plotting.boolean_maps(
 )
 
 # %% [markdown]
-# Recurrent and convolutional layers look back only, as a decoder must; "all" means all positions up to
-# one's own for them. One recurrent layer reaches everything, but by $n$ steps *inside* the layer: its path
-# is as long as its chain of products above. A stack of convolutions reaches $k - 1$ positions more with every
+# Recurrent and convolutional layers look back only, as in a decoder; for them "all" means all positions up to the
+# current one. One recurrent layer reaches everything, but through $n$ steps *inside* the layer: its path is as
+# long as its chain of products above. A stack of convolutions reaches $k - 1$ positions more with every
 # layer, and if each layer's kernel is spread $k$ times as far as the one below (*dilated*), $k$ times as far.
 #
 # The smallest number of layers after which every position reaches every other, times the steps within one:
@@ -320,11 +318,11 @@ for name, order, wait, path, steps in [
 display(Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in table)))
 
 # %% [markdown]
-# The paper's columns say $O(\ldots)$; beside each stands what was found. ($r = 33$ for the costs of
+# The paper's columns have $O(\ldots)$; the column next to each has our measurement. ($r = 33$ for the costs of
 # restricted attention, $r = 9$ for its path.)
 #
 # ## What to read next
 #
 # - `01_the_paper`: what the layers compute.
-# - `03_attention`: what short paths are used for: what the heads of a trained model look at.
+# - `03_attention`: what the heads of a trained model attend to.
 # - `keras_transformer/analysis/complexity.py`: the layers and the counting, a page of code.

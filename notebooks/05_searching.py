@@ -1,17 +1,16 @@
 # %% [markdown]
 # # Searching
 #
-# **The question:** a trained model gives every translation a probability. Which translation does one take:
-# how wide does one search, what does the length penalty do, and what if one draws at random instead?
+# **Question:** a trained model assigns a probability to every translation. How do beam size, length penalty and
+# sampling affect which translation we get?
 #
-# **What one needs to know:** what a decoder's step computes, the probability of the next piece. Section
-# 6.1 has the paper's settings: beam 4, $\alpha = 0.6$, at most 50 pieces more than the source.
+# **Prerequisites:** a decoder step computes the probability of the next piece. Section 6.1 has the paper's
+# settings: beam 4, $\alpha = 0.6$, at most 50 pieces more than the source.
 #
-# **How long it takes:** about four minutes on two CPU cores, and a trained run (`python
-# pipelines/train_wmt.py` makes one).
+# **Time:** about four minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py` makes one).
 #
-# The pictures stored here are of a run on Multi30k; `make notebooks RUN=...` makes them of yours. The
-# demo's corpus is so easy that searches hardly differ; a model that is unsure shows more.
+# The stored plots are from a run on Multi30k; `make notebooks RUN=...` makes them for yours. The demo's corpus
+# is so easy that searches hardly differ; an uncertain model shows more.
 
 # %%
 # %matplotlib inline
@@ -41,8 +40,8 @@ logging.getLogger("keras_transformer").setLevel("ERROR")
 # %% [markdown]
 # ## A run and its text
 #
-# The text is the test split of the corpus that the run was trained on, or the files that the environment
-# variables `TEXT` and `REFERENCE` name. Of it we take a part, evenly from all over.
+# The text is the test split of the run's corpus, or the files in the environment variables `TEXT` and
+# `REFERENCE`. We use an evenly spaced part of it.
 
 # %%
 config = RunFolder(RUN).config
@@ -60,9 +59,8 @@ bleu = bleu_scorer(config.data.target)
 print(f"{len(sources)} sentences")
 
 # %% [markdown]
-# Everything below is measured by one function: BLEU, the length of the translations over that of the
-# references (both in sacreBLEU's tokens), the mean log-probability that the model gives its translations,
-# and the time.
+# One function measures everything below: BLEU, the length ratio of translations to references (in sacreBLEU's
+# tokens), the mean log-probability of the translations under the model, and the time.
 
 
 # %%
@@ -88,10 +86,9 @@ def searched(beam_size, alpha, formula="gnmt", early_stop=False):
 # %% [markdown]
 # ## One sentence
 #
-# Greedy search takes the most probable piece at each step and never regrets. Beam search keeps the
-# `beam_size` most probable beginnings, so that a piece that looked second best may turn out right. Here
-# are the translations that a beam of 8 ends with, for the sentence of the text on which beam and greedy
-# differ most in probability.
+# Greedy search takes the most probable piece at each step and never revises it. Beam search keeps the
+# `beam_size` most probable prefixes, so a piece that was second best at first can win. These are the final
+# translations of a beam of 8, for the sentence on which beam and greedy search differ most in probability.
 #
 # The score is $\log P(Y|X) / lp(Y)$, with the penalty of Wu et al. (2016, equation 14), to which section
 # 6.1 refers:
@@ -125,9 +122,9 @@ search_curves(
 )
 
 # %% [markdown]
-# A beam of 1 has nothing to choose from, so its line is flat. How sure are such differences, with so few
-# sentences? A paired bootstrap draws the text again and again with repetitions, and tells how often the
-# difference could be chance:
+# A beam of 1 has only one hypothesis, so its line is flat. Are such differences significant with this few
+# sentences? A paired bootstrap resamples the text many times and estimates how likely the difference is due to
+# chance:
 
 # %%
 systems = {(one["beam_size"], one["alpha"]): one for one in by_alpha}
@@ -146,7 +143,7 @@ print(
 # %% [markdown]
 # ## One $\alpha$, three formulas
 #
-# Systems call different things length penalty. `gnmt` is the one above, `average` is $|Y|^{\alpha}$
+# Toolkits use different formulas for the length penalty. `gnmt` is the one above, `average` is $|Y|^{\alpha}$
 # (fairseq, Marian, CTranslate2; with $\alpha = 1$ the mean over pieces), `none` is 1, as is any of them at
 # $\alpha = 0$. A figure quoted with an $\alpha$ and without its formula says little:
 
@@ -166,8 +163,8 @@ for length in (1, 5, 10, 20, 40):
 # %% [markdown]
 # ## Wider is not better
 #
-# A wider beam finds translations that the model thinks more probable. That is what it is for, and the
-# right panel measures it. If the model were right, they would be better translations, too.
+# A wider beam finds translations with a higher probability under the model; the right panel measures this. If
+# the model were right, they would also be better translations.
 
 # %%
 WIDTHS = (1, 2) if QUICK else (1, 2, 4, 8, 16)
@@ -203,11 +200,10 @@ for one in unpenalised:
 # %% [markdown]
 # Where BLEU falls with the beam and the length falls with it, this is the "beam search curse" (Koehn and
 # Knowles, 2017). Stahlberg and Byrne (2019) searched exactly, and for half of their sentences the most
-# probable translation of all was the empty one. A narrow beam does not find such translations: an error of
-# the search hides one of the model. A length penalty makes up for the model's error, so that width does
-# less harm.
+# probable translation of all was the empty one. A narrow beam does not find such translations: a search error
+# hides a model error. A length penalty compensates for the model error, so wide beams do less harm.
 #
-# Is it the model? It gives the reference a probability, too. For how many sentences does it think its own
+# Is the model to blame? It assigns a probability to the reference, too. For how many sentences is its own
 # translation more probable than the human one, and how do these compare in length?
 
 # %%
@@ -223,9 +219,9 @@ print(f"{preferred:.1%} of its translations are more probable to the model than 
 # %% [markdown]
 # ## When to stop
 #
-# A finished hypothesis may still be overtaken by one that goes on. By default the search of a sentence ends
-# when that cannot happen any more; with `early_stop=True`, as in fairseq, when `beam_size` hypotheses have
-# ended. The default never has the worse score of the two unless the beams differ:
+# An unfinished hypothesis may still overtake a finished one. By default the search of a sentence stops when this
+# is impossible; with `early_stop=True`, as in fairseq, it stops when `beam_size` hypotheses have finished. The
+# default never has the worse score of the two unless the beams differ:
 
 # %%
 print("beam   stop    BLEU    seconds   translations with a better, worse score than the other rule's")
@@ -238,12 +234,12 @@ for size in (2,) if QUICK else (4, 8):
     print(f"{size:4}   early {early['bleu']:6.2f} {early['seconds']:9.1f}   {worse}, {better}")
 
 # %% [markdown]
-# ## Drawing at random
+# ## Sampling
 #
-# Instead of searching one can draw each piece from the model's distribution, as often as one wants
-# different translations. A *temperature* $T$ divides the logits: $p_i \propto \exp(z_i / T)$; near 0 it is
-# greedy search. `top_k` draws from the $k$ most probable pieces only, `top_p` from the fewest that
-# together have a probability of $p$.
+# Instead of searching, we can sample each piece from the model's distribution, to get several different
+# translations. A *temperature* $T$ divides the logits: $p_i \propto \exp(z_i / T)$; near 0 it is
+# greedy search. `top_k` samples from the $k$ most probable pieces, `top_p` from the smallest set with a total
+# probability of $p$.
 
 # %%
 SAMPLES = 2 if QUICK else 4
@@ -278,9 +274,9 @@ for one in drawn:
     )
 
 # %% [markdown]
-# Pairwise BLEU (Shen et al., 2019) compares the samples of a sentence with each other: 100 if they are all
-# the same. The best place of the picture is above on the right, different and good; the search lies on the
-# left, where there is nothing but one translation.
+# Pairwise BLEU (Shen et al., 2019) compares the samples of a sentence with each other; it is 100 if all are
+# the same. The best region of the plot is at the top right: diverse and good. Search is on the left,
+# because it gives only one translation.
 
 # %%
 diversity_curves(drawn, reference=systems[paper]["bleu"])
@@ -294,7 +290,7 @@ for one in drawn:
             print(f"    {column[number]}")
 
 # %% [markdown]
-# The samples of a line depend on its number and `seed` alone, neither on its neighbours nor on the batch:
+# The samples of a line depend only on its number and `seed`, not on its neighbours or the batch:
 
 # %%
 alone = translator.n_best(sources[1:2], first_number=1, sampling=True, n_best=2)
@@ -302,7 +298,6 @@ together = translator.n_best(sources[:4], sampling=True, n_best=2)
 assert [one.text for one in alone[0].translations] == [one.text for one in together[1].translations]
 
 # %% [markdown]
-# **What to read next:** [From a run to a served translator](06_serving.ipynb) fixes one of these searches
-# in a graph. All the settings are flags of `pipelines/translate.py`; `benchmarks/search_settings.py`
-# measures them on a whole test set. How the search itself works is told at
-# `keras_transformer.translation.search.beam_search`.
+# **What to read next:** [From a run to a served translator](06_serving.ipynb) exports one of these searches as a
+# graph. All settings are flags of `pipelines/translate.py`; `benchmarks/search_settings.py` measures them on a
+# whole test set. The docstring of `keras_transformer.translation.search.beam_search` explains the algorithm.

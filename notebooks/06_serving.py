@@ -1,16 +1,16 @@
 # %% [markdown]
 # # From a run to a served translator
 #
-# **The question:** a run has finished. How does its model get to those who will use it, without Python,
-# Keras or this package, and how fast is it there?
+# **Question:** how do you deploy the model of a finished run, without Python, Keras or this package, and how fast
+# is it then?
 #
-# **What one needs to know:** nothing beyond `python pipelines/translate.py RUN`;
-# [Searching](05_searching.ipynb) explains the settings of search that are fixed in the export.
+# **Prerequisites:** `python pipelines/translate.py RUN`. [Searching](05_searching.ipynb) explains the search
+# settings that are fixed in the export.
 #
-# **How long it takes:** about two minutes on two CPU cores, a trained run (`python pipelines/train_wmt.py`
-# makes one), and `pip install -e '.[notebooks,ctranslate2]'`.
+# **Time:** about two minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py` makes one),
+# and `pip install -e '.[notebooks,ctranslate2]'`.
 #
-# What is stored here is of a run on Multi30k; `make notebooks RUN=...` does it with yours.
+# The stored output is from a run on Multi30k; `make notebooks RUN=...` uses yours.
 
 # %%
 # %matplotlib inline
@@ -58,8 +58,8 @@ folder = pathlib.Path(temporary.name) / "served"
 # ## Export
 #
 # A SavedModel is a TensorFlow graph with weights: tokenizer, beam search with its caches, and detokenizer.
-# What a caller must not decide is decided now: the search, and how much one call may ask for. (The penalty
-# is $|Y|^{\alpha}$ here, for below the same search is to run in CTranslate2, which has no other.)
+# The search settings and the limits of a call are fixed at export. (The length penalty is $|Y|^{\alpha}$ here,
+# because we compare with CTranslate2 below, which has no other.)
 #
 # On the command line: `python pipelines/export_model.py RUN served --length-penalty average
 # --max-sentences 128`.
@@ -73,20 +73,20 @@ for path in sorted(folder.rglob("*")):
         print(f"{path.stat().st_size:12,}  {path.relative_to(folder.parent)}")
 
 # %% [markdown]
-# `1` is the number of the version; the next export makes `2`. The folder appears when all its files are
-# complete, so a server that watches `served` never loads half a model. `served/ids` holds a second, small
-# SavedModel that takes and gives ids and needs no tokenizer.
+# `1` is the version number; the next export makes `2`. The folder appears when all its files are complete, so a
+# server that watches `served` never loads half a model. `served/ids` holds a second, small SavedModel with ids
+# as input and output and no tokenizer.
 #
-# The model says of itself what it is:
+# The export contains a model card:
 
 # %%
 Markdown((exported.path / "assets.extra" / "model_card.md").read_text(encoding="utf-8"))
 
 # %% [markdown]
-# ## As a stranger loads it
+# ## Loading without this package
 #
-# A new process, which imports TensorFlow and the operations of TensorFlow Text and nothing else. It prints
-# what each signature takes and gives, and calls it.
+# A new process imports only TensorFlow and the operations of TensorFlow Text. It prints inputs and outputs of each
+# signature and calls it.
 
 # %%
 STRANGER = """
@@ -160,8 +160,8 @@ assert same >= 0.99 * len(sources)  # rounding may part two that are as probable
 # ## Served
 #
 # TensorFlow Serving is a program that loads such folders and answers over HTTP (port 8501) and gRPC
-# (8500). These are the commands that `export_model.py` prints, with `served` in the present folder;
-# `batching.config` lies beside the model and lets the server put calls together.
+# (8500). These are the commands that `export_model.py` prints, for `served` in the current folder;
+# `batching.config`, in the model's folder, lets the server combine calls.
 # [`examples/serving_client.py`](../examples/serving_client.py) sends a stream of lines.
 
 # %%
@@ -171,8 +171,8 @@ print(docker.replace(str(folder), '"$PWD"/served'), curl_command(exported.name),
 # %% [markdown]
 # ## CTranslate2
 #
-# On CPUs [CTranslate2](https://github.com/OpenNMT/CTranslate2) is the fastest engine. Matrices may be
-# stored, and multiplied, as 8-bit integers with a scale for each row.
+# [CTranslate2](https://github.com/OpenNMT/CTranslate2) is the fastest engine on CPUs. It can store and multiply
+# matrices as 8-bit integers with one scale per row.
 
 # %%
 fast = {}
@@ -185,9 +185,9 @@ for quantization in ("float32", "int8"):
 # %% [markdown]
 # ## How fast
 #
-# All systems translate the same sentences in turn, after one round that does not count; two batches at a
-# time each, a core for each batch. Other work on the machine hits all of them alike in the long run; the
-# range of the rounds shows how much of it there was.
+# The systems take turns to translate the same sentences, after one warm-up round, with two batches in parallel on
+# one core each. Other load on the machine affects all of them equally in the long run; the range over the rounds
+# shows how much there was.
 
 # %%
 systems = {
@@ -206,7 +206,7 @@ for number in range(ROUNDS + 1):
 speed_bars(speeds)
 
 # %% [markdown]
-# What do the integers cost?
+# How much quality do the integers cost?
 
 # %%
 for name, texts in translations.items():
@@ -215,9 +215,9 @@ for name, texts in translations.items():
     print(f"{name:22} BLEU {bleu:5.2f}   {same} of {len(texts)} as the Translator's")
 
 # %% [markdown]
-# ## What is refused, and what is not
+# ## Limits and bad input
 #
-# A server answers strangers. The graph itself bounds what a call may ask for:
+# A server receives input from anyone, so the graph itself limits each call:
 
 # %%
 serve = served.signatures["serving_default"]
@@ -238,8 +238,8 @@ print(refusal(serve, text=tf.constant(["a"] * (LINES + 1))))
 print(refusal(served.signatures["score"], source=tf.constant(["a", "b"]), target=tf.constant(["a"])))
 
 # %% [markdown]
-# Too long a text is cut and flagged, a blank one has a blank translation, bytes that are not UTF-8 become
-# U+FFFD, and its neighbours in the call are what they would be alone:
+# A text that is too long is cut and flagged, a blank one has a blank translation, and bytes that are not UTF-8
+# become U+FFFD. Other texts in the same call are not affected:
 
 # %%
 found = serve(text=tf.constant([sources[0], "", b"\xff\xfe", " ".join([sources[0]] * 50)]))
@@ -252,7 +252,7 @@ assert found["translation"].numpy()[0].decode() == translations["SavedModel"][0]
 assert found["truncated"].numpy().tolist() == [False, False, False, True]
 
 # %% [markdown]
-# And a file that was changed after the export is noticed before anything of it is run:
+# A file that was modified after the export is detected before anything is executed:
 
 # %%
 fingerprint = exported.path / "fingerprint.pb"
@@ -263,4 +263,4 @@ temporary.cleanup()
 # %% [markdown]
 # **What to read next:** "Serve" in the [README](../README.md) has the commands,
 # [docs/serving.md](../docs/serving.md) all signatures, limits and flags, and
-# [docs/results.md](../docs/results.md) the figures of a quiet machine.
+# [docs/results.md](../docs/results.md) measurements on an idle machine.
