@@ -1,7 +1,8 @@
 # %% [markdown]
 # # The paper, equation by equation
 #
-# **Question: what do the equations of "Attention Is All You Need" compute, and why are they as they are?**
+# **Question: what do the equations of "Attention Is All You Need" compute, and why are they as they
+# are?**
 #
 # Each equation is computed in a few lines of NumPy and by the corresponding layer of this package, and an
 # `assert` compares the two. Where the paper gives a reason, we measure it.
@@ -9,8 +10,8 @@
 # *Prerequisites:* matrix products, gradients, a little Python. *Time:* half a minute on two CPU cores.
 # Nothing is trained here.
 #
-# The paper: Vaswani et al., 2017, [arXiv 1706.03762](https://arxiv.org/abs/1706.03762). Section and equation
-# numbers below are the paper's.
+# The paper: Vaswani et al., 2017, [arXiv 1706.03762](https://arxiv.org/abs/1706.03762). Section and
+# equation numbers below are the paper's.
 
 # %%
 # %matplotlib inline
@@ -45,9 +46,9 @@ rng = np.random.default_rng(1)
 # %% [markdown]
 # ## Masks: which positions are visible
 #
-# The sentences of a batch are padded to the same length with id 0. A **padding mask** hides the padding from
-# all positions. A **causal mask** hides all later positions (section 3.2.3), because a decoder that sees the
-# next word would learn to copy it. Masks are boolean, and `True` means *visible*.
+# The sentences of a batch are padded to the same length with id 0. A **padding mask** hides the padding
+# from all positions. A **causal mask** hides all later positions (section 3.2.3), because a decoder
+# that sees the next word would learn to copy it. Masks are boolean, and `True` means *visible*.
 
 # %%
 ids = np.array([[7, 4, 9, 5, 2], [8, 6, 2, 0, 0]])  # two sentences; the second is two tokens shorter
@@ -61,15 +62,16 @@ plotting.boolean_maps(
 )
 
 # %% [markdown]
-# A mask has the axes *(batch, query, key)*; an axis of length 1 is broadcast. The padding mask is the same
-# for all queries, the causal mask the same for all sentences.
+# A mask has the axes *(batch, query, key)*; an axis of length 1 is broadcast. The padding mask is the
+# same for all queries, the causal mask the same for all sentences.
 #
 # ## Scaled dot-product attention (equation 1)
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{Q K^T}{\sqrt{d_k}}\right) V$$
 #
-# Each row of $Q$ is a query, compared with all rows of $K$, the keys; the result is a weighted mean of the
-# rows of $V$, the values. Here 3 queries attend to 5 keys of width $d_k = 4$ and mix values of width $d_v = 6$.
+# Each row of $Q$ is a query, compared with all rows of $K$, the keys; the result is a weighted mean of
+# the rows of $V$, the values. Here 3 queries attend to 5 keys of width $d_k = 4$ and mix values of
+# width $d_v = 6$.
 
 # %%
 Q, K, V = rng.normal(size=(3, 4)), rng.normal(size=(5, 4)), rng.normal(size=(5, 6))
@@ -92,8 +94,8 @@ np.testing.assert_allclose(found.weights[0, 0], weights, atol=1e-6)
 np.testing.assert_allclose(found.output[0, 0], output, atol=1e-6)
 
 # %% [markdown]
-# A hidden key gets weight 0: its score is set to $-\infty$ before the softmax, so the weights of the other
-# keys sum to 1.
+# A hidden key gets weight 0: its score is set to $-\infty$ before the softmax, so the weights of the
+# other keys sum to 1.
 
 # %%
 mask = np.array([[[True, True, False, True, False]]])
@@ -105,14 +107,14 @@ print(np.round(found.weights[0, 0], 2))
 # %% [markdown]
 # ## Why divide by $\sqrt{d_k}$? (section 3.2.1)
 #
-# If the components of $q$ and $k$ are independent, with mean 0 and variance 1, their dot product
-# $q \cdot k = \sum_i q_i k_i$ has mean 0 and variance $d_k$ (footnote 4). The softmax of large scores puts
+# If the components of $q$ and $k$ are independent, with mean 0 and variance 1, their dot product $q
+# \cdot k = \sum_i q_i k_i$ has mean 0 and variance $d_k$ (footnote 4). The softmax of large scores puts
 # all weight on one key, and there its gradient is nearly 0: nothing is learned.
 #
-# The paper compares with *additive* attention (Bahdanau et al.), whose score is
-# $v \cdot \tanh(W q + U k)$: the tanh bounds every summand, so it needs no scale. We measure all three for
-# queries that attend to 16 keys: the variance of the scores, and the mean size of
-# $\partial w_i / \partial s_j = w_i\,(\delta_{ij} - w_j)$, the gradient of weight $w = \mathrm{softmax}(s)$.
+# The paper compares with *additive* attention (Bahdanau et al.), whose score is $v \cdot \tanh(W q + U
+# k)$: the tanh bounds every summand, so it needs no scale. We measure all three for queries that attend
+# to 16 keys: the variance of the scores, and the mean size of $\partial w_i / \partial s_j =
+# w_i\,(\delta_{ij} - w_j)$, the gradient of weight $w = \mathrm{softmax}(s)$.
 
 # %%
 widths = [4, 8, 16, 32, 64, 128, 256, 512]
@@ -135,8 +137,8 @@ for d_k in widths:
 plotting.score_curves(widths, variances, gradients)
 
 # %% [markdown]
-# The variance of the plain dot product is $d_k$, and its gradient shrinks. The variance of the scaled one is
-# 1 for every width, and that of the additive one is constant, too.
+# The variance of the plain dot product is $d_k$, and its gradient shrinks. The variance of the scaled
+# one is 1 for every width, and that of the additive one is constant, too.
 
 # %%
 np.testing.assert_allclose(np.divide(variances[kinds[0]], widths), 1, atol=0.2)
@@ -147,8 +149,8 @@ for kind in kinds:
 
 # %% [markdown]
 # Why not additive attention, then? "While the two are similar in theoretical complexity, dot-product
-# attention is much faster and more space-efficient in practice": its scores are one matrix product, whereas
-# the tanh needs an array of $n \times n \times d_k$ numbers. Timed for one head of $d_k = 64$:
+# attention is much faster and more space-efficient in practice": its scores are one matrix product,
+# whereas the tanh needs an array of $n \times n \times d_k$ numbers. Timed for one head of $d_k = 64$:
 
 # %%
 n, d_k = 64 if QUICK else 512, 64
@@ -195,8 +197,8 @@ np.testing.assert_allclose(by_hand, output, atol=1e-5)
 
 # %% [markdown]
 # "Due to the reduced dimension of each head, the total computational cost is similar to that of
-# single-head attention with full dimensionality." The multiply-adds, counted in TensorFlow's graph, and the
-# parameters are not just similar:
+# single-head attention with full dimensionality." The multiply-adds, counted in TensorFlow's graph, and
+# the parameters are not just similar:
 
 # %%
 single = MultiHeadAttention(num_heads=1, key_dim=d_model)
@@ -229,8 +231,8 @@ np.testing.assert_allclose(alone, y[:, 3:4], atol=1e-5)
 #
 # One matrix $E$ serves as embedding of the source, embedding of the target and, transposed, as output
 # projection. The two uses need different scales: logits $x E^T$ of variance 1 need entries of variance
-# $1 / d_{model}$, but embeddings that small would be dominated by the positions that are added to them. So
-# embeddings are multiplied by $\sqrt{d_{model}}$ at the input, and not at the output.
+# $1 / d_{model}$, but embeddings that small would be dominated by the positions that are added to them.
+# So embeddings are multiplied by $\sqrt{d_{model}}$ at the input, and not at the output.
 
 # %%
 embedding = PositionalEmbedding(vocab_size=1000, d_model=512)
@@ -254,8 +256,9 @@ print(f"of the logits of hidden states of variance 1: {np.var(embedding.logits(x
 # $$PE_{(pos, 2i)} = \sin\!\left(pos / 10000^{2i/d_{model}}\right), \qquad
 # PE_{(pos, 2i+1)} = \cos\!\left(pos / 10000^{2i/d_{model}}\right)$$
 #
-# The paper interleaves sines and cosines. Tensor2Tensor, the authors' program, puts all sines first, with
-# exponents $i / (d_{model}/2 - 1)$. This package has both; weights trained with one do not work with the other.
+# The paper interleaves sines and cosines. Tensor2Tensor, the authors' program, puts all sines first,
+# with exponents $i / (d_{model}/2 - 1)$. This package has both; weights trained with one do not work
+# with the other.
 
 # %%
 where, d_model = np.arange(60), 64
@@ -270,8 +273,8 @@ plotting.position_heat_maps(
 )
 
 # %% [markdown]
-# Each pair of dimensions is a wave. "The wavelengths form a geometric progression from $2\pi$ to
-# $10000 \cdot 2\pi$": the first dimensions distinguish neighbouring positions, the last ones the beginning of
+# Each pair of dimensions is a wave. "The wavelengths form a geometric progression from $2\pi$ to $10000
+# \cdot 2\pi$": the first dimensions distinguish neighbouring positions, the last ones the beginning of
 # a book from its end.
 
 # %%
@@ -313,8 +316,8 @@ np.testing.assert_allclose(M @ M.T, np.eye(d_model), atol=1e-12)  # a rotation: 
 # %% [markdown]
 # ## A layer of the encoder (section 3.1)
 #
-# Two sublayers, each with a residual connection and a normalisation:
-# $\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$. Output and input have the same width, so layers can be stacked.
+# Two sublayers, each with a residual connection and a normalisation: $\mathrm{LayerNorm}(x +
+# \mathrm{Sublayer}(x))$. Output and input have the same width, so layers can be stacked.
 
 # %%
 encoder_layer = EncoderLayer(num_heads=8, key_dim=64, d_ff=2048, residual_dropout=0.1)
@@ -338,8 +341,9 @@ print(f"{encoder_layer.count_params():,} parameters")
 # %% [markdown]
 # ## A layer of the decoder
 #
-# Three sublayers: attention to the target so far (causal), attention to the encoder's output (queries from
-# the decoder, keys and values from the encoder), feed-forward. Here the source has 10 tokens, the target 7.
+# Three sublayers: attention to the target so far (causal), attention to the encoder's output (queries
+# from the decoder, keys and values from the encoder), feed-forward. Here the source has 10 tokens, the
+# target 7.
 
 # %%
 decoder_layer = DecoderLayer(num_heads=8, key_dim=64, d_ff=2048)
@@ -379,8 +383,8 @@ print("source", source.shape, " target", target.shape, " logits", logits.shape)
 # %% [markdown]
 # ### What must not change the output, and what must
 #
-# *The future.* With other tokens from position 3 on, the logits before position 3 stay the same and the later
-# ones change.
+# *The future.* With other tokens from position 3 on, the logits before position 3 stay the same and the
+# later ones change.
 
 # %%
 changed = target.copy()
@@ -403,8 +407,8 @@ print(f"largest change: {with_padding:.1e} with more padding, {with_token:.2f} w
 assert with_padding < 1e-5 < 0.01 < with_token
 
 # %% [markdown]
-# *The order.* An encoder layer alone ignores it: shuffled input gives the shuffled output. The model does not,
-# because of the positions.
+# *The order.* An encoder layer alone ignores it: shuffled input gives the shuffled output. The model
+# does not, because of the positions.
 
 # %%
 shuffled = np.array([3, 1, 4, 0, 2])
@@ -417,10 +421,10 @@ assert without < 1e-4 < 0.01 < with_positions
 # %% [markdown]
 # ## Label smoothing (section 5.4)
 #
-# The target probability of the correct token is not 1, which no finite logit reaches, but
-# $1 - \epsilon_{ls}$. The other tokens share $\epsilon_{ls} = 0.1$ (Tensor2Tensor's formula; the paper gives
-# none). The loss is then lowest at $p = 1 - \epsilon_{ls}$ and rises again above. In the plot, the other
-# $V - 1$ tokens share $1 - p$ evenly.
+# The target probability of the correct token is not 1, which no finite logit reaches, but $1 -
+# \epsilon_{ls}$. The other tokens share $\epsilon_{ls} = 0.1$ (Tensor2Tensor's formula; the paper gives
+# none). The loss is then lowest at $p = 1 - \epsilon_{ls}$ and rises again above. In the plot, the
+# other $V - 1$ tokens share $1 - p$ evenly.
 
 # %%
 V = 1000
@@ -467,6 +471,6 @@ plotting.schedule_curves(
 #
 # - `02_training`: the same layers trained with `model.fit`, and what they then translate.
 # - `03_attention`: what the heads of a trained model attend to.
-# - `04_why_self_attention`: the paper's Table 1, measured: the cost and reach of self-attention, recurrent and
-#   convolutional layers.
+# - `04_why_self_attention`: the paper's Table 1, measured: the cost and reach of self-attention,
+#   recurrent and convolutional layers.
 # - The code: `keras_transformer/model/layers/` follows the order of this notebook.

@@ -62,8 +62,8 @@ for i in range(5):
 # %% [markdown]
 # ## Tokens
 #
-# As in section 5.1, both languages share one byte-pair vocabulary, which is learned from the text. A `▁` marks
-# a space.
+# As in section 5.1, both languages share one byte-pair vocabulary, which is learned from the text. A
+# `▁` marks a space.
 
 # %%
 tokenizer = SubwordTokenizer.train(corpus.train.source + corpus.train.target, vocab_size=2000)
@@ -76,11 +76,11 @@ assert tokenizer.decode([ids]) == [corpus.train.source[0]]
 # %% [markdown]
 # ## Batches
 #
-# "Sentence pairs were batched together by approximate sequence length" (section 5.1): a batch is filled with
-# pairs up to a number of tokens, here 2,048 per side (the paper: about 25,000).
+# "Sentence pairs were batched together by approximate sequence length" (section 5.1): a batch is filled
+# with pairs up to a number of tokens, here 2,048 per side (the paper: about 25,000).
 #
-# A batch is `((source_ids, target_ids), labels)`. The decoder's input is the labels, shifted right: it predicts
-# a token at position $i$ and reads it from position $i + 1$ on.
+# A batch is `((source_ids, target_ids), labels)`. The decoder's input is the labels, shifted right: it
+# predicts a token at position $i$ and reads it from position $i + 1$ on.
 
 # %%
 BATCH_TOKENS = 512 if QUICK else 2048
@@ -101,8 +101,9 @@ print(f"{per_epoch:,} batches an epoch, {100 * planner.real_share():.1f} % of th
 #
 # $$lrate = d_{model}^{-0.5} \cdot \min(step^{-0.5},\; step \cdot warmup\_steps^{-1.5})$$
 #
-# rises linearly for `warmup_steps` updates and then decays with the square root of the step. The paper's
-# warm-up takes 4,000 of 100,000 updates. This small model makes few updates, and a third of them are warm-up.
+# rises linearly for `warmup_steps` updates and then decays with the square root of the step. The
+# paper's warm-up takes 4,000 of 100,000 updates. This small model makes few updates, and a third of
+# them are warm-up.
 
 # %%
 STEPS, EPOCHS, D_MODEL = (12, 3, 32) if QUICK else (1000, 20, 128)
@@ -121,9 +122,9 @@ print(f"largest: {rates.max():.5f}, at update {rates.argmax() + 1}")
 # devices, each computes gradients for its half, and both copies are updated with the sum. Only the `with`
 # statement is special: without it, the same code trains on one device.
 #
-# The halves contain different numbers of tokens. A mean of two means would give tokens of the shorter half more
-# weight. `Transformer` divides the *sum* of the gradients by the number of tokens in the whole batch; its
-# metrics are sums and counts, too.
+# The halves contain different numbers of tokens. A mean of two means would give tokens of the shorter
+# half more weight. `Transformer` divides the *sum* of the gradients by the number of tokens in the
+# whole batch; its metrics are sums and counts, too.
 #
 # The recipe follows sections 5.3 and 5.4: Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$, $\epsilon =
 # 10^{-9}$, the schedule above, label smoothing $\epsilon_{ls} = 0.1$.
@@ -161,8 +162,9 @@ for source, translation in zip(sources, before, strict=True):
 # %% [markdown]
 # ## `fit`
 #
-# `token_batches` creates a `tf.data.Dataset` with the given number of epochs, each in a different order, so
-# Keras does not need to shuffle. `steps_per_epoch` is the length of an epoch, which ends with a validation.
+# `token_batches` creates a `tf.data.Dataset` with the given number of epochs, each in a different
+# order, so Keras does not need to shuffle. `steps_per_epoch` is the length of an epoch, which ends with
+# a validation.
 
 # %%
 begin = time.monotonic()
@@ -180,9 +182,10 @@ for name, values in history.items():
     print(f"{name:20} {values[0]:8.3f} -> {values[-1]:8.3f}")
 
 # %% [markdown]
-# The loss uses label smoothing (section 5.4), so even a perfect model does not reach 0. Perplexity and accuracy
-# are computed without smoothing, as in the paper's Table 3. The minimum of the loss for a vocabulary of $V$
-# tokens, with $\epsilon_{ls}/(V-1)$ on each wrong one, is the entropy of the smoothed distribution:
+# The loss uses label smoothing (section 5.4), so even a perfect model does not reach 0. Perplexity and
+# accuracy are computed without smoothing, as in the paper's Table 3. The minimum of the loss for a
+# vocabulary of $V$ tokens, with $\epsilon_{ls}/(V-1)$ on each wrong one, is the entropy of the smoothed
+# distribution:
 
 # %%
 V, smoothing = tokenizer.vocab_size, 0.1
@@ -224,18 +227,18 @@ print(
 )
 
 # %% [markdown]
-# The paper's base model trained for twelve hours on eight GPUs. This small model has made a few passes over an
-# easy corpus. It has learned the form of the sentences and most words, but not the rare ones. The program's
-# demo trains for nine minutes instead of two or three and then translates 98 of 100 unseen sentences exactly
-# like the reference.
+# The paper's base model trained for twelve hours on eight GPUs. This small model has made a few passes
+# over an easy corpus. It has learned the form of the sentences and most words, but not the rare ones.
+# The program's demo trains for nine minutes instead of two or three and then translates 98 of 100
+# unseen sentences exactly like the reference.
 #
 # ## A run of the program
 #
-# `fit` saves nothing. The program `pipelines/train_wmt.py` calls the same `fit` with callbacks that save
-# checkpoints, translate the validation pairs with beam search, write the history, average the last checkpoints
-# (section 6.1) and resume after an interruption. The result is a run folder.
-# `keras_transformer.analysis.plots.training_curves` plots its history: here four and four layers on the 29,000
-# captions of Multi30k, for two hours.
+# `fit` saves nothing. The program `pipelines/train_wmt.py` calls the same `fit` with callbacks that
+# save checkpoints, translate the validation pairs with beam search, write the history, average the last
+# checkpoints (section 6.1) and resume after an interruption. The result is a run folder.
+# `keras_transformer.analysis.plots.training_curves` plots its history: here four and four layers on the
+# 29,000 captions of Multi30k, for two hours.
 #
 # ![Perplexity and validation BLEU of a run on Multi30k over training time](../docs/m30k.png)
 #

@@ -1,17 +1,19 @@
 # %% [markdown]
 # # What attention sees
 #
-# **Question:** what do the heads of a trained model attend to, do some have a recognisable function, and what is
-# lost without one?
+# **Question:** what do the heads of a trained model attend to, do some have a recognisable function,
+# and what is lost without one?
 #
-# **Prerequisites:** heads and the three kinds of attention in section 3.2.3: encoder self-attention, decoder
-# self-attention, and attention from the decoder to the source ("cross"). [Notebook 1](01_the_paper.ipynb)
-# explains them.
+# **Prerequisites:** heads and the three kinds of attention in section 3.2.3: encoder self-attention,
+# decoder self-attention, and attention from the decoder to the source ("cross"). [Notebook
+# 1](01_the_paper.ipynb) explains them.
 #
-# **Time:** about three minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py` makes one).
+# **Time:** about three minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py`
+# makes one).
 #
-# The stored plots are from a run on Multi30k; `make notebooks RUN=...` makes them for yours. All statements
-# about particular heads are therefore computed and printed; the text only explains how they are measured.
+# The stored plots are from a run on Multi30k; `make notebooks RUN=...` makes them for yours. All
+# statements about particular heads are therefore computed and printed; the text only explains how they
+# are measured.
 
 # %%
 # %matplotlib inline
@@ -74,9 +76,9 @@ print(f"d_model {sizes.d_model}; {len(all_heads(sizes))} heads in all; {len(sour
 # %% [markdown]
 # ## One sentence, all heads
 #
-# We translate the first sentence of medium length. `attention_maps` then runs the model on the pair and returns $\mathrm{softmax}(QK^T/\sqrt{d_k})$ of
-# every head: an array of shape (layers, heads, queries, keys) for each kind of attention, each row of
-# which sums to 1.
+# We translate the first sentence of medium length. `attention_maps` then runs the model on the pair and
+# returns $\mathrm{softmax}(QK^T/\sqrt{d_k})$ of every head: an array of shape (layers, heads, queries,
+# keys) for each kind of attention, each row of which sums to 1.
 
 # %%
 lengths = [len(pieces) for pieces in tokenizers.source.pieces(sources[:COUNT])]
@@ -99,8 +101,8 @@ for kind, (weights,) in maps._asdict().items():
 # %% [markdown]
 # ### Encoder self-attention
 #
-# Rows are queries, columns are keys. `▁` is the space before a word. `</s>` is the end of the sentence, which is
-# part of the encoder's input.
+# Rows are queries, columns are keys. `▁` is the space before a word. `</s>` is the end of the sentence,
+# which is part of the encoder's input.
 
 # %%
 head_grid(maps.encoder[0], source_pieces, source_pieces, names=("looks", "is looked at"))
@@ -108,8 +110,8 @@ head_grid(maps.encoder[0], source_pieces, source_pieces, names=("looks", "is loo
 # %% [markdown]
 # ### Decoder self-attention
 #
-# A step reads the previous output piece (`<s>` at first) and may attend to everything read so far, but not
-# ahead: the causal mask of section 3.2.3 sets the triangle above the diagonal to zero.
+# A step reads the previous output piece (`<s>` at first) and may attend to everything read so far, but
+# not ahead: the causal mask of section 3.2.3 sets the triangle above the diagonal to zero.
 
 # %%
 (decoder,) = maps.decoder
@@ -128,8 +130,8 @@ head_grid(maps.cross[0], produced, source_pieces, names=("step that produces", "
 # ## Word alignments
 #
 # The mean of the heads of one layer's cross-attention, summed over the pieces of a word, is a soft
-# alignment; the largest weight of each row gives a hard one. The default is the last decoder layer but one, at the
-# step that produces a piece (Garg et al., 2019).
+# alignment; the largest weight of each row gives a hard one. The default is the last decoder layer but
+# one, at the step that produces a piece (Garg et al., 2019).
 
 # %%
 layer, convention = scorer.choice
@@ -148,14 +150,15 @@ attention_map(weights, source_words, target_words)
 # %% [markdown]
 # ## Heads with a function
 #
-# "Many of the attention heads exhibit behaviour that seems related to the structure of the sentence", says
-# the paper below its figure 5. We call such a function a *job*. A simple job is a boolean matrix of the keys that
-# a head with this job would attend to. The **score of a head** is the share of its attention on these keys:
+# "Many of the attention heads exhibit behaviour that seems related to the structure of the sentence",
+# says the paper below its figure 5. We call such a function a *job*. A simple job is a boolean matrix
+# of the keys that a head with this job would attend to. The **score of a head** is the share of its
+# attention on these keys:
 #
 # $$\frac{1}{|Q|}\sum_{i \in Q}\sum_{j:\,job_{ij}} a_{ij}, \qquad Q = \{i : job_{ij} \text{ for some } j\}$$
 #
-# A head with uniform attention has a score, too ("uniform", above each panel); only scores far above it are
-# meaningful. We measure on pairs of the test text, with the reference as the decoder's input.
+# A head with uniform attention has a score, too ("uniform", above each panel); only scores far above it
+# are meaningful. We measure on pairs of the test text, with the reference as the decoder's input.
 
 # %%
 tests, targets = sources[:COUNT], references[:COUNT]
@@ -201,9 +204,10 @@ decoder_shares = {
 attention_mass_bars(decoder_shares, title="decoder to itself")
 
 # %% [markdown]
-# For cross-attention the job is alignment. There are no manual alignments of this text. As a reference, we learn
-# IBM model 1 from the test text, in both directions, and keep the links of pieces on which both agree. A head may
-# attend to the source of the piece that its step *produces* or of the piece that it *reads*.
+# For cross-attention the job is alignment. There are no manual alignments of this text. As a reference,
+# we learn IBM model 1 from the test text, in both directions, and keep the links of pieces on which
+# both agree. A head may attend to the source of the piece that its step *produces* or of the piece that
+# it *reads*.
 
 # %%
 rows = [tokenizers.source.encode(sources[:2000]), tokenizers.target.encode(references[:2000])]
@@ -233,14 +237,14 @@ for kind, shares in jobs.items():
         print("   a clear job" if share.heads[share.best] >= CLEAR else "")
 
 # %% [markdown]
-# Not every job has a head. We say that a head does a job if at least half of its attention falls there. If even
-# the best share is close to uniform, no head does it.
+# Not every job has a head. We say that a head does a job if at least half of its attention falls there.
+# If even the best share is close to uniform, no head does it.
 #
 # ### As in the paper's figures 3 to 5
 #
-# For each job, we plot the head with the best score, high or low (see the list above), on one sentence of the
-# text, as in the paper: lines from queries to keys, darker for more attention. First the encoder, on a sentence
-# in which a piece occurs twice, if there is one:
+# For each job, we plot the head with the best score, high or low (see the list above), on one sentence
+# of the text, as in the paper: lines from queries to keys, darker for more attention. First the
+# encoder, on a sentence in which a piece occurs twice, if there is one:
 
 # %%
 rows = [(i, row) for i, row in enumerate(source_rows) if 6 <= len(row) <= 13] or [(0, source_rows[0])]
@@ -253,8 +257,8 @@ for name, share in encoder_shares.items():
 attention_lines(panels, names=("looks", "is looked at"))
 
 # %% [markdown]
-# Then the decoder on the same pair. The left side shows the piece that a step *produces*, except in the panel
-# "read", where it shows the piece that the step reads.
+# Then the decoder on the same pair. The left side shows the piece that a step *produces*, except in the
+# panel "read", where it shows the piece that the step reads.
 
 # %%
 produced = [*tokenizers.target.pieces([targets[number]])[0], END]
@@ -274,8 +278,8 @@ attention_lines(panels, names=("step", "is looked at"))
 #
 # $\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(head_1, \dots, head_h)W^O = \sum_i head_i W^O_i$, where
 # $W^O_i$ are the rows of $W^O$ that belong to head $i$: a head whose rows are 0 adds nothing.
-# `without_heads` sets them to 0 and restores them afterwards. We do this for one head at a time, without training
-# again, and measure
+# `without_heads` sets them to 0 and restores them afterwards. We do this for one head at a time,
+# without training again, and measure
 #
 # - the loss: cross-entropy of the reference, in nats per token, without smoothing;
 # - BLEU of greedy translations, which varies by some tenths with any change. With this few sentences,
@@ -321,8 +325,9 @@ ablation_bars(
 )
 
 # %% [markdown]
-# Which heads matter most, and what is their job? The job is the one whose share is furthest above uniform, if at
-# least half of the attention falls there. Otherwise there is no clear job, and the closest one is in brackets.
+# Which heads matter most, and what is their job? The job is the one whose share is furthest above
+# uniform, if at least half of the attention falls there. Otherwise there is no clear job, and the
+# closest one is in brackets.
 
 
 # %%
@@ -349,9 +354,9 @@ for title, some in (("missed most", order[:6]), ("missed least", order[-6:])):
         print(f"   {job_of(head)}")
 
 # %% [markdown]
-# A head that can go alone need not be useless: another may do its job. So how many can go together? From
-# the head that is missed least on, more and more at once (Michel et al., 2019, ask the same of the paper's
-# big model):
+# A head that can go alone need not be useless: another may do its job. So how many can go together?
+# From the head that is missed least on, more and more at once (Michel et al., 2019, ask the same of the
+# paper's big model):
 
 # %%
 for share in (0, 0.125, 0.25, 0.5):

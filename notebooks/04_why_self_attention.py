@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Why self-attention: Table 1 measured
 #
-# **Question: what do self-attention, recurrent and convolutional layers cost, how much of it can happen at
-# once, and how far does a signal travel in them?**
+# **Question: what do self-attention, recurrent and convolutional layers cost, how much of it can happen
+# at once, and how far does a signal travel in them?**
 #
 # Section 4 of "Attention Is All You Need" answers with orders of growth:
 #
@@ -13,11 +13,12 @@
 # | convolutional | $O(k \cdot n \cdot d^2)$ | $O(1)$ | $O(\log_k(n))$ |
 # | self-attention (restricted) | $O(r \cdot n \cdot d)$ | $O(1)$ | $O(n/r)$ |
 #
-# for $n$ positions of width $d$, kernels of $k$ positions and neighbourhoods of $r$. Here every entry is
-# counted in TensorFlow's graph, timed on this machine, or derived from gradients. The last table compares both.
+# for $n$ positions of width $d$, kernels of $k$ positions and neighbourhoods of $r$. Here every entry
+# is counted in TensorFlow's graph, timed on this machine, or derived from gradients. The last table
+# compares both.
 #
-# *Prerequisites:* notebook `01_the_paper` up to multi-head attention. *Time:* two minutes on one CPU core; the
-# timings need an otherwise idle machine.
+# *Prerequisites:* notebook `01_the_paper` up to multi-head attention. *Time:* two minutes on one CPU
+# core; the timings need an otherwise idle machine.
 
 # %%
 # %matplotlib inline
@@ -50,10 +51,10 @@ tf.config.threading.set_inter_op_parallelism_threads(1)
 # %% [markdown]
 # ## The four layers
 #
-# As the table counts them: attention without the projections of its heads, the simplest recurrent layer,
-# $h_t = \tanh(x_t W + h_{t-1} U)$, a convolution over $k = 3$ positions. Restricted attention sees 16
-# positions on either side ($r = 33$). It is computed in blocks, so hidden positions are skipped instead of
-# computed and masked.
+# As the table counts them: attention without the projections of its heads, the simplest recurrent
+# layer, $h_t = \tanh(x_t W + h_{t-1} U)$, a convolution over $k = 3$ positions. Restricted attention
+# sees 16 positions on either side ($r = 33$). It is computed in blocks, so hidden positions are skipped
+# instead of computed and masked.
 #
 # Each maps *(batch, n, d)* to the same shape, so the layers are interchangeable.
 
@@ -78,10 +79,10 @@ for name, layer in layers.items():
 # %% [markdown]
 # ## Complexity per layer: counted
 #
-# A product of an $(a \times b)$ with a $(b \times c)$ matrix takes $a b c$ multiply-adds. `products` adds up
-# those of all matrix products and convolutions in the graph that TensorFlow makes of a layer. A loop hides
-# its products, so for counting, and only for that, the recurrent layer is unrolled. For one sentence of
-# $n = 64$, $d = 128$:
+# A product of an $(a \times b)$ with a $(b \times c)$ matrix takes $a b c$ multiply-adds. `products`
+# adds up those of all matrix products and convolutions in the graph that TensorFlow makes of a layer. A
+# loop hides its products, so for counting, and only for that, the recurrent layer is unrolled. For one
+# sentence of $n = 64$, $d = 128$:
 
 # %%
 counted = {**layers, "recurrent": lambda d: recurrent(d, unroll=True)}
@@ -116,9 +117,9 @@ for name, wanted in zip(layers, [(2, 1), (1, 2), (1, 2), (1, 1)], strict=True):
 # %% [markdown]
 # ## Complexity per layer: timed
 #
-# Now we measure time, on one core, for batches of 4 sentences. All cases take turns, many times, and the fastest
-# call of each counts, because other load only adds time. Heads are 64 wide, as in the paper, so wider models
-# have more of them.
+# Now we measure time, on one core, for batches of 4 sentences. All cases take turns, many times, and
+# the fastest call of each counts, because other load only adds time. Heads are 64 wide, as in the
+# paper, so wider models have more of them.
 
 # %%
 rounds = 1 if QUICK else 10
@@ -138,21 +139,22 @@ print(f"left: d = {fixed_d}; right: n = {fixed_n}; batches of {BATCH}")
 plotting.cost_curves(over_n, over_d, ylabel="time for a batch (seconds)")
 
 # %% [markdown]
-# The slopes are close to the paper's. Where a measured exponent is off, it is for reasons that no count of
-# multiply-adds knows:
+# The slopes are close to the paper's. Where a measured exponent is off, it is for reasons that no count
+# of multiply-adds knows:
 #
-# - *Constant parts.* Starting an operation costs tens of microseconds. At the small end of a range this is a
-#   large part of the time, so the exponent is too small.
-# - *Caches.* Arrays that fit into a cache only at the small end make the exponent too large: the scores of
-#   self-attention over n, and the weights of the recurrent layer over d, which it reads again at every step.
-# - *The softmax* works on every score and is not a matrix product. Heads of a fixed width hide it from the
-#   exponents: twice the width means twice the heads and twice the scores.
+# - *Constant parts.* Starting an operation costs tens of microseconds. At the small end of a range this
+#   is a large part of the time, so the exponent is too small.
+# - *Caches.* Arrays that fit into a cache only at the small end make the exponent too large: the scores
+#   of self-attention over n, and the weights of the recurrent layer over d, which it reads again at
+#   every step.
+# - *The softmax* works on every score and is not a matrix product. Heads of a fixed width hide it from
+#   the exponents: twice the width means twice the heads and twice the scores.
 #
 # ## Multiply-adds are not equally fast
 #
-# The products of a recurrent layer are small and depend on each other. A convolution is a single large product,
-# which uses a processor well. Restricted attention pays for its blocks with small products, copies of
-# neighbours and a mask.
+# The products of a recurrent layer are small and depend on each other. A convolution is a single large
+# product, which uses a processor well. Restricted attention pays for its blocks with small products,
+# copies of neighbours and a mask.
 
 # %%
 n, d = (32, 64) if QUICK else (512, 512)
@@ -186,15 +188,15 @@ for n in (16, 32) if QUICK else (32, 128, 512, 1024):
     print(f"{n:6}" + "".join(f"{1e3 * best:19.1f}" for best in times))
 
 # %% [markdown]
-# Attention alone compared with the simplest recurrent layer: the order changes where $n$ is about $d$, as the
-# counts predict. The fair comparison, with all their matrices, is the multi-head layer and the LSTM. On one core
-# this compares work alone. The next column is about how much of the work can run in parallel, which parallel
-# processors turn into time.
+# Attention alone compared with the simplest recurrent layer: the order changes where $n$ is about $d$,
+# as the counts predict. The fair comparison, with all their matrices, is the multi-head layer and the
+# LSTM. On one core this compares work alone. The next column is about how much of the work can run in
+# parallel, which parallel processors turn into time.
 #
 # ## Sequential operations
 #
-# How many products depend on each other and cannot run in parallel? In the graph, this is the longest chain of
-# products in which each reads the result of the one before.
+# How many products depend on each other and cannot run in parallel? In the graph, this is the longest
+# chain of products in which each reads the result of the one before.
 
 # %%
 lengths = [16, 32, 64, 128]
@@ -218,9 +220,9 @@ assert chains["self-attention"] == [2] * 4  # the scores, then the mixture
 # ## Maximum path length: where gradients reach
 #
 # "The shorter these paths between any combination of positions in the input and output sequences, the
-# easier it is to learn long-range dependencies." We stack layers and test for every pair of positions whether
-# the gradient of the output at one with respect to the input at the other is nonzero, that is, whether the
-# input influences the output. For 16 positions:
+# easier it is to learn long-range dependencies." We stack layers and test for every pair of positions
+# whether the gradient of the output at one with respect to the input at the other is nonzero, that is,
+# whether the input influences the output. For 16 positions:
 
 
 # %%
@@ -256,12 +258,14 @@ plotting.boolean_maps(
 )
 
 # %% [markdown]
-# Recurrent and convolutional layers look back only, as in a decoder; for them "all" means all positions up to the
-# current one. One recurrent layer reaches everything, but through $n$ steps *inside* the layer: its path is as
-# long as its chain of products above. A stack of convolutions reaches $k - 1$ positions more with every
-# layer, and if each layer's kernel is spread $k$ times as far as the one below (*dilated*), $k$ times as far.
+# Recurrent and convolutional layers look back only, as in a decoder; for them "all" means all positions
+# up to the current one. One recurrent layer reaches everything, but through $n$ steps *inside* the
+# layer: its path is as long as its chain of products above. A stack of convolutions reaches $k - 1$
+# positions more with every layer, and if each layer's kernel is spread $k$ times as far as the one
+# below (*dilated*), $k$ times as far.
 #
-# The smallest number of layers after which every position reaches every other, times the steps within one:
+# The smallest number of layers after which every position reaches every other, times the steps within
+# one:
 
 # %%
 lengths = [8, 16, 32] if QUICK else [8, 16, 32, 64]
@@ -286,8 +290,8 @@ for number, n in enumerate(lengths):
 plotting.path_curves({name: (lengths, steps) for name, steps in paths.items()})
 
 # %% [markdown]
-# Exactly $\lceil \log_k n \rceil$ layers of dilated convolutions, $\lceil (n-1)/(k-1) \rceil$ of contiguous
-# ones, $\lceil 2(n-1)/(r-1) \rceil$ of restricted attention, and for self-attention one.
+# Exactly $\lceil \log_k n \rceil$ layers of dilated convolutions, $\lceil (n-1)/(k-1) \rceil$ of
+# contiguous ones, $\lceil 2(n-1)/(r-1) \rceil$ of restricted attention, and for self-attention one.
 #
 # A nonzero gradient is not a large one. Every step multiplies a signal by something; the longer the path,
 # the more factors, and the harder to keep their product from vanishing or exploding.
@@ -318,8 +322,8 @@ for name, order, wait, path, steps in [
 display(Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in table)))
 
 # %% [markdown]
-# The paper's columns have $O(\ldots)$; the column next to each has our measurement. ($r = 33$ for the costs of
-# restricted attention, $r = 9$ for its path.)
+# The paper's columns have $O(\ldots)$; the column next to each has our measurement. ($r = 33$ for the
+# costs of restricted attention, $r = 9$ for its path.)
 #
 # ## What to read next
 #

@@ -1,16 +1,17 @@
 # %% [markdown]
 # # Searching
 #
-# **Question:** a trained model assigns a probability to every translation. How do beam size, length penalty and
-# sampling affect which translation we get?
+# **Question:** a trained model assigns a probability to every translation. How do beam size, length
+# penalty and sampling affect which translation we get?
 #
-# **Prerequisites:** a decoder step computes the probability of the next piece. Section 6.1 has the paper's
-# settings: beam 4, $\alpha = 0.6$, at most 50 pieces more than the source.
+# **Prerequisites:** a decoder step computes the probability of the next piece. Section 6.1 has the
+# paper's settings: beam 4, $\alpha = 0.6$, at most 50 pieces more than the source.
 #
-# **Time:** about four minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py` makes one).
+# **Time:** about four minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py`
+# makes one).
 #
-# The stored plots are from a run on Multi30k; `make notebooks RUN=...` makes them for yours. The demo's corpus
-# is so easy that searches hardly differ; an uncertain model shows more.
+# The stored plots are from a run on Multi30k; `make notebooks RUN=...` makes them for yours. The demo's
+# corpus is so easy that searches hardly differ; an uncertain model shows more.
 
 # %%
 # %matplotlib inline
@@ -59,8 +60,8 @@ bleu = bleu_scorer(config.data.target)
 print(f"{len(sources)} sentences")
 
 # %% [markdown]
-# One function measures everything below: BLEU, the length ratio of translations to references (in sacreBLEU's
-# tokens), the mean log-probability of the translations under the model, and the time.
+# One function measures everything below: BLEU, the length ratio of translations to references (in
+# sacreBLEU's tokens), the mean log-probability of the translations under the model, and the time.
 
 
 # %%
@@ -87,8 +88,9 @@ def searched(beam_size, alpha, formula="gnmt", early_stop=False):
 # ## One sentence
 #
 # Greedy search takes the most probable piece at each step and never revises it. Beam search keeps the
-# `beam_size` most probable prefixes, so a piece that was second best at first can win. These are the final
-# translations of a beam of 8, for the sentence on which beam and greedy search differ most in probability.
+# `beam_size` most probable prefixes, so a piece that was second best at first can win. These are the
+# final translations of a beam of 8, for the sentence on which beam and greedy search differ most in
+# probability.
 #
 # The score is $\log P(Y|X) / lp(Y)$, with the penalty of Wu et al. (2016, equation 14), to which section
 # 6.1 refers:
@@ -122,9 +124,9 @@ search_curves(
 )
 
 # %% [markdown]
-# A beam of 1 has only one hypothesis, so its line is flat. Are such differences significant with this few
-# sentences? A paired bootstrap resamples the text many times and estimates how likely the difference is due to
-# chance:
+# A beam of 1 has only one hypothesis, so its line is flat. Are such differences significant with this
+# few sentences? A paired bootstrap resamples the text many times and estimates how likely the
+# difference is due to chance:
 
 # %%
 systems = {(one["beam_size"], one["alpha"]): one for one in by_alpha}
@@ -143,9 +145,9 @@ print(
 # %% [markdown]
 # ## One $\alpha$, three formulas
 #
-# Toolkits use different formulas for the length penalty. `gnmt` is the one above, `average` is $|Y|^{\alpha}$
-# (fairseq, Marian, CTranslate2; with $\alpha = 1$ the mean over pieces), `none` is 1, as is any of them at
-# $\alpha = 0$. A figure quoted with an $\alpha$ and without its formula says little:
+# Toolkits use different formulas for the length penalty. `gnmt` is the one above, `average` is
+# $|Y|^{\alpha}$ (fairseq, Marian, CTranslate2; with $\alpha = 1$ the mean over pieces), `none` is 1, as
+# is any of them at $\alpha = 0$. A figure quoted with an $\alpha$ and without its formula says little:
 
 # %%
 size = paper[0]
@@ -163,8 +165,8 @@ for length in (1, 5, 10, 20, 40):
 # %% [markdown]
 # ## Wider is not better
 #
-# A wider beam finds translations with a higher probability under the model; the right panel measures this. If
-# the model were right, they would also be better translations.
+# A wider beam finds translations with a higher probability under the model; the right panel measures
+# this. If the model were right, they would also be better translations.
 
 # %%
 WIDTHS = (1, 2) if QUICK else (1, 2, 4, 8, 16)
@@ -198,10 +200,11 @@ for one in unpenalised:
     print(f"   {len(sources) / one['seconds']:11.1f}   {shorter:.1%}")
 
 # %% [markdown]
-# Where BLEU falls with the beam and the length falls with it, this is the "beam search curse" (Koehn and
-# Knowles, 2017). Stahlberg and Byrne (2019) searched exactly, and for half of their sentences the most
-# probable translation of all was the empty one. A narrow beam does not find such translations: a search error
-# hides a model error. A length penalty compensates for the model error, so wide beams do less harm.
+# Where BLEU falls with the beam and the length falls with it, this is the "beam search curse" (Koehn
+# and Knowles, 2017). Stahlberg and Byrne (2019) searched exactly, and for half of their sentences the
+# most probable translation of all was the empty one. A narrow beam does not find such translations: a
+# search error hides a model error. A length penalty compensates for the model error, so wide beams do
+# less harm.
 #
 # Is the model to blame? It assigns a probability to the reference, too. For how many sentences is its own
 # translation more probable than the human one, and how do these compare in length?
@@ -219,9 +222,9 @@ print(f"{preferred:.1%} of its translations are more probable to the model than 
 # %% [markdown]
 # ## When to stop
 #
-# An unfinished hypothesis may still overtake a finished one. By default the search of a sentence stops when this
-# is impossible; with `early_stop=True`, as in fairseq, it stops when `beam_size` hypotheses have finished. The
-# default never has the worse score of the two unless the beams differ:
+# An unfinished hypothesis may still overtake a finished one. By default the search of a sentence stops
+# when this is impossible; with `early_stop=True`, as in fairseq, it stops when `beam_size` hypotheses
+# have finished. The default never has the worse score of the two unless the beams differ:
 
 # %%
 print("beam   stop    BLEU    seconds   translations with a better, worse score than the other rule's")
@@ -237,8 +240,8 @@ for size in (2,) if QUICK else (4, 8):
 # ## Sampling
 #
 # Instead of searching, we can sample each piece from the model's distribution, to get several different
-# translations. A *temperature* $T$ divides the logits: $p_i \propto \exp(z_i / T)$; near 0 it is
-# greedy search. `top_k` samples from the $k$ most probable pieces, `top_p` from the smallest set with a total
+# translations. A *temperature* $T$ divides the logits: $p_i \propto \exp(z_i / T)$; near 0 it is greedy
+# search. `top_k` samples from the $k$ most probable pieces, `top_p` from the smallest set with a total
 # probability of $p$.
 
 # %%
@@ -274,9 +277,9 @@ for one in drawn:
     )
 
 # %% [markdown]
-# Pairwise BLEU (Shen et al., 2019) compares the samples of a sentence with each other; it is 100 if all are
-# the same. The best region of the plot is at the top right: diverse and good. Search is on the left,
-# because it gives only one translation.
+# Pairwise BLEU (Shen et al., 2019) compares the samples of a sentence with each other; it is 100 if all
+# are the same. The best region of the plot is at the top right: diverse and good. Search is on the
+# left, because it gives only one translation.
 
 # %%
 diversity_curves(drawn, reference=systems[paper]["bleu"])
@@ -298,6 +301,7 @@ together = translator.n_best(sources[:4], sampling=True, n_best=2)
 assert [one.text for one in alone[0].translations] == [one.text for one in together[1].translations]
 
 # %% [markdown]
-# **What to read next:** [From a run to a served translator](06_serving.ipynb) exports one of these searches as a
-# graph. All settings are flags of `pipelines/translate.py`; `benchmarks/search_settings.py` measures them on a
-# whole test set. The docstring of `keras_transformer.translation.search.beam_search` explains the algorithm.
+# **What to read next:** [From a run to a served translator](06_serving.ipynb) exports one of these
+# searches as a graph. All settings are flags of `pipelines/translate.py`;
+# `benchmarks/search_settings.py` measures them on a whole test set. The docstring of
+# `keras_transformer.translation.search.beam_search` explains the algorithm.

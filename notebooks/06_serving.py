@@ -1,14 +1,14 @@
 # %% [markdown]
 # # From a run to a served translator
 #
-# **Question:** how do you deploy the model of a finished run, without Python, Keras or this package, and how fast
-# is it then?
+# **Question:** how do you deploy the model of a finished run, without Python, Keras or this package,
+# and how fast is it then?
 #
-# **Prerequisites:** `python pipelines/translate.py RUN`. [Searching](05_searching.ipynb) explains the search
-# settings that are fixed in the export.
+# **Prerequisites:** `python pipelines/translate.py RUN`. [Searching](05_searching.ipynb) explains the
+# search settings that are fixed in the export.
 #
-# **Time:** about two minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py` makes one),
-# and `pip install -e '.[notebooks,ctranslate2]'`.
+# **Time:** about two minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py`
+# makes one), and `pip install -e '.[notebooks,ctranslate2]'`.
 #
 # The stored output is from a run on Multi30k; `make notebooks RUN=...` uses yours.
 
@@ -57,9 +57,9 @@ folder = pathlib.Path(temporary.name) / "served"
 # %% [markdown]
 # ## Export
 #
-# A SavedModel is a TensorFlow graph with weights: tokenizer, beam search with its caches, and detokenizer.
-# The search settings and the limits of a call are fixed at export. (The length penalty is $|Y|^{\alpha}$ here,
-# because we compare with CTranslate2 below, which has no other.)
+# A SavedModel is a TensorFlow graph with weights: tokenizer, beam search with its caches, and
+# detokenizer. The search settings and the limits of a call are fixed at export. (The length penalty is
+# $|Y|^{\alpha}$ here, because we compare with CTranslate2 below, which has no other.)
 #
 # On the command line: `python pipelines/export_model.py RUN served --length-penalty average
 # --max-sentences 128`.
@@ -73,9 +73,9 @@ for path in sorted(folder.rglob("*")):
         print(f"{path.stat().st_size:12,}  {path.relative_to(folder.parent)}")
 
 # %% [markdown]
-# `1` is the version number; the next export makes `2`. The folder appears when all its files are complete, so a
-# server that watches `served` never loads half a model. `served/ids` holds a second, small SavedModel with ids
-# as input and output and no tokenizer.
+# `1` is the version number; the next export makes `2`. The folder appears when all its files are
+# complete, so a server that watches `served` never loads half a model. `served/ids` holds a second,
+# small SavedModel with ids as input and output and no tokenizer.
 #
 # The export contains a model card:
 
@@ -85,8 +85,8 @@ Markdown((exported.path / "assets.extra" / "model_card.md").read_text(encoding="
 # %% [markdown]
 # ## Loading without this package
 #
-# A new process imports only TensorFlow and the operations of TensorFlow Text. It prints inputs and outputs of each
-# signature and calls it.
+# A new process imports only TensorFlow and the operations of TensorFlow Text. It prints inputs and
+# outputs of each signature and calls it.
 
 # %%
 STRANGER = """
@@ -171,8 +171,8 @@ print(docker.replace(str(folder), '"$PWD"/served'), curl_command(exported.name),
 # %% [markdown]
 # ## CTranslate2
 #
-# [CTranslate2](https://github.com/OpenNMT/CTranslate2) is the fastest engine on CPUs. It can store and multiply
-# matrices as 8-bit integers with one scale per row.
+# [CTranslate2](https://github.com/OpenNMT/CTranslate2) is the fastest engine on CPUs. It can store and
+# multiply matrices as 8-bit integers with one scale per row.
 
 # %%
 fast = {}
@@ -185,9 +185,9 @@ for quantization in ("float32", "int8"):
 # %% [markdown]
 # ## How fast
 #
-# The systems take turns to translate the same sentences, after one warm-up round, with two batches in parallel on
-# one core each. Other load on the machine affects all of them equally in the long run; the range over the rounds
-# shows how much there was.
+# The systems take turns to translate the same sentences, after one warm-up round, with two batches in
+# parallel on one core each. Other load on the machine affects all of them equally in the long run; the
+# range over the rounds shows how much there was.
 
 # %%
 systems = {
@@ -238,8 +238,8 @@ print(refusal(serve, text=tf.constant(["a"] * (LINES + 1))))
 print(refusal(served.signatures["score"], source=tf.constant(["a", "b"]), target=tf.constant(["a"])))
 
 # %% [markdown]
-# A text that is too long is cut and flagged, a blank one has a blank translation, and bytes that are not UTF-8
-# become U+FFFD. Other texts in the same call are not affected:
+# A text that is too long is cut and flagged, a blank one has a blank translation, and bytes that are
+# not UTF-8 become U+FFFD. Other texts in the same call are not affected:
 
 # %%
 found = serve(text=tf.constant([sources[0], "", b"\xff\xfe", " ".join([sources[0]] * 50)]))
