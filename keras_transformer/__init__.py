@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need", in TensorFlow and Keras 3.
 
-Every name is imported when it is first used: layers, model, loss, schedule and search
-need Keras alone, and programs that prepare text need neither Keras nor TensorFlow.
+Names are imported at first use: layers, model, loss, schedule and search need only Keras, and
+programs that prepare text need neither Keras nor TensorFlow.
 """
 
 import importlib
@@ -11,11 +11,11 @@ __version__ = "0.1.0"
 
 
 def lazy_names(package, modules):
-    """Returns `__all__`, `__getattr__` and `__dir__` of a package that imports a name at its first use.
+    """Returns `__all__`, `__getattr__` and `__dir__` for a package whose names are imported at first use.
 
     Args:
-        package: its `__name__`.
-        modules: dict of a module's name within the package to the names that it gives to the package.
+        package: `__name__` of the package.
+        modules: dict from the name of a module within the package to the names that it exports.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

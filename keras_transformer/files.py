@@ -1,4 +1,4 @@
-"""Files that are complete under their final name, or not there at all; JSON that is whole."""
+"""Atomic file writes, process locks, and JSON with checksums."""
 
 import contextlib
 import errno
@@ -14,28 +14,28 @@ import zlib
 
 _SUM = "sha256"
 _LINE_SUM = "crc32"
-# What the storage says when it has no more room, whoever has set the limit.
+# Error numbers of a full disk, an exceeded quota and a file beyond the size limit.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# TensorFlow looks for the files of a checkpoint with patterns. Within brackets a pattern is another name.
+# TensorFlow finds the files of a checkpoint by glob patterns, in which these characters are special.
 _WILDCARDS = frozenset("[]\\")
 
 
 def write_atomically(path, data):
-    """Writes a file under a temporary name beside it, then renames it.
+    """Writes a file under a temporary name in the same folder, then renames it.
 
     Args:
-        path: the final name; its folder exists.
+        path: the final path; its folder exists.
         data: bytes.
 
     Raises:
-        OSError: it cannot be written; nothing is left behind.
+        OSError: the file cannot be written; no temporary file remains.
     """
     with open_atomically(path) as file:
         file.write(data)
 
 
 def fsync_path(path):
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Calls `fsync` on a file or a folder: waits until its content is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -45,16 +45,16 @@ def fsync_path(path):
 
 @contextlib.contextmanager
 def open_atomically(path):
-    """Opens a binary file that gets its name when all of it is written, piece by piece.
+    """Context manager that opens a temporary binary file and renames it to `path` at the end.
 
-    What is no plain file, such as `/dev/null` or a named pipe, is written to as it is.
+    An existing `path` that is not a regular file, such as `/dev/null` or a named pipe, is opened directly.
 
     Args:
-        path: the final name; its folder exists.
+        path: the final path; its folder exists.
 
     Raises:
-        OSError: it cannot be written; the error has the path. After this or any other
-            exception nothing is left behind.
+        OSError: the file cannot be written; the error names `path`. After any exception no temporary
+            file remains.
     """
     path = pathlib.Path(path)
     if path.exists() and not path.is_file():
@@ -63,7 +63,7 @@ def open_atomically(path):
         return
     temporary = temporary_path(path)
     with _named(path, temporary):
-        # Not `tempfile`, whose files are private: these are as open as the user's umask says.
+        # Not `tempfile`, which ignores the user's umask and makes private files.
         file = temporary.open("xb")
         try:
             with file:
@@ -78,14 +78,14 @@ def open_atomically(path):
 
 
 def temporary_path(path):
-    """Returns a path beside another, of nothing yet; those who clean up know such names, `.*.tmp`."""
+    """Returns an unused path in the same folder, `.NAME.RANDOM.tmp`; cleaning up removes `.*.tmp`."""
     path = pathlib.Path(path)
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 @contextlib.contextmanager
 def _named(path, temporary):
-    """Gives errors of writing the name that the user knows: a full disk has none of its own."""
+    """Context manager that puts the final path into an `OSError` with the temporary path, or without one."""
     try:
         yield
     except OSError as error:
@@ -95,7 +95,7 @@ def _named(path, temporary):
 
 
 def check_output(path, *inputs):
-    """Refuses an output file that cannot be written, or that is one of the inputs.
+    """Raises `ValueError` if an output file cannot be written, or is one of the inputs.
 
     Raises:
         ValueError: its folder does not exist, it is a folder, or it is one of `inputs`.
@@ -111,19 +111,19 @@ def check_output(path, *inputs):
 
 
 def write_text(path, text):
-    """Writes UTF-8 text as `write_atomically` writes bytes.
+    """Writes UTF-8 text atomically; see `write_atomically`.
 
     Raises:
-        OSError: it cannot be written; nothing is left behind.
+        OSError: the file cannot be written; no temporary file remains.
     """
     write_atomically(path, text.encode("utf-8"))
 
 
 def check_new_folder(path):
-    """Returns the real path of a folder that is to be made; refuses one that is not empty.
+    """Checks that a folder does not exist or is empty; returns its path with symbolic links resolved.
 
     Raises:
-        ValueError: there is something under that name.
+        ValueError: the path is a file or a folder that is not empty.
     """
     path = pathlib.Path(os.path.realpath(path))
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -137,17 +137,16 @@ def _in_use(path):
 
 @contextlib.contextmanager
 def create_folder_atomically(path):
-    """Makes a folder that gets its name when all of it is written.
+    """Context manager that creates a temporary folder and renames it to `path` at the end.
 
     Args:
-        path: the final name, of nothing or of an empty folder; folders above it are made.
+        path: the final path; missing or an empty folder. Its parents are created.
 
     Yields:
-        `pathlib.Path` of the folder as long as it is written. After an exception within the
-        block nothing is left behind.
+        `pathlib.Path` of the temporary folder. It is removed after an exception within the block.
 
     Raises:
-        ValueError: there is something under the final name.
+        ValueError: the path is a file or a folder that is not empty.
     """
     path = check_new_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +160,7 @@ def create_folder_atomically(path):
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-            raise _in_use(path) from error  # another process was quicker
+            raise _in_use(path) from error  # another process has created it meanwhile
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -169,13 +168,13 @@ def create_folder_atomically(path):
 
 @contextlib.contextmanager
 def process_lock(path):
-    """Holds a lock file; the lock goes when the process ends, however it ends.
+    """Context manager that locks a file; the lock is released when the process ends, even if killed.
 
     Args:
-        path: the lock file, made if it is missing.
+        path: the lock file, created if missing.
 
     Raises:
-        ValueError: another process holds it.
+        ValueError: another process holds the lock.
     """
     path = pathlib.Path(path)
     with path.open("a") as file:
@@ -190,16 +189,16 @@ def process_lock(path):
 
 
 def nearest_folder(path):
-    """Returns the folder of a path, or the nearest one above it that exists."""
-    return next(each for each in pathlib.Path(path).absolute().parents if each.exists())
+    """Returns the nearest parent folder of a path that exists."""
+    return next(parent for parent in pathlib.Path(path).absolute().parents if parent.exists())
 
 
 def explain_write_error(error, path):
-    """Says in a sentence why a file could not be written, and what to do about it.
+    """Explains why a file could not be written, for error messages.
 
     Args:
         error: `OSError`.
-        path: what was being written.
+        path: path being written.
 
     Returns:
         (str, the reason; str, the remedy), without full stops.
@@ -222,7 +221,7 @@ def explain_write_error(error, path):
 
 @contextlib.contextmanager
 def wildcard_free_path(folder):
-    """Gives a folder a path that TensorFlow does not take for a pattern.
+    """Context manager: a path of a folder without special characters of glob patterns.
 
     TensorFlow finds no checkpoint in a folder with brackets or a backslash in its path.
 
@@ -230,7 +229,7 @@ def wildcard_free_path(folder):
         folder: an existing folder.
 
     Yields:
-        `pathlib.Path`: the folder itself, or a link to it that is there within the block.
+        `pathlib.Path`: the folder itself, or a temporary symbolic link to it.
     """
     folder = pathlib.Path(folder)
     if not _WILDCARDS & set(str(folder)):
@@ -243,26 +242,26 @@ def wildcard_free_path(folder):
 
 
 def to_checked_json(values):
-    """Returns JSON text that has its own checksum.
+    """Returns JSON text with a checksum of its content under the key `sha256`.
 
     Args:
-        values: dict without the name `sha256`.
+        values: dict without the key `sha256`.
     """
     return json.dumps({_SUM: _sum_of(values), **values}, indent=2) + "\n"
 
 
 def from_checked_json(content, *, remedy="Put it back from a copy"):
-    """Returns the dict of a JSON file, if it is as `sealed` wrote it.
+    """Returns the dict of a JSON file that `to_checked_json` wrote, after verifying its checksum.
 
-    Files of earlier versions have no checksum, and begin with another thing than one. So no bit
-    that flips makes a new file pass for an old one.
+    Files of earlier versions have no checksum; their first value never looks like one. So a file whose
+    key `sha256` is damaged cannot pass for an earlier one.
 
     Args:
         content: bytes of the file.
-        remedy: sentence about what to do.
+        remedy: sentence for the error message.
 
     Raises:
-        ValueError: not JSON, no object, or not what the checksum says.
+        ValueError: the content is not a JSON object, or does not match its checksum.
     """
     try:
         values = _json_object(content)
@@ -270,17 +269,17 @@ def from_checked_json(content, *, remedy="Put it back from a copy"):
         raise ValueError(f"{error}. {remedy}") from error
     if _SUM not in values and _is_hexadecimal(next(iter(values.values()), None), 64):
         raise ValueError(f"the name of its checksum is damaged ({_SUM}). {remedy}")
-    found = values.pop(_SUM, None)
-    if found is not None and found != _sum_of(values):
+    checksum = values.pop(_SUM, None)
+    if checksum is not None and checksum != _sum_of(values):
         raise ValueError(f"its content is not what its checksum says ({_SUM}). {remedy}")
     return values
 
 
 def to_checked_line(record):
-    """Returns one line of JSON that has its own checksum, as bytes.
+    """Returns one line of JSON, bytes, with a checksum of its content under the key `crc32`.
 
     Args:
-        record: dict without the name `crc32`.
+        record: dict without the key `crc32`.
     """
     body = json.dumps(record)
     comma = ", " if record else ""
@@ -288,7 +287,7 @@ def to_checked_line(record):
 
 
 def from_checked_line(line):
-    """Returns the record of a line, if it is as `to_checked_line` wrote it.
+    """Returns the record of a line that `to_checked_line` wrote, after verifying its checksum.
 
     Lines of earlier versions have no checksum.
 
@@ -296,7 +295,7 @@ def from_checked_line(line):
         line: bytes, without the newline.
 
     Raises:
-        ValueError: not JSON, no object, or not what the checksum says.
+        ValueError: the line is not a JSON object, or does not match its checksum.
     """
     record = _json_object(line)
     name, value = next(iter(record.items()), (None, None))
@@ -305,7 +304,7 @@ def from_checked_line(line):
         if to_checked_line(record) != line + b"\n":
             raise ValueError("not what its checksum says")
     elif _LINE_SUM in record or _is_hexadecimal(value, 8):
-        # A line of earlier versions begins with another thing than a checksum under a damaged name.
+        # The first value of an earlier version's line never looks like a checksum.
         raise ValueError("the name of its checksum is damaged")
     return record
 

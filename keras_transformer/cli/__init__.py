@@ -1,8 +1,8 @@
 """The programs: `keras-transformer train`, `prepare`, `translate`, `evaluate`, `average`, `export`, ...
 
-`main` is the console script. `train`, `prepare` and the others have `parse_args` and `main`, which returns an
-exit code; `config.programs.ExitCode` lists all codes. Every program refuses bad input in one line before it
-loads TensorFlow. `pipelines/*.py` of a clone open the same programs.
+`main` is the console script. Every other program is a module with `parse_args` and `main`, which returns an
+exit code of `config.programs.ExitCode`. Bad input ends a program with a one-line message, if possible before
+TensorFlow is imported. The files `pipelines/*.py` of a clone run the same programs.
 """
 
 from keras_transformer import lazy_names

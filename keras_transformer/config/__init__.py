@@ -1,9 +1,9 @@
-"""Every setting of a model, its data, its training and its search: frozen dataclasses, standard library only.
+"""All settings of model, data, training and search, as frozen dataclasses; standard library only.
 
-Each setting is said once, as `setting(default, meaning, range)` in `sections`: checks,
-docstrings and lists are made from that line. `Config` holds one section per part; `preset(name)` gives the
-paper's models and smaller ones; `override` applies `section.field=value` texts; `describe_settings` lists
-all settings with their meanings.
+Each setting is defined once, as `setting(default, meaning, range)` in `sections`. Range checks, docstrings,
+`--help` and `--print-config` are generated from that definition. `Config` has one section per part of a run.
+`preset(name)` returns the paper's models and smaller ones; `override` applies `section.field=value` texts;
+`describe_settings` lists all settings with their meanings.
 """
 
 from keras_transformer import lazy_names

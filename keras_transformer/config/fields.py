@@ -1,7 +1,7 @@
-"""One line a setting: its default, its meaning and its range, from which everything else is made.
+"""Definition of settings: one line with default, meaning and range, from which everything else is generated.
 
-`setting` and `choice` make a field, `section` a frozen dataclass of such fields. The checks of types and
-ranges, `Attributes` of the docstring, the list of `describe_settings` and `--help` come from these lines.
+`setting` and `choice` define a field; `section` makes a frozen dataclass of such fields. Type and range
+checks, the `Attributes` of docstrings, `describe_settings` and `--help` are generated from these lines.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ def setting(default, meaning, *, choices=(), renamed_from="", old_values=None, *
     """Returns the dataclass field of one setting.
 
     Args:
-        default: its value if nothing is given.
-        meaning: str, a phrase without its full stop.
-        choices: tuple of the values that are accepted; empty where the type and the limits decide.
+        default: its default value.
+        meaning: str, a phrase without a full stop.
+        choices: tuple of the accepted values; empty if only type and limits matter.
         renamed_from: str, its name in earlier versions, which is still accepted.
-        old_values: dict from a value of earlier versions to the one that replaces it.
-        **limits: of its range: `at_least`, `at_most`, `above`, `below`.
+        old_values: dict from a value of earlier versions to its replacement.
+        **limits: its range: `at_least`, `at_most`, `above`, `below`.
     """
     metadata = {"meaning": meaning, "choices": choices, "limits": limits}
     metadata |= {"renamed_from": renamed_from, "old_values": old_values or {}}
@@ -33,21 +33,21 @@ def setting(default, meaning, *, choices=(), renamed_from="", old_values=None, *
 
 
 def choice(default, meaning, **options):
-    """Returns a `setting` whose values are all the words that its meaning has as `"word"`."""
+    """Returns a `setting` whose choices are all words written as `"word"` in its meaning."""
     choices = tuple(dict.fromkeys(re.findall(r'`"(\w+)"`', meaning)))
     return setting(default, meaning, choices=choices, **options)
 
 
 def current_names(section_class, values):
-    """Renames settings that earlier versions called otherwise.
+    """Replaces setting names of earlier versions by the current ones.
 
     Args:
-        section_class: class of settings, as `section` makes it.
-        values: dict from the name of a setting, old or new, to its value.
+        section_class: class of settings made by `section`.
+        values: dict from the name of a setting, old or current, to its value.
 
     Returns:
-        `(values, renamed)`: the dict with today's names and values, and a dict from each old name to
-        today's. Where both names are given, the new one counts.
+        `(values, renamed)`: the dict with current names and values, and a dict from each old name to
+        the current one. If both names are given, the value under the current name is used.
     """
     changed, renamed = dict(values), {}
     for field in dataclasses.fields(section_class):
@@ -63,18 +63,18 @@ def current_names(section_class, values):
 
 
 def from_values(section_class, values):
-    """Returns a section of settings from a dict that this version or an earlier one wrote."""
+    """Returns a section of settings from a dict written by this version or an earlier one."""
     return section_class(**current_names(section_class, values)[0])
 
 
 def section(summary):
-    """Makes a class of settings a frozen dataclass that checks itself.
+    """Class decorator: makes a class of settings a frozen dataclass that validates its values.
 
-    Types, ranges and choices are checked first, then what `__post_init__` of the class checks of several
-    settings together. `None` is accepted where the annotation has it, whatever the range.
+    Types, ranges and choices are checked first. Then `__post_init__` of the class checks settings that
+    depend on each other. `None` is accepted if the annotation includes it, regardless of the range.
 
     Args:
-        summary: str, first line of the docstring, which lists the settings after it.
+        summary: str, first line of the docstring; the list of settings is added.
 
     Returns:
         a class decorator.
@@ -88,19 +88,19 @@ def section(summary):
             check_together(self)
 
         cls.__post_init__ = check_all
-        made = dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
+        section_class = dataclasses.dataclass(frozen=True, kw_only=True, slots=True)(cls)
         lines = [summary, "", "Attributes:"]
-        for field in dataclasses.fields(made):
+        for field in dataclasses.fields(section_class):
             text = f"{field.name}: {meaning_of(field)}"
             lines += textwrap.wrap(text, 106, initial_indent="    ", subsequent_indent=" " * 8)
-        made.__doc__ = "\n".join(lines) + "\n"
-        return made
+        section_class.__doc__ = "\n".join(lines) + "\n"
+        return section_class
 
     return decorate
 
 
 def meaning_of(field):
-    """Returns the meaning of a setting, a field of a section, with its full stop."""
+    """Returns the meaning of a setting, given as a field of a section, with a full stop."""
     meaning = field.metadata["meaning"]
     return meaning if meaning.endswith("...") else f"{meaning}."
 
@@ -109,13 +109,13 @@ def check(config):
     """Checks the type, the range and the choices of every field of a dataclass.
 
     Raises:
-        ValueError: names the field, what it must be, and what it is.
+        ValueError: the message has the field, its type or range, and its value.
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, options = getattr(config, field.name), alternatives(hints[field.name])
         name = f"`{field.name}` of {type(config).__name__}"
-        # `True` is an int to Python; as a number of layers it is a mistake.
+        # `type`, not `isinstance`: `True` is an int in Python, but not a number of layers.
         if type(value) not in options and not (float in options and type(value) is int):
             names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in options)
             raise ValueError(f"{name} must be {names}. Received: {value!r}")
@@ -130,12 +130,12 @@ def check(config):
 
 
 def require(holds, demand, **received):
-    """Refuses values that are out of range or do not go together.
+    """Raises `ValueError` for values that are out of range or cannot be combined.
 
     Args:
-        holds: bool, whether they are accepted.
-        demand: str, what they must be.
-        **received: the values by name.
+        holds: bool, whether the values are accepted.
+        demand: str, the condition in words.
+        **received: the values by name, for the message.
 
     Raises:
         ValueError: `holds` is false.
@@ -146,21 +146,21 @@ def require(holds, demand, **received):
 
 
 def nearest(name, known):
-    """Returns at most three known names that a misspelt or shortened name may stand for, a list of str."""
+    """Returns a list of at most three known names similar to a misspelt or shortened name."""
     if close := difflib.get_close_matches(name, known, n=1, cutoff=0.85):
         return close
-    longer = [one for one in known if len(name) > 2 and name in one]
+    longer = [candidate for candidate in known if len(name) > 2 and name in candidate]
     return list(dict.fromkeys([*longer, *difflib.get_close_matches(name, known)]))[:3]
 
 
 def did_you_mean(name, known, show=repr):
-    """Returns a question with the nearest known names, each as `show` writes it; "" if none is near."""
+    """Returns `Did you mean ...?` with similar known names, each formatted by `show`; "" without any."""
     near = " or ".join(map(show, nearest(name, known)))
     return f"Did you mean {near}?" if near else ""
 
 
 def unknown(what, name, known, *, otherwise=None):
-    """Returns `what 'name'.` and the nearest known names; if none is near, `otherwise` or all of them."""
+    """Returns `what 'name'.` with similar known names; without any, with `otherwise` or all known names."""
     return f"{what} {name!r}. {did_you_mean(name, known) or otherwise or 'Known: ' + ', '.join(known)}"
 
 

@@ -1,7 +1,7 @@
-"""Named configurations: the paper's models, every row of its Table 3, and small ones.
+"""Presets: the paper's models, the rows of its Table 3, and small models.
 
-A preset is a whole recipe: model, data budget, training and search. Figures that the
-paper gives are used as they stand; what it leaves open is said beside the preset.
+A preset is a whole configuration: model, batch size, training and search. Values given in the paper are
+used unchanged. Comments explain the values that the paper does not give.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ def _layers(number):
 
 
 def _compact(vocab_size, *, num_layers, dropout, model, training, batch_tokens=4096, dataset="cldr/en-de"):
-    """A model for a small corpus, its vocabulary and a training that keeps ten checkpoints."""
+    """Returns the configuration of a small model for a small corpus, with ten checkpoints averaged."""
     return replace(
         with_vocab_size(Config(), vocab_size),
         model={"num_heads": 4, **_layers(num_layers), **_dropout(dropout), **model},
@@ -42,7 +42,7 @@ def _compact(vocab_size, *, num_layers, dropout, model, training, batch_tokens=4
 
 
 def with_vocab_size(config, source, target=None):
-    """Returns `config` for a model over vocabularies of these sizes.
+    """Returns a copy of `config` with these vocabulary sizes.
 
     Args:
         config: `Config`.
@@ -50,7 +50,7 @@ def with_vocab_size(config, source, target=None):
         target: number of target tokens; `None` for one shared vocabulary.
 
     Raises:
-        ValueError: two sizes and `tie_embeddings="all"`, which needs one vocabulary.
+        ValueError: the sizes differ and `tie_embeddings="all"` needs one shared vocabulary.
     """
     target = source if target is None else target
     return replace(config, model={"source_vocab_size": source, "target_vocab_size": target})
@@ -78,10 +78,10 @@ T2T_BASE = replace(
 
 # After the published recipe for Multi30k English-German ("Tiny", 41.02 tokenised lower-case
 # BLEU): 4 + 4 layers, d 128, dropout 0.3, post-norm, peak rate 0.005 after 2,000 steps,
-# batches of 2 x 4,096 tokens of lower-cased text. It starts from smaller query, key and
-# value matrices. From Glorot's, and with batches half as large, four post-norm layers
-# leave the words of a sentence so alike that attention to the source stays uniform for
-# thousands of steps, so this preset normalises first, at the rate of equation 3.
+# batches of 2 x 4,096 tokens of lower-cased text. That recipe initialises query, key and value
+# matrices with smaller values. With Glorot initialisation and half the batch size, four post-norm
+# layers make all positions so similar that attention to the source stays uniform for thousands of
+# steps. So this preset uses pre-norm and the learning rate of equation 3.
 MULTI30K_TINY = _compact(
     8000,
     num_layers=4,
@@ -98,8 +98,8 @@ MULTI30K_TINY = _compact(
     },
 )
 
-# At most ten minutes on two CPU cores with the built-in corpus. Little dropout, as the
-# corpus shows no noise to fit.
+# At most ten minutes on two CPU cores with the built-in corpus. Little dropout, as this corpus has
+# no noise to overfit to.
 DEMO = _compact(
     2000,
     num_layers=2,
@@ -115,8 +115,8 @@ DEMO = _compact(
     },
 )
 
-# For 10,000 to a million pairs on a few CPU cores: half the paper's width, normalised first as
-# MULTI30K_TINY, with dropout 0.2 between its 0.3 and the paper's 0.1.
+# For 10,000 to a million pairs on a few CPU cores: half the paper's width, pre-norm like
+# MULTI30K_TINY, and dropout 0.2, between its 0.3 and the paper's 0.1.
 SMALL = _compact(
     8000,
     num_layers=4,
@@ -170,15 +170,15 @@ PRESETS = {
 
 
 class _Row(NamedTuple):
-    """What `auto` chooses for corpora of up to so many pairs."""
+    """Configuration that `auto` chooses for corpora of at most `num_pairs` pairs."""
 
     num_pairs: float
     config: Config
     vocab_size: int
-    updates_a_minute: float  # on two CPU cores, roughly
+    updates_a_minute: float  # roughly, on two CPU cores
 
 
-# The smaller a corpus, the smaller model and vocabulary and the more dropout: Sennrich and Zhang
+# Smaller corpora need smaller models and vocabularies and more dropout: Sennrich and Zhang
 # (2019), Ding et al. (2019), Araabi and Monz (2020), Gowda and May (2020).
 _AUTO = (
     _Row(5_000, replace(DEMO, model=_dropout(0.3), training={"max_steps": 6000}), 1000, 400),
@@ -187,21 +187,21 @@ _AUTO = (
     _Row(1_000_000, SMALL, 8000, 25),
     _Row(float("inf"), BASE, 37_000, 0.3),
 )
-_GPU_SPEED = 50  # that many times two CPU cores, roughly
-_FEWEST_UPDATES = 1000  # a larger model that makes fewer is worse than a smaller one
+_GPU_SPEED = 50  # roughly, relative to two CPU cores
+_FEWEST_UPDATES = 1000  # with fewer updates, a smaller model does better
 
 
 def auto(num_pairs, *, num_characters=0, max_minutes=0.0, gpu=False):
-    """Returns the configuration for a corpus of one's own: `--preset auto`.
+    """Returns the configuration for a corpus of a given size: `--preset auto`.
 
-    It depends on nothing but its arguments. Only what is assumed of the speed is a guess; it
-    decides about the size of the model and the warm-up where time is short.
+    The result depends only on the arguments. If time is limited, the size of the model and the warm-up
+    follow from a rough estimate of the training speed.
 
     Args:
-        num_pairs: of the training text.
-        num_characters: different characters of it; a vocabulary has a piece for each.
-        max_minutes: time of the run; 0 for no limit.
-        gpu: whether there is one.
+        num_pairs: number of training pairs.
+        num_characters: number of different characters; the vocabulary has a piece for each.
+        max_minutes: maximum training time; 0 for no limit.
+        gpu: whether a GPU is available.
     """
     rows = list(_AUTO[: 1 + sum(row.num_pairs < num_pairs for row in _AUTO)])
     updates = [row.updates_a_minute * (_GPU_SPEED if gpu else 1) * max_minutes for row in rows]
@@ -213,7 +213,7 @@ def auto(num_pairs, *, num_characters=0, max_minutes=0.0, gpu=False):
         expected = max(80, min(expected, round(updates[len(rows) - 1])))
     warmup = min(training.warmup_steps, expected // 8)
     every = max(1, expected // 40)
-    # 300: the special tokens and the bytes.
+    # 300 leaves room for the special tokens and the 256 bytes.
     vocab_size = max(row.vocab_size, -(-(300 + 2 * num_characters) // 500) * 500)
     return replace(
         with_vocab_size(row.config, vocab_size),
@@ -221,7 +221,7 @@ def auto(num_pairs, *, num_characters=0, max_minutes=0.0, gpu=False):
         training={
             "max_minutes": float(max_minutes),
             "warmup_steps": warmup,
-            # Equation 3 is as high as with the warm-up of the row.
+            # Keeps the peak learning rate of the row despite the shorter warm-up.
             "learning_rate_scale": round((warmup / training.warmup_steps) ** 0.5, 3),
             "checkpoint_every_steps": every,
             "checkpoint_every_minutes": 0.0,
@@ -231,7 +231,7 @@ def auto(num_pairs, *, num_characters=0, max_minutes=0.0, gpu=False):
             "validate_every_steps": 4 * every,
             "validation_sentences": 200 if 0 < max_minutes <= 30 else 500,
             "patience": 10,
-            # Of a short run, the loss and the translations may disagree about which weights are best.
+            # In a short run, the weights with the lowest loss may not translate best.
             "best_metric": "bleu",
         },
     )
@@ -246,7 +246,7 @@ def preset(name, **model_changes):
             `source_vocab_size=5000`.
 
     Raises:
-        ValueError: for an unknown name, with the nearest known one.
+        ValueError: for an unknown name; the message has similar names.
     """
     if name not in PRESETS:
         raise ValueError(unknown("No preset", name, [*PRESETS, "auto"]))

@@ -1,4 +1,4 @@
-"""The programs as the shell knows them: their commands, and the codes and errors with which they end."""
+"""Commands of the programs, their exit codes, and the errors that map to exit codes."""
 
 import enum
 import pathlib
@@ -6,7 +6,7 @@ import shlex
 import sys
 
 CONSOLE_SCRIPT = "keras-transformer"
-# Sub-command of the console script -> file in `pipelines/` of a clone that runs the same program.
+# Sub-command of the console script -> script in `pipelines/` of a clone that runs the same program.
 SCRIPTS = {
     "train": "train_wmt.py",
     "prepare": "prepare_wmt.py",
@@ -50,7 +50,7 @@ class ExitCode(enum.IntEnum):
 
 
 class TrainingError(Exception):
-    """A run that ended early; the message says what to do. The state saved last is whole."""
+    """Training ended early. The message has a remedy; the last checkpoint is complete."""
 
     exit_code = ExitCode.FAULT
 
@@ -80,10 +80,10 @@ class WorkerLostError(TrainingError):
 
 
 class StoppedError(TrainingError):
-    """A signal asked the run to end; its state is saved.
+    """A signal ended training; a checkpoint was saved.
 
     Args:
-        message: what happened and how to go on.
+        message: str, the cause and how to resume.
         exit_code: `ExitCode`, `INTERRUPTED` or `TERMINATED`.
     """
 
@@ -93,26 +93,26 @@ class StoppedError(TrainingError):
 
 
 def command(program):
-    """Returns the shell command of a program, in the form in which the running one was called.
+    """Returns the shell command of a program, in the form in which the current program was called.
 
     Args:
         program: a sub-command, such as `"train"`.
 
     Returns:
-        `"python pipelines/train_wmt.py"` where the running program was called by a file in `pipelines/`,
-        else `"keras-transformer train"`.
+        `"python pipelines/train_wmt.py"` if the current program is a script in `pipelines/`, else
+        `"keras-transformer train"`.
     """
-    door = _script(program)
-    return f"python {shlex.quote(str(door))}" if door else f"{CONSOLE_SCRIPT} {program}"
+    script = _script(program)
+    return f"python {shlex.quote(str(script))}" if script else f"{CONSOLE_SCRIPT} {program}"
 
 
 def name(program):
-    """Returns the name with which a program begins its messages: `command` without Python and folder."""
-    door = _script(program)
-    return door.name if door else f"{CONSOLE_SCRIPT} {program}"
+    """Returns the name of a program for its messages: `train_wmt.py` or `keras-transformer train`."""
+    script = _script(program)
+    return script.name if script else f"{CONSOLE_SCRIPT} {program}"
 
 
 def _script(program):
     called = pathlib.Path(sys.argv[0])
-    is_door = called.suffix == ".py" and called.absolute().parent.name == "pipelines"
-    return called.with_name(SCRIPTS[program]) if is_door else None
+    is_script = called.suffix == ".py" and called.absolute().parent.name == "pipelines"
+    return called.with_name(SCRIPTS[program]) if is_script else None

@@ -1,56 +1,59 @@
-"""Every setting of a run, said once: default, meaning and range. A class for each part of a run."""
+"""All settings of a run, one class per part. Each is defined once: default, meaning and range."""
 
 import decimal
 
 from keras_transformer.config.fields import choice, require, section, setting
 
-# Settings of `data` that a vocabulary has decided once it is there.
+# Settings of `data` that an existing vocabulary has fixed.
 VOCABULARY = ("model_type", "vocab_size", "separate_vocabularies", "normalization", "split_digits")
-# Beyond every model that was ever trained: more is a slip of the keyboard.
+# Far beyond any model ever trained: larger values are typing errors.
 MAX_LAYERS = 1000
 MAX_WEIGHTS = 10**12
-# In float32: a weight, its gradient and Adam's two moments.
+# Bytes per weight in training: float32 weight, gradient and both Adam moments.
 BYTES_IN_TRAINING = 16
-# Numbers that a batch may hold in caches and logits at once: two gigabytes of float32. A budget
-# of source tokens alone would put a thousand lines of one word, each with beams, into a batch.
+# Maximum number of elements in the caches and logits of one search batch: 2 GB of float32. A limit on
+# source tokens alone would allow batches of a thousand one-word lines, each with its beams.
 MAX_NUMBERS_IN_SEARCH = 2**29
 
 
-@section("Sizes and choices of one model, named as in Table 3 of the paper; the defaults are its base model.")
+@section("Architecture of the model, with the names of the paper's Table 3; defaults are its base model.")
 class ModelConfig:
-    source_vocab_size: int = setting(37_000, "number of source tokens, special ids included", at_least=1)
-    target_vocab_size: int = setting(37_000, "number of target tokens, special ids included", at_least=1)
-    num_encoder_layers: int = setting(6, "N of the encoder", at_least=1)
-    num_decoder_layers: int = setting(6, "N of the decoder (the paper has one N for both)", at_least=1)
-    d_model: int = setting(512, "width of embeddings and of every sublayer's output", at_least=1)
+    source_vocab_size: int = setting(37_000, "source vocabulary size, special ids included", at_least=1)
+    target_vocab_size: int = setting(37_000, "target vocabulary size, special ids included", at_least=1)
+    num_encoder_layers: int = setting(6, "number of encoder layers (N)", at_least=1)
+    num_decoder_layers: int = setting(6, "number of decoder layers (also N in the paper)", at_least=1)
+    d_model: int = setting(512, "width of embeddings and sublayer outputs", at_least=1)
     d_ff: int = setting(2048, "inner width of the feed-forward sublayers (section 3.3)", at_least=1)
-    num_heads: int = setting(8, "h of section 3.2.2", at_least=1)
+    num_heads: int = setting(8, "number of attention heads (h of section 3.2.2)", at_least=1)
     key_dim: int | None = setting(None, "d_k, width of queries and keys; `None` is d_model / h", at_least=1)
     value_dim: int | None = setting(None, "d_v, width of values; `None` is d_model / h", at_least=1)
-    residual_dropout: float = setting(0.1, "rate on sublayers' outputs (section 5.4)", at_least=0, below=1)
+    residual_dropout: float = setting(0.1, "dropout on sublayer outputs (section 5.4)", at_least=0, below=1)
     embedding_dropout: float = setting(
-        0.1, "rate on the sums of embeddings and positions (section 5.4)", at_least=0, below=1
+        0.1, "dropout on the sums of embeddings and positional encodings (section 5.4)", at_least=0, below=1
     )
-    attention_dropout: float = setting(0.0, "rate on attention weights (0 in the paper)", at_least=0, below=1)
-    relu_dropout: float = setting(0.0, "rate after the ReLU (0 in the paper)", at_least=0, below=1)
+    attention_dropout: float = setting(
+        0.0, "dropout on attention weights (0 in the paper)", at_least=0, below=1
+    )
+    relu_dropout: float = setting(0.0, "dropout after the ReLU (0 in the paper)", at_least=0, below=1)
     norm_first: bool = setting(
-        False, "LayerNorm before each sublayer and after each stack; the paper has LayerNorm(x + Sublayer(x))"
+        False, "pre-norm: LayerNorm before each sublayer and after each stack; the paper has post-norm"
     )
-    layer_norm_epsilon: float = setting(1e-6, "added to the variance", above=0)
+    layer_norm_epsilon: float = setting(1e-6, "epsilon of LayerNorm, added to the variance", above=0)
     positions: str = choice(
         "interleaved",
-        '`"interleaved"` sinusoids (the paper), `"halves"` (Tensor2Tensor) or `"learned"` (Table 3, row E)',
+        'positional encoding: `"interleaved"` sines and cosines (the paper), `"halves"` (first sines, then '
+        'cosines, as in Tensor2Tensor) or `"learned"` (Table 3, row E)',
     )
-    max_positions: int = setting(1024, "number of learned positions; without effect on sinusoids", at_least=1)
+    max_positions: int = setting(1024, "number of learned positions; no effect on sinusoids", at_least=1)
     tie_embeddings: str = choice(
         "all",
-        'one matrix for source embedding, target embedding and logits: `"all"` (the paper); for the last '
-        'two: `"decoder"`; or `"none"`',
+        '`"all"` shares one matrix between source embedding, target embedding and output projection (the '
+        'paper), `"decoder"` between the last two; `"none"` shares nothing',
         renamed_from="sharing",
         old_values={"target_output": "decoder"},
     )
-    attention_bias: bool = setting(False, "biases in the attention projections (none in the paper)")
-    output_bias: bool = setting(False, "bias on the logits (none in the paper)")
+    attention_bias: bool = setting(False, "adds biases to the attention projections (not in the paper)")
+    output_bias: bool = setting(False, "adds a bias to the logits (not in the paper)")
 
     def __post_init__(self):
         d_model = self.d_model
@@ -91,7 +94,7 @@ class ModelConfig:
 
     @property
     def num_weights(self):
-        """int, the elements of all matrices: what the model has but for biases and norms."""
+        """int, number of weights in all matrices; biases and LayerNorm are not counted."""
         attention = 2 * self.d_model * self.num_heads * (self.d_key + self.d_value)
         feed_forward = 2 * self.d_model * self.d_ff
         tokens = {
@@ -108,7 +111,7 @@ class ModelConfig:
         )
 
     def numbers_in_search(self, tokens, search):
-        """Returns how many numbers the search for one sentence holds at once, in caches and logits.
+        """Returns the number of elements in caches and logits while one sentence is translated.
 
         Args:
             tokens: int, length of the source, end of sentence included.
@@ -121,53 +124,55 @@ class ModelConfig:
         return hypotheses * (caches + 4 * self.target_vocab_size) + 2 * self.num_heads * tokens**2
 
 
-@section("Where the sentences come from and how they become batches.")
+@section("Training text, vocabulary and batches.")
 class DataConfig:
     dataset: str = setting(
         "cldr/en-de",
         "`cldr/SOURCE-TARGET` (built in), a folder or archive of parallel files, or `NAME/CONFIG` of "
-        "TensorFlow Datasets; several with commas between",
+        "TensorFlow Datasets; several are separated by commas",
     )
-    source: str = setting("en", "source language, also the ending of the source files")
-    target: str = setting("de", "target language, also the ending of the target files")
+    source: str = setting("en", "source language code, also the extension of the source files")
+    target: str = setting("de", "target language code, also the extension of the target files")
     data_dir: str = setting(
-        "", "folder of TensorFlow Datasets' prepared sets and of unpacked archives; empty for the default one"
+        "", "cache folder of TensorFlow Datasets and unpacked archives; empty for the default"
     )
-    manual_dir: str = setting("", "folder of files downloaded by hand, for TensorFlow Datasets")
+    manual_dir: str = setting("", "folder of manually downloaded files for TensorFlow Datasets")
     dataset_weights: str = setting(
         "",
-        'passes over each dataset (or part of a prepared corpus) in an epoch, such as `"1,2.5"`; empty: one',
+        "passes over each dataset (or part of a prepared corpus) per epoch, such as `1,2.5`; empty for 1",
         renamed_from="weights",
     )
     temperature: float = setting(
-        1.0, "T: n pairs have a share of an epoch proportional to n ** (1 / T); 1 keeps their own", at_least=1
+        1.0,
+        "T: n pairs get a share of each epoch proportional to n ** (1 / T); 1 keeps the original shares",
+        at_least=1,
     )
     model_type: str = choice(
         "bpe",
-        'of the vocabulary: `"bpe"` (the paper\'s English-German), `"unigram"` or `"wordpiece"` (the '
+        'type of the vocabulary: `"bpe"` (the paper\'s English-German), `"unigram"` or `"wordpiece"` (the '
         "paper's English-French)",
     )
-    vocab_size: int = setting(37_000, "tokens of the vocabulary, special ids included", at_least=8)
+    vocab_size: int = setting(37_000, "size of the vocabulary, special ids included", at_least=8)
     separate_vocabularies: bool = setting(
-        False, 'a vocabulary of `vocab_size` tokens a language; `model.tie_embeddings` cannot be `"all"` then'
+        False, 'one vocabulary of `vocab_size` tokens per language; excludes `model.tie_embeddings="all"`'
     )
     vocab_texts: int = setting(
-        10_000_000, "sentences, drawn uniformly, that the vocabulary is learned from; 0 for all", at_least=0
+        10_000_000, "number of random sentences to learn the vocabulary from; 0 for all", at_least=0
     )
-    normalization: str = choice(
-        "nfc", 'Unicode normalisation before encoding: `"nfc"`, `"nfkc"` or `"identity"`'
-    )
-    split_digits: bool = setting(False, "gives each digit a token of its own")
-    max_length: int = setting(256, "longest sentence in training, in tokens, its end included", at_least=2)
+    normalization: str = choice("nfc", 'Unicode normalisation of the text: `"nfc"`, `"nfkc"` or `"identity"`')
+    split_digits: bool = setting(False, "makes every digit a token of its own")
+    max_length: int = setting(256, "longest training sentence, in tokens with end of sentence", at_least=2)
     batch_tokens: int = setting(
-        25_000, "padded tokens of one batch, of source and target each (about 25,000 in the paper)"
+        25_000, "maximum tokens per batch and side, padding included (about 25,000 in the paper)"
     )
-    padding: str = choice("longest", '`"longest"` of the batch, or `"fixed"` for a small set of shapes')
-    max_shapes: int = setting(16, 'number of shapes of `"fixed"` padding', at_least=1)
+    padding: str = choice(
+        "longest", 'pads to the `"longest"` sentence of a batch, or to few `"fixed"` shapes'
+    )
+    max_shapes: int = setting(16, 'number of batch shapes with `"fixed"` padding', at_least=1)
     subword_dropout: float = setting(
-        0.0, "rate of merges (BPE) or pieces left out, drawn again each epoch; 0: none", at_least=0, below=1
+        0.0, "probability to drop a merge (BPE) or a piece, drawn again each epoch", at_least=0, below=1
     )
-    on_bad_utf8: str = choice("refuse", '`"refuse"` or `"replace"`')
+    on_bad_utf8: str = choice("refuse", 'invalid UTF-8: `"refuse"` is an error, `"replace"` inserts U+FFFD')
 
     def __post_init__(self):
         if self.source == self.target:
@@ -184,21 +189,21 @@ class DataConfig:
 
 
 @section(
-    "Which pairs of the training text are left out, besides those over `data.max_length` tokens.\n\n"
-    "The defaults are the paper's (Tensor2Tensor's): blank sides and length only."
+    "Which pairs are dropped from the training text, in addition to those over `data.max_length` tokens.\n\n"
+    "The defaults are the paper's (Tensor2Tensor's): only blank sides and length."
 )
 class CleaningConfig:
     drop_empty: bool = setting(True, "drops pairs with a blank side")
     drop_damaged: bool = setting(False, "drops pairs with U+FFFD, or with UTF-8 encoded twice (`Ã¤`)")
     max_foreign_letters: float = setting(
-        1.0, "largest share of letters of foreign scripts on a side; 1 for no limit", at_least=0, at_most=1
+        1.0, "maximum share of letters in scripts foreign to the language; 1: no limit", at_least=0, at_most=1
     )
-    drop_identical: bool = setting(False, "drops pairs whose two sides are the same text")
-    min_length: int = setting(1, "shortest side, in tokens, its end included; 1 for no limit", at_least=1)
+    drop_identical: bool = setting(False, "drops pairs whose source and target are the same text")
+    min_length: int = setting(1, "minimum tokens of a side, with end of sentence; 1 for no limit", at_least=1)
     max_length_ratio: float = setting(
-        0.0, "largest ratio of the sides' tokens, once the longer has more than 10; 0 for no limit"
+        0.0, "maximum ratio of the lengths in tokens, if the longer side has more than 10; 0 for no limit"
     )
-    drop_duplicates: bool = setting(False, "drops all but the first of equal pairs")
+    drop_duplicates: bool = setting(False, "drops repeated pairs, except for the first")
 
     def __post_init__(self):
         ratio = self.max_length_ratio
@@ -206,73 +211,75 @@ class CleaningConfig:
         require(ratio == 0 or ratio >= 1, demand, max_length_ratio=ratio)
 
 
-@section("How the model is trained (section 5).")
+@section("Schedule, optimizer, loss, validation and checkpoints of training (section 5).")
 class TrainingConfig:
-    max_steps: int = setting(100_000, "optimizer updates of the whole run", at_least=1)
+    max_steps: int = setting(100_000, "maximum number of optimizer updates", at_least=1)
     max_minutes: float = setting(
-        0.0, "training time, that of resumed parts included, after which it stops; 0: no limit", at_least=0
+        0.0, "maximum training time in minutes, resumed parts included; 0 for no limit", at_least=0
     )
-    warmup_steps: int = setting(4000, "warm-up of equation 3", at_least=1)
-    learning_rate_scale: float = setting(1.0, "factor on equation 3 (1 in the paper)", above=0)
+    warmup_steps: int = setting(4000, "warm-up steps of the learning rate (equation 3)", at_least=1)
+    learning_rate_scale: float = setting(1.0, "factor on the rate of equation 3 (1 in the paper)", above=0)
     adam_beta_1: float = setting(0.9, "decay of Adam's first moment", at_least=0, below=1)
     adam_beta_2: float = setting(0.98, "decay of Adam's second moment", at_least=0, below=1)
     adam_epsilon: float = setting(1e-9, "Adam's epsilon, outside the bias correction as in Keras", above=0)
-    label_smoothing: float = setting(0.1, "epsilon_ls of section 5.4", at_least=0, below=1)
+    label_smoothing: float = setting(0.1, "label smoothing, epsilon_ls of section 5.4", at_least=0, below=1)
     smoothing_formula: str = choice(
         "t2t", '`"t2t"` gives each wrong token epsilon / (V - 1), `"uniform"` gives every token epsilon / V'
     )
-    clip_norm: float = setting(0.0, "global norm to clip gradients to; 0 for none (the paper)", at_least=0)
+    clip_norm: float = setting(0.0, "clips gradients to this global norm; 0 disables (the paper)", at_least=0)
     precision: str = choice(
         "float32",
         '`"float32"`, `"mixed_bfloat16"`, or `"mixed_float16"` with loss scaling (one device only); '
-        "positions, softmax and loss are float32 in all of them",
+        "positional encodings, softmax and loss are always float32",
     )
     max_nonfinite_steps: int = setting(
         20,
-        "n steps in a row whose gradient is not finite end the run; fewer are skipped",
+        "stops after n consecutive steps with a non-finite gradient; each such step is skipped",
         renamed_from="max_skipped",
         at_least=1,
     )
     log_every_steps: int = setting(100, "steps between progress lines and TensorBoard points", at_least=1)
     validate_every_steps: int = setting(5000, "steps between validations", at_least=1)
     validation_sentences: int = setting(
-        1000, "at most n validation sentences are translated for BLEU in training; 0 for none", at_least=0
+        1000, "number of validation sentences to translate for BLEU; 0 disables", at_least=0
     )
-    validation_beam_size: int = setting(0, "beam for them; 1: greedy, 0: `search.beam_size`", at_least=0)
+    validation_beam_size: int = setting(
+        0, "beam size for validation; 1: greedy, 0: `search.beam_size`", at_least=0
+    )
     best_metric: str = choice(
         "loss",
-        'validation `"loss"` or `"bleu"`: of the average, the last and the best weights, the best by this '
-        "metric are delivered",
+        'validation metric, `"loss"` or `"bleu"`, that chooses the best weights, and the final ones among '
+        "averaged, last and best",
         renamed_from="best_by",
     )
     patience: int = setting(
         0,
-        "training stops after n validations without a new best; 0 for never (the paper)",
+        "stops after n validations without a new best; 0 disables early stopping (the paper)",
         renamed_from="early_stopping",
         at_least=0,
     )
-    checkpoint_every_steps: int = setting(0, "steps between checkpoints; 0 for none", at_least=0)
+    checkpoint_every_steps: int = setting(0, "steps between checkpoints; 0 disables", at_least=0)
     checkpoint_every_minutes: float = setting(
-        10.0, "minutes between checkpoints; 0 for none (10 in the paper)", at_least=0
+        10.0, "minutes between checkpoints; 0 disables (10 in the paper)", at_least=0
     )
-    keep_checkpoints: int = setting(20, "the n newest checkpoints of the schedule are kept", at_least=1)
-    keep_best: int = setting(3, "the weights of the n best validations are kept, too", at_least=0)
+    keep_checkpoints: int = setting(20, "number of newest scheduled checkpoints to keep", at_least=1)
+    keep_best: int = setting(3, "number of best validations whose weights are kept, too", at_least=0)
     ema_decay: float = setting(
-        0.0, "decay of an exponential moving average of the weights; 0 for none", at_least=0, below=1
+        0.0, "decay of an exponential moving average of the weights; 0 disables", at_least=0, below=1
     )
-    init_from: str = setting("", "run folder whose weights a new run starts from; empty for none")
+    init_from: str = setting("", "fine-tuning: run folder with the initial weights; empty for random weights")
     init_checkpoint: str = setting(
         "final",
-        'which of them: `"final"`, `"averaged"`, `"last"`, `"best"`, ...',
+        'name of the initial weights in that run: `"final"`, `"averaged"`, `"last"`, `"best"`, ...',
         renamed_from="init_weights",
     )
     init_vocabulary: bool = setting(
-        True, "takes its vocabulary, too; else the corpus' own, where shared pieces keep their embeddings"
+        True, "also uses its vocabulary; if false, shared pieces of the new vocabulary keep their embeddings"
     )
     average_last: int = setting(
-        5, "the n newest scheduled checkpoints after the warm-up are averaged (paper: 5, big 20)", at_least=1
+        5, "number of newest scheduled checkpoints after the warm-up to average (big: 20)", at_least=1
     )
-    seed: int = setting(1, "of weights, dropout and data order", at_least=0)
+    seed: int = setting(1, "random seed of initial weights, dropout and data order", at_least=0)
 
     def __post_init__(self):
         if self.best_metric == "bleu":
@@ -283,49 +290,47 @@ class TrainingConfig:
         require(self.average_last <= self.keep_checkpoints, demand, **kept)
 
 
-@section("How translations are searched (section 6.1).")
+@section("Beam search or sampling of translations (section 6.1).")
 class SearchConfig:
-    beam_size: int = setting(4, "hypotheses kept at each position; 1 is greedy", at_least=1, at_most=1000)
-    alpha: float = setting(0.6, "exponent of the length penalty; 0 for none", at_least=0)
+    beam_size: int = setting(4, "beam size; 1 is greedy search", at_least=1, at_most=1000)
+    alpha: float = setting(0.6, "exponent of the length penalty; 0 disables", at_least=0)
     length_penalty: str = choice(
         "gnmt",
-        'divisor of the log-probability of a hypothesis of n tokens: `"gnmt"`, ((5 + n) / 6) ** alpha '
-        '(the paper\'s); `"average"`, n ** alpha; `"none"`',
+        'divides the log-probability of a hypothesis of n tokens: `"gnmt"` by ((5 + n) / 6) ** alpha (the '
+        'paper), `"average"` by n ** alpha, `"none"` by 1',
     )
     early_stop: bool = setting(
         False,
-        "ends a sentence as soon as `beam_size` hypotheses have ended: faster, may miss better ones. Without "
-        "it a sentence ends when no better hypothesis can follow",
+        "stops once `beam_size` hypotheses are finished: faster, but may miss better ones. If false, stops "
+        "when no better hypothesis is possible",
         renamed_from="stop",
         old_values={"exact": False, "first": True},
     )
     max_length_offset: int = setting(
         50,
-        "a translation has at most `max_length_ratio` * source length + n tokens (section 6.1: input + 50)",
+        "maximum translation length is `max_length_ratio` * source length + this (section 6.1: input + 50)",
         renamed_from="extra_length",
         at_least=1,
     )
     max_length_ratio: float = setting(
-        1.0, "factor on the source length in that limit", renamed_from="length_factor", at_least=0
+        1.0, "factor on the source length in `max_length_offset`", renamed_from="length_factor", at_least=0
     )
-    max_length: int = setting(1024, "limit of every translation, in tokens", at_least=1)
-    min_length: int = setting(0, "fewest tokens of a translation, end of sentence not counted", at_least=0)
+    max_length: int = setting(1024, "upper limit of the translation length, in tokens", at_least=1)
+    min_length: int = setting(0, "minimum translation length in tokens, without end of sentence", at_least=0)
     no_repeat_ngram: int = setting(0, "forbids repeating any n-gram of this size; 0 disables", at_least=0)
-    n_best: int = setting(1, "translations of each sentence, at most `beam_size` unless sampled", at_least=1)
-    sampling: bool = setting(False, "draws tokens at random instead of searching; without `beam_size`")
-    temperature: float = setting(1.0, "of sampling: logits are divided by it", above=0)
-    top_k: int = setting(0, "of sampling: draws from the n most probable tokens; 0 for all", at_least=0)
+    n_best: int = setting(1, "translations per sentence, at most `beam_size` unless sampling", at_least=1)
+    sampling: bool = setting(False, "samples tokens at random instead of beam search; ignores `beam_size`")
+    temperature: float = setting(1.0, "sampling temperature, by which logits are divided", above=0)
+    top_k: int = setting(0, "samples from the k most probable tokens only; 0 for all", at_least=0)
     top_p: float = setting(
-        1.0, "of sampling: draws from the fewest tokens that together have it; 1 for all", above=0, at_most=1
+        1.0, "samples from the smallest set of tokens with this total probability", above=0, at_most=1
     )
-    seed: int = setting(1, "of sampling", at_least=0, below=2**63)
+    seed: int = setting(1, "random seed of sampling", at_least=0, below=2**63)
     max_source_length: int = setting(
-        256,
-        "longest source in tokens, by default as in training: positions beyond are untrained",
-        at_least=2,
+        256, "maximum source tokens, by default as in training: later positions are untrained", at_least=2
     )
-    long_lines: str = choice("split", 'longer sources: `"split"` at ends of sentences, or `"cut"` off')
-    batch_tokens: int = setting(2048, "budget of one batch of source tokens, padding included", at_least=1)
+    long_lines: str = choice("split", 'longer lines are `"split"` at ends of sentences, or `"cut"` off')
+    batch_tokens: int = setting(2048, "maximum source tokens per batch, padding included", at_least=1)
 
     def __post_init__(self):
         lengths = {"min_length": self.min_length, "max_length": self.max_length}
@@ -338,32 +343,32 @@ class SearchConfig:
 LENGTH_PENALTIES = SearchConfig.__dataclass_fields__["length_penalty"].metadata["choices"]
 
 
-@section("What the training runs on. It changes speed and rounding, not what is computed.")
+@section("Devices of training. These settings affect speed and rounding only.")
 class DeviceConfig:
     strategy: str = choice(
         "auto",
         '`"none"` for one device, `"mirrored"` for the GPUs of one machine, `"multiworker"` for the machines '
-        'of `TF_CONFIG`; `"auto"` chooses by TF_CONFIG and the number of GPUs',
+        'of `TF_CONFIG`; `"auto"` decides by `TF_CONFIG` and the number of GPUs',
     )
-    replicas: int = setting(0, "number of GPUs of this machine; 0 for all, more is an error", at_least=0)
+    replicas: int = setting(0, "number of GPUs to use on this machine; 0 for all", at_least=0)
     cross_device_ops: str = choice(
         "auto",
-        'how gradients are added up: `"nccl"`, `"hierarchical"` or `"reduction"` (to one device) within '
+        'all-reduce of gradients: `"nccl"`, `"hierarchical"` or `"reduction"` (to one device) within '
         'one machine, `"nccl"` or `"ring"` between machines; `"auto"` leaves it to TensorFlow',
     )
-    allow_cpu: bool = setting(False, "takes logical CPU devices where GPUs are asked for and there are none")
+    allow_cpu: bool = setting(False, "uses logical CPU devices if GPUs are requested but missing")
     micro_batch_tokens: int = setting(
         0,
-        "padded tokens of one device, of source and target each; larger batches are cut into "
-        "micro-batches, whose gradients are summed before the update. 0 for no limit",
+        "maximum tokens per device and side, padding included. Larger batches are split into micro-batches, "
+        "whose gradients are accumulated; 0 for no limit",
         renamed_from="batch_tokens",
         at_least=0,
     )
     xla: bool = setting(False, 'compiles the training step with XLA; needs `data.padding="fixed"`')
     recompute: bool = setting(
         False,
-        "keeps only the inputs of each layer and computes the rest again for the gradient: less memory for "
-        "long sentences and many layers, about a fifth more time",
+        "gradient checkpointing: keeps only the inputs of each layer and recomputes the rest in the backward "
+        "pass. Saves memory with long sentences or many layers, takes about a fifth more time",
     )
 
     def __post_init__(self):
@@ -372,5 +377,5 @@ class DeviceConfig:
 
 
 def _size(number):
-    """A number as `1.2e+13`, also one that no float can hold."""
+    """Formats a large number as `1.2e+13`, even beyond the range of float."""
     return f"{number:,}" if number < 10**9 else f"{decimal.Decimal(number):.2g}"

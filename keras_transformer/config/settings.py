@@ -1,6 +1,6 @@
-"""All settings of a run: changed from text, written as JSON, compared and listed.
+"""`Config`, all settings of a run: overriding, reading and writing JSON, comparing, listing.
 
-Standard library only, so that a configuration can be read, checked and compared without TensorFlow.
+Uses the standard library only, so that programs can check settings before they import TensorFlow.
 """
 
 import dataclasses
@@ -27,16 +27,16 @@ from keras_transformer.config.sections import (
     TrainingConfig,
 )
 
-# Nobody sets these: they are those of the tokenizers.
+# Not set by users: they follow from the tokenizers.
 _FROM_TOKENIZERS = ("model.source_vocab_size", "model.target_vocab_size")
-# Settings of earlier versions, and what to do instead.
+# Settings of earlier versions that no longer exist, and their replacements.
 GONE = {"data.service": "Hand the dataset to tf.data.experimental.service yourself: see docs/data.md"}
-_PRINTED = set()  # said once a process
+_PRINTED = set()  # lines that this process has printed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SpecialIds:
-    """Ids of the four tokens that stand for no text; the same in every vocabulary."""
+    """Ids of the four special tokens; the same in every vocabulary."""
 
     pad: int = 0
     bos: int = 1
@@ -46,7 +46,7 @@ class SpecialIds:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """All settings of one run: what `config.json` of a run folder holds."""
+    """All settings of one run, as stored in `config.json` of its run folder."""
 
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -74,10 +74,10 @@ class Config:
 def replace(config, /, **changes):
     """Returns a copy of `config` with some fields changed; a dict changes some fields of a section.
 
-    Names of earlier versions are accepted, with a line on standard error that has the new one.
+    Names of earlier versions are accepted, with a line on standard error that has the current name.
 
     Raises:
-        ValueError: for an unknown field (with the nearest names) or a refused value.
+        ValueError: for an unknown field (the message has similar names) or an invalid value.
     """
     known = [field.name for field in dataclasses.fields(config)]
     changes, renamed = current_names(type(config), changes)
@@ -94,15 +94,15 @@ def replace(config, /, **changes):
 
 
 def override(config, assignments):
-    """Returns a copy of `config` with settings given as text.
+    """Returns a copy of `config` with settings overridden by text.
 
     Args:
         config: a `Config`.
-        assignments: iterable of `"section.field=value"`, as after `--set`.
+        assignments: iterable of `"section.field=value"`, as given to `--set`.
 
     Raises:
-        ValueError: for a malformed assignment, an unknown section or field (with the
-            nearest names), or a value of the wrong type or range.
+        ValueError: for a malformed assignment, an unknown section or field (the message has similar
+            names), or a value of the wrong type or range.
     """
     changes = {}
     for assignment in assignments:
@@ -121,16 +121,16 @@ def override(config, assignments):
         ((name, value),) = given.items()
         for old in renamed:
             _say_once(f"{section}.{old} is now called {section}.{name}")
-        # `replace` refuses a name that is unknown.
+        # `replace` raises the error for an unknown name.
         if name in hints and isinstance(value, str):
             value = _parse(f"{section}.{name}", value, hints[name])
         changes.setdefault(section, {})[name] = value
-    # One replacement for each section: settings that must agree are checked together.
+    # All settings are replaced at once, as those that depend on each other are checked together.
     return replace(config, **changes)
 
 
 def path_now(path):
-    """Returns today's `section.field` of a setting that an earlier version may have called otherwise."""
+    """Returns the current `section.field` for the path of a setting in this or an earlier version."""
     section, _, name = path.partition(".")
     section_class = next((f.default_factory for f in dataclasses.fields(Config) if f.name == section), None)
     if section_class is None:
@@ -145,10 +145,10 @@ def to_json(config):
 
 
 def from_json(text):
-    """Returns the `Config` that `to_json` wrote.
+    """Returns the `Config` for JSON text written by `to_json`.
 
     Raises:
-        ValueError: for text that is not JSON, unknown fields, or refused values.
+        ValueError: for text that is not JSON, unknown fields, or invalid values.
     """
     try:
         values = json.loads(text)
@@ -158,13 +158,13 @@ def from_json(text):
 
 
 def from_dict(values):
-    """Returns the `Config` of a dict of sections, as `dataclasses.asdict` makes it.
+    """Returns the `Config` for a dict of sections, as made by `dataclasses.asdict`.
 
-    Settings of earlier versions are renamed; those that are gone are left out. A line on standard error
-    says so of each that is not at its default.
+    Settings of earlier versions are renamed, or ignored if they no longer exist. A line on standard error
+    names each of them that is not at its default.
 
     Raises:
-        ValueError: for unknown fields, or refused values.
+        ValueError: for unknown fields or invalid values.
     """
     if not isinstance(values, dict):
         raise ValueError(f"Config must be a JSON object. Received: {values!r}")
@@ -190,7 +190,7 @@ def from_dict(values):
 
 
 def _say_once(line):
-    """Prints a line to standard error, once in a process."""
+    """Prints a line to standard error, only once per process."""
     if line not in _PRINTED:
         _PRINTED.add(line)
         print(line, file=sys.stderr)
@@ -241,7 +241,7 @@ def _settings(config):
 
 
 def _expected(config, assignment):
-    """What to say of an assignment without a section, or without a value."""
+    """Returns the error message for an assignment without a section or without a value."""
     fields = {path: field.name for path, field, _ in _settings(config)}
     near = nearest(assignment.partition("=")[0].strip(), list(fields.values()))
     paths = [path for path, name in fields.items() if name in near]
@@ -249,8 +249,8 @@ def _expected(config, assignment):
     return f"Expected section.field=value. Received: {assignment!r}{hint}"
 
 
-def _parse(path, text, wanted):
-    options = alternatives(wanted)
+def _parse(path, text, annotation):
+    options = alternatives(annotation)
     if type(None) in options and text.lower() == "none":
         return None
     kind = next(option for option in options if option is not type(None))

@@ -1,4 +1,4 @@
-"""BLEU of both kinds (sacreBLEU's and the paper's), chrF and TER; several systems compared."""
+"""Scores of translations: sacreBLEU, the paper's tokenized BLEU, chrF and TER; comparison of systems."""
 
 from keras_transformer import lazy_names
 

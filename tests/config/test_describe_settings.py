@@ -100,7 +100,7 @@ def test_the_values_of_a_choice_are_the_words_of_its_meaning():
 
 def test_meanings_are_listed():
     text = describe_settings(preset("base"))
-    assert "  training.warmup_steps=4000\n      warm-up of equation 3.\n" in text
+    assert "  training.warmup_steps=4000\n      warm-up steps of the learning rate (equation 3).\n" in text
     assert "(Table 3, row E)" in text
 
 
