@@ -3,9 +3,9 @@
     keras-transformer average RUN --last 20
     keras-transformer average RUN --best 3
 
-Checkpoints that were not saved on schedule, but because of a signal or at the end, are left out.
-The average has a name, `last-20` or `best-3`, for `--checkpoint` of `translate` and `evaluate`.
-Nothing else in the run folder changes.
+The average is stored in the run folder as `last-20` or `best-3`. Use this name with `--checkpoint` of
+`translate` and `evaluate`. Checkpoints saved by a signal or at the end of training are left out, as they are
+not on schedule.
 """
 
 import shlex
@@ -33,7 +33,7 @@ def parse_args(argv=None):
 
 
 def notes(run, chosen, off_schedule):
-    """Yields what is to be said of the states that are averaged."""
+    """Yields warnings about the averaged checkpoints."""
     from keras_transformer.checkpoints.averaging import missing_note, steps_text
 
     warmup = run.config.training.warmup_steps
@@ -56,7 +56,7 @@ def main(argv=None):
 
     def work():
         (run,) = open_runs([args.run])
-        run.averages.steps(last=args.last, best=args.best, forced=True)  # refused before a wait
+        run.averages.steps(last=args.last, best=args.best, forced=True)  # fail before the slow import
         import_quietly()
         steps = run.average(last=args.last, best=args.best, forced=args.off_schedule)
         if args.last:
@@ -65,8 +65,8 @@ def main(argv=None):
             ):
                 print(f"{programs.name('average')}: {note}", file=sys.stderr)
         name = f"last-{args.last}" if args.last else f"best-{args.best}"
-        asked = args.last or args.best
-        fewer = f" (there are no more than {len(steps)})" if len(steps) < asked else ""
+        number = args.last or args.best
+        fewer = f" (there are no more than {len(steps)})" if len(steps) < number else ""
         print(f"{name}: the mean of {', '.join(f'step-{step}' for step in steps)}{fewer}")
         folder = shlex.quote(args.run)
         print("next:")

@@ -1,4 +1,4 @@
-"""How all programs read their command lines: refusals in one line, examples under `--help`, shared flags."""
+"""Command-line parser of all programs: one-line errors, examples in `--help`, flags of settings."""
 
 import argparse
 import ast
@@ -14,11 +14,11 @@ from keras_transformer.config import programs
 from keras_transformer.config.fields import did_you_mean
 from keras_transformer.config.sections import VOCABULARY, SearchConfig
 
-# What a vocabulary that is given has decided already.
+# Settings that an existing vocabulary has fixed.
 VOCABULARY_SETTINGS = tuple(f"data.{name}" for name in VOCABULARY)
-# Names of the fields of `SearchConfig`: each is a flag.
+# Fields of `SearchConfig`; each has a flag.
 SEARCH_SETTINGS = tuple(field.name for field in dataclasses.fields(SearchConfig))
-# Settings of `data` and `devices` that have flags, too.
+# Settings of `data` and `devices` that have flags.
 FOLDER_SETTINGS = ("data_dir", "manual_dir")
 CORPUS_SETTINGS = ("source", "target", *FOLDER_SETTINGS)
 VOCABULARY_FLAGS = ("vocab_size", "model_type")
@@ -29,7 +29,7 @@ _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
-# Flags of earlier versions and what replaces them: a flag, or a flag with one of its values.
+# Flag of an earlier version, or such a flag with a value -> its replacement.
 OLD_FLAGS = {
     "--settings": "--print-config",
     "--weights": "--checkpoint",
@@ -45,16 +45,16 @@ OLD_FLAGS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses in one line, with the nearest name, and exit code 2.
+    """`argparse` parser whose errors are one line with the most similar flag, and exit code 2.
 
-    Flags are not abbreviated: what is short for one flag today may be short for two tomorrow.
+    Flags cannot be abbreviated: a later version may have another flag with the same beginning.
 
     Args:
-        text: docstring of the program. Its first line says what the program does, its indented
-            lines are examples.
-        words: rows of `foreign_flags`, what other systems call the flags; those count whose example
-            has flags of this program alone.
-        stray: sentence for an argument that is no flag and has no place, with `{}` for it.
+        text: docstring of the program. Its first line is the description, its indented lines are
+            examples.
+        words: rows of `foreign_flags`, the names of flags in other toolkits. Rows whose example has
+            flags of other programs are ignored.
+        stray: sentence for an unexpected positional argument, which replaces `{}`.
         **options: of `argparse.ArgumentParser`, such as `prog`.
     """
 
@@ -72,12 +72,12 @@ class Parser(argparse.ArgumentParser):
         self._given = []
 
     def parse_known_args(self, args=None, namespace=None):
-        """Replaces flags of earlier versions; remembers the arguments for `error`."""
+        """Replaces flags of earlier versions, then parses; stores the arguments for `error`."""
         self._given = self._renamed(sys.argv[1:] if args is None else args)
         return super().parse_known_args(self._given, namespace)
 
     def _renamed(self, args):
-        """Returns the arguments with today's flags; prints a line to standard error for each old one."""
+        """Returns the arguments with current flags; prints a line to standard error for each old flag."""
         words, renamed, own = list(args), [], self._option_string_actions
         while words and words[0] != "--":
             flag, equals, value = words[0].partition("=")
@@ -93,20 +93,20 @@ class Parser(argparse.ArgumentParser):
         return renamed + words
 
     def error(self, message):
-        """Ends the program."""
+        """Prints the error and ends the program with exit code 2."""
         self.exit(2, f"{self.prog}: {self._with_nearest(message)} See {self.prog} --help\n")
 
     def _with_nearest(self, message):
-        if found := _UNKNOWN.fullmatch(message):
-            unknown = found[1].split()[0].partition("=")[0]
+        if match := _UNKNOWN.fullmatch(message):
+            unknown = match[1].split()[0].partition("=")[0]
             return f"unknown argument {unknown}." + self._hint(unknown)
         if message.startswith("the following arguments are required"):
-            # Perhaps they were given, as another system wants them.
+            # Perhaps they were given under the name of another toolkit.
             for word in (word.partition("=")[0] for word in self._given):
                 if word.startswith("-") and word not in self._option_string_actions and self._row(word):
                     return f"unknown argument {word}." + self._hint(word)
-        if found := _CHOICE.search(message):
-            return f"{message}." + _nearest(found[1], re.findall(r"[\w.-]+", found[2]))
+        if match := _CHOICE.search(message):
+            return f"{message}." + _nearest(match[1], re.findall(r"[\w.-]+", match[2]))
         return f"{message}."
 
     def _hint(self, unknown):
@@ -136,15 +136,18 @@ def program_parser(program, **options):
 
 
 def program_text(program):
-    """Returns the docstring of a program, also under `python -OO`, with commands as the caller types them."""
+    """Returns the docstring of a program, with commands in the form in which the caller runs them.
+
+    It is read from the source file, as `python -OO` removes docstrings.
+    """
     path = pathlib.Path(__file__).with_name(f"{program.replace('-', '_')}.py")
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    return re.sub(rf"{programs.CONSOLE_SCRIPT} ([a-z0-9-]+)", lambda found: programs.command(found[1]), text)
+    return re.sub(rf"{programs.CONSOLE_SCRIPT} ([a-z0-9-]+)", lambda match: programs.command(match[1]), text)
 
 
 def _nearest(name, known):
-    # Without hyphens, which make short names alike.
-    bare = {one.lstrip("-"): one for one in known}
+    # Compared without the leading hyphens, which make all short flags similar.
+    bare = {flag.lstrip("-"): flag for flag in known}
     hint = did_you_mean(name.lstrip("-"), list(bare), bare.get)
     return f" {hint}" if hint else ""
 
@@ -161,12 +164,12 @@ def add_checkpoint_flag(parser, default="final"):
 
 
 def add_setting_flags(parser, section, names=None):
-    """Adds flags for settings; one that is not given leaves its setting as it is.
+    """Adds a flag for each setting; without the flag, the setting keeps its value.
 
     Args:
         parser: an `argparse.ArgumentParser` or a group of one.
         section: class of the settings, such as `SearchConfig`.
-        names: of the settings; `None` for all of the section.
+        names: names of the settings; `None` for all settings of the section.
     """
     for field in dataclasses.fields(section):
         if names is None or field.name in names:
@@ -181,7 +184,7 @@ def add_setting_flags(parser, section, names=None):
 
 
 def given_settings(args, names):
-    """Returns the settings of these names whose flags were given, dict from name to value."""
+    """Returns the settings whose flags were given, a dict from name to value."""
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
@@ -190,7 +193,7 @@ def add_search_flags(parser, *, threads=True):
 
     Args:
         parser: the parser.
-        threads: also adds `--threads`, for programs that search.
+        threads: whether to add `--threads`, too.
     """
     group = parser.add_argument_group("search", "what is not given is as the run has it")
     add_setting_flags(group, SearchConfig)
@@ -204,7 +207,7 @@ def add_search_flags(parser, *, threads=True):
 
 
 def add_line_flags(parser):
-    """Adds `--format`, `--scores` and `--chunk-lines`, for programs that write a line for every line."""
+    """Adds `--format`, `--scores` and `--chunk-lines`, for programs that translate line by line."""
     parser.add_argument(
         "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
     )
@@ -214,7 +217,7 @@ def add_line_flags(parser):
 
 
 def check_line_flags(parser, args):
-    """Ends the program where the flags of `add_line_flags` are out of range or do not fit."""
+    """Ends the program if the flags of `add_line_flags` are out of range or cannot be combined."""
     if not 1 <= args.chunk_lines <= 2**24:
         parser.error(f"--chunk-lines must be from 1 to {2**24}, not {args.chunk_lines}")
     if args.scores and args.format != "text":
@@ -222,20 +225,19 @@ def check_line_flags(parser, args):
 
 
 def search_settings(args, run):
-    """Returns the fields of `SearchConfig` that a command line changes.
+    """Returns the fields of `SearchConfig` given on the command line.
 
-    They are checked against the settings of the run without TensorFlow, so that a bad one
-    is refused at once.
+    They are checked together with the settings of the run, before TensorFlow is imported.
 
     Args:
-        args: what a parser with `add_search_flags` parsed.
-        run: the run folder whose settings are changed.
+        args: arguments parsed by a parser with `add_search_flags`.
+        run: the run folder whose settings they override.
 
     Returns:
-        dict, name -> value.
+        dict from name to value.
 
     Raises:
-        ValueError: a value is refused; the message has the range.
+        ValueError: a value is invalid; the message has the range.
     """
     from keras_transformer.config.settings import from_dict, replace
     from keras_transformer.files import from_checked_json
@@ -244,17 +246,17 @@ def search_settings(args, run):
     try:
         search = from_dict(from_checked_json((pathlib.Path(run) / "config.json").read_bytes())).search
     except (OSError, ValueError):
-        return settings  # no run: whoever opens it says so
+        return settings  # not a run folder: opening it will raise the error
     check_sampling_settings(settings, replace(search, **settings))
     return settings
 
 
 def check_sampling_settings(settings, changed):
-    """Refuses settings of sampling where there is none.
+    """Raises `ValueError` if settings of sampling are given without `sampling`.
 
     Args:
-        settings: dict, name -> value, what was asked for.
-        changed: `SearchConfig` with it.
+        settings: dict from name to value, the settings given.
+        changed: `SearchConfig` with these settings.
 
     Raises:
         ValueError: the message names the flag.
@@ -265,7 +267,7 @@ def check_sampling_settings(settings, changed):
 
 
 def number_of_threads(args):
-    """Returns how many batches are searched at the same time; imports TensorFlow.
+    """Returns the number of batches to translate in parallel; imports TensorFlow.
 
     Raises:
         ValueError: `--threads` is below 1.
@@ -281,7 +283,7 @@ def number_of_threads(args):
 
 
 def describe_search(search):
-    """Returns a few words on a `SearchConfig`, such as `"beam 4, gnmt length penalty, alpha 0.6"`."""
+    """Returns a description of a `SearchConfig` such as `"beam 4, gnmt length penalty, alpha 0.6"`."""
     if search.sampling:
         return f"sampling, temperature {search.temperature:g}"
     if search.beam_size == 1:

@@ -1,19 +1,22 @@
-"""What is refused before TensorFlow is imported, which takes seconds: runs, corpora, files."""
+"""Checks of runs, corpora and files before TensorFlow is imported, which takes seconds."""
 
 import os
 import pathlib
 
 
 def open_runs(paths, checkpoint=None):
-    """Returns the `RunFolder`s of some paths.
+    """Opens run folders and checks that they have the weights to load.
 
     Args:
         paths: list of str.
-        checkpoint: weights that each must have, as `RunFolder.load_weights` names them. `"ema"` is checked
-            later: only TensorFlow can read whether a checkpoint has a moving average.
+        checkpoint: name of the weights, as in `RunFolder.load_weights`. `"ema"` is not checked: reading
+            whether a checkpoint has a moving average needs TensorFlow.
+
+    Returns:
+        list of `RunFolder`.
 
     Raises:
-        ValueError: one is no run, or it has no such weights.
+        ValueError: a path is not a run folder, or the run has no weights of this name.
     """
     from keras_transformer.checkpoints.run_folder import RunFolder
 
@@ -25,7 +28,7 @@ def open_runs(paths, checkpoint=None):
 
 
 def check_files_exist(*paths):
-    """Refuses files that are not there; it opens none, for a pipe can be opened once.
+    """Raises `ValueError` if a file is missing. Does not open files, as a pipe can be opened only once.
 
     Raises:
         ValueError: the message names the file.
@@ -36,28 +39,29 @@ def check_files_exist(*paths):
 
 
 def is_local(dataset):
-    """Whether a dataset needs nothing of TensorFlow Datasets, by its name."""
+    """Whether a dataset, given by its name, can be read without TensorFlow Datasets."""
     return dataset.startswith("cldr/") or os.path.exists(dataset)
 
 
 def check_run(config, run_dir, *, allowed=(), resume_from=None):
-    """Refuses a training run for what can be known without TensorFlow.
+    """Checks settings, corpus and run folder of a training run, as far as possible without TensorFlow.
 
     Args:
         config: `Config`.
-        run_dir: path of the run folder, perhaps of an earlier run.
-        allowed: names of settings that a run which continues may change.
+        run_dir: path of a new or an existing run folder.
+        allowed: names of settings that may differ from those of a resumed run.
         resume_from: step of a checkpoint, or `None`.
 
     Raises:
-        ValueError: settings, corpus or folder are refused.
+        ValueError: the settings, the corpus or the folder cannot be used.
     """
     from keras_transformer.batches.training_data import check_training_data
     from keras_transformer.checkpoints.new_folder import check_unused
     from keras_transformer.checkpoints.run_folder import RunFolder
     from keras_transformer.training.resume import check_setting_names
 
-    # A worker that ends before all workers have met leaves the others waiting: `train` refuses after that.
+    # With several workers, `train` checks after all have connected: until then, a worker that ends leaves the
+    # others waiting.
     if os.environ.get("TF_CONFIG"):
         return
     check_setting_names(allowed, config)

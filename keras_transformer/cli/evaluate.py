@@ -1,14 +1,13 @@
-"""Scores translations: of a split or a standard test set by a trained model, or of files.
+"""Evaluates translations of a test set, by a trained model or from files, with BLEU, chrF and TER.
 
     keras-transformer evaluate RUN
     keras-transformer evaluate RUN --dataset DIR --split test --output hypotheses.de
     keras-transformer evaluate RUN --test-set wmt14/full
     keras-transformer evaluate --hypothesis A.de --hypothesis B.de --reference test.de
 
-Prints sacreBLEU with its signature, chrF, TER, and BLEU on tokens as multi-bleu.perl
-computes it, the paper's own with split compounds among them, cased and lower-cased. The
-figures are not comparable with each other. Only what a search has written is scored, never
-what a model predicts while it is shown the reference.
+Prints BLEU, chrF and TER of sacreBLEU with their signatures, and tokenized BLEU as computed by
+multi-bleu.perl, cased and lower-cased, including the paper's variant with split compounds. The scores are
+not comparable with each other. With RUN, translations are found by search, without teacher forcing.
 """
 
 import argparse
@@ -81,11 +80,7 @@ def parse_args(argv=None):
 
 
 def check(args):
-    """Refuses arguments that do not go together.
-
-    Raises:
-        ValueError: the message names them.
-    """
+    """Raises `ValueError` for arguments that cannot be combined."""
     if bool(args.runs) == bool(args.hypothesis):
         raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both")
     if args.hypothesis and bool(args.reference) == bool(args.test_set):
@@ -105,7 +100,7 @@ def check(args):
     useless = ONLY_FILES if args.runs else ONLY_RUN
     if args.runs and args.test_set:
         useless += ("dataset", "split")
-    # 0 is a value too.
+    # `is not None`, as 0 is a value.
     wrong = [f"--{name.replace('_', '-')}" for name in useless if getattr(args, name) is not None]
     if wrong:
         mode = "a RUN" if args.runs else "--hypothesis"
@@ -151,14 +146,14 @@ def translated(args):
 
 
 def text_of(args, data):
-    """Returns name, source, list of references and standard set, or `None`, of what a run translates."""
+    """Returns (name, source, list of references, `StandardSet` or `None`) of the text to translate."""
     from keras_transformer.evaluation.test_sets import load_standard_set
     from keras_transformer.text.datasets import open_split
 
     if args.test_set:
         standard = load_standard_set(args.test_set, data.source, data.target)
         return str(standard), standard.source, standard.references, standard
-    found = open_split(
+    split = open_split(
         ",".join(args.dataset or [data.dataset]),
         args.split or "test",
         data.source,
@@ -166,8 +161,8 @@ def text_of(args, data):
         data_dir=args.data_dir or data.data_dir,
         manual_dir=args.manual_dir or data.manual_dir,
     )
-    source, target = found.load(on_bad_utf8=data.on_bad_utf8)
-    return f"{found.dataset.name} {found.name}", source, [target], None
+    source, target = split.load(on_bad_utf8=data.on_bad_utf8)
+    return f"{split.dataset.name} {split.name}", source, [target], None
 
 
 def read(args):
@@ -187,7 +182,7 @@ def read(args):
 
 
 def language_of(paths):
-    """The language that all names end with, as corpora are named (`test.de`, `test.de.gz`), or `None`."""
+    """Returns the language code that all file names end with (`test.de`, `test.de.gz`), or `None`."""
     from babel import localedata
 
     endings = {re.sub(r"\.(gz|xz|bz2)$", "", path).rpartition(".")[2] for path in paths}
@@ -196,7 +191,7 @@ def language_of(paths):
 
 
 def detokenized(which, systems, references, language):
-    """Returns systems and references with the tokens of one side or both joined."""
+    """Returns systems and references, with the hypotheses, the references or both detokenized."""
     from keras_transformer.evaluation.bleu import detokenize
 
     if not language:
@@ -222,7 +217,7 @@ def main(argv=None):
         systems, references, standard, language = (translated if args.runs else read)(args)
         if args.detokenize:
             systems, references = detokenized(args.detokenize, systems, references, language)
-        found = compare(
+        comparison = compare(
             systems,
             references,
             target_language=language,
@@ -233,6 +228,6 @@ def main(argv=None):
             bootstrap_samples=args.bootstrap_samples,
             standard_set=standard,
         )
-        print(json.dumps(found.to_dict(), indent=2) if args.json else found)
+        print(json.dumps(comparison.to_dict(), indent=2) if args.json else comparison)
 
     return exit_code(programs.name("evaluate"), work, args.output or "standard output")

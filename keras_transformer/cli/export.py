@@ -5,10 +5,10 @@
     keras-transformer export RUN OUT --format ctranslate2 --quantization int8
     keras-transformer export RUN OUT --format keras
 
-A SavedModel is written to OUT/VERSION, complete or not at all, for TensorFlow Serving; and one
-that takes and gives ids, and needs no TensorFlow Text, to OUT/ids/VERSION. The last lines
-are the commands that serve it. The other formats are written to OUT itself, complete or not at
-all: a model of CTranslate2's, a `.keras` file, or the weights alone (`--format weights`).
+A SavedModel for TensorFlow Serving is written to OUT/VERSION, and a second one, which maps ids to ids and
+needs no TensorFlow Text, to OUT/ids/VERSION. The last lines printed are commands to serve it. The other
+formats are written to OUT itself: a CTranslate2 model, a `.keras` file, or only the weights
+(`--format weights`). All formats are written atomically.
 """
 
 import pathlib
@@ -34,7 +34,7 @@ from keras_transformer.config import programs
 
 
 def saved_model(args):
-    """Writes a SavedModel; returns what is printed."""
+    """Writes a SavedModel; returns the text to print."""
     if args.long_lines == "split":
         raise ValueError("--long-lines split is not for a SavedModel: it cuts long lines. Leave it out")
     from keras_transformer.config.fields import current_names
@@ -82,7 +82,7 @@ def saved_model(args):
 
 
 def ctranslate2(args):
-    """Writes a model of CTranslate2's; returns what is printed."""
+    """Writes a CTranslate2 model; returns the text to print."""
     from keras_transformer.config.settings import replace
     from keras_transformer.export.ctranslate2 import export_ctranslate2, import_ctranslate2, search_notes
     from keras_transformer.files import check_new_folder
@@ -106,7 +106,7 @@ def ctranslate2(args):
 
 
 def keras_format(args):
-    """Writes a `.keras` file or weights alone; returns what is printed."""
+    """Writes a `.keras` file or only the weights; returns the text to print."""
     from keras_transformer.files import check_new_folder
 
     (run,) = open_runs([args.run], args.checkpoint)
@@ -123,14 +123,14 @@ def keras_format(args):
     )
 
 
-# A format's name -> what writes it. Each imports what it needs when it is called.
+# Name of a format -> function that writes it and imports what it needs.
 FORMATS = {
     "savedmodel": saved_model,
     "ctranslate2": ctranslate2,
     "keras": keras_format,
     "weights": keras_format,
 }
-# Flags of one format alone.
+# Flags for one format only.
 OWN_FLAGS = {
     "savedmodel": (
         "version", "name", "frozen", "input", "max_sentences", "max_characters", "no_ids", "no_warmup",
@@ -194,10 +194,10 @@ def main(argv=None):
     end_on_sigterm()
 
     def work():
-        told = FORMATS[args.format](args)
+        text = FORMATS[args.format](args)
         try:
-            print(told, flush=True)
-        except OSError:  # the export is complete, whether or not somebody reads on
+            print(text, flush=True)
+        except OSError:  # the export is complete even if the output is closed
             drop_output()
 
     return exit_code(programs.name("export"), work, args.out)

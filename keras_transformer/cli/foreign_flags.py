@@ -1,19 +1,18 @@
-"""What users of other systems type, and what says the same here: a table, one row a meaning.
+"""Flags of other toolkits and their equivalents here, for hints in error messages.
 
-Flags of fairseq, OpenNMT-py and OpenNMT-tf, Marian, Sockeye, Joey NMT and Hugging Face's and Keras'
-scripts. A row has an example that the program takes, the flags, and what is different here.
+Covers fairseq, OpenNMT-py, OpenNMT-tf, Marian, Sockeye, Joey NMT, and the scripts of Hugging Face and Keras.
 """
 
 from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One meaning.
+    """Equivalent flags of other toolkits.
 
     Attributes:
-        example: str, arguments that the program takes, as a shell has them; `""` where none say the same.
-        words: str, flags of other systems with spaces between, without leading hyphens.
-        said: what is different here, or `""`.
+        example: str, equivalent arguments of our program, such as `"--beam-size 4"`; `""` if there are none.
+        words: str, flags of other toolkits separated by spaces, without leading hyphens.
+        said: str, what is different here, or `""`.
     """
 
     example: str
@@ -205,7 +204,7 @@ TRANSLATING = (
 
 
 def find_row(flag, rows):
-    """Returns the `Row` that has a flag of another system, or `None`.
+    """Returns the `Row` with a flag of another toolkit, or `None`.
 
     Args:
         flag: str, such as `"-s"`; underscores count as hyphens.

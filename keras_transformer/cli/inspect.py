@@ -1,9 +1,9 @@
-"""Reports how finely a vocabulary splits a text, what it lacks and what it uses.
+"""Reports how a vocabulary splits a text: pieces per word, unknown characters, unused pieces.
 
     keras-transformer inspect VOCABULARY FILE ...
     keras-transformer inspect RUN --side target --json < text
 
-VOCABULARY is the file of one; of a run folder, it is that of the source or the target.
+VOCABULARY is a vocabulary file. For a run folder, `--side` chooses the source or the target vocabulary.
 """
 
 import itertools
@@ -56,7 +56,7 @@ def main(argv=None, stdin=None):
             lines = itertools.chain.from_iterable(map(read_lines, args.files))
         else:
             lines = iterate_lines(stdin, "standard input")
-        found = inspect_vocabulary(tokenizer, lines, top=args.top)
-        print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if args.json else found)
+        report = inspect_vocabulary(tokenizer, lines, top=args.top)
+        print(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) if args.json else report)
 
     return exit_code(programs.name("inspect"), work)

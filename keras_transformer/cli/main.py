@@ -1,4 +1,4 @@
-"""The console script `keras-transformer`: `keras-transformer PROGRAM ...` runs one of the programs."""
+"""The console script: `keras-transformer PROGRAM ...` runs one of the programs."""
 
 import importlib
 import sys
@@ -28,12 +28,12 @@ def main(argv=None):
 
 
 def run_script(name):
-    """Runs a program for its file in `pipelines/`; ends the process."""
+    """Runs a program for its script in `pipelines/`; ends the process."""
     run(lambda: program_module(name).main())
 
 
 def program_module(name):
-    """Returns the module of a program, such as `"train"`, imported."""
+    """Imports and returns the module of a program such as `"train"`."""
     return importlib.import_module(f"keras_transformer.cli.{name.replace('-', '_')}")
 
 

@@ -1,4 +1,4 @@
-r"""Cleans, encodes and shards a parallel corpus: training on it starts at once.
+r"""Cleans, encodes and shards a parallel corpus, so that training on it starts at once.
 
     keras-transformer prepare wmt14_translate/de-en data/wmt14 --source en --target de
     keras-transformer prepare DIR OUT --source en --target de --vocab-size 8000 \
@@ -6,7 +6,7 @@ r"""Cleans, encodes and shards a parallel corpus: training on it starts at once.
     keras-transformer prepare OUT --examples 5
     keras-transformer train --dataset OUT --preset base --run-dir runs/wmt14
 
-Interrupted and started again, it continues.
+The same command continues an interrupted preparation.
 """
 
 import math
@@ -26,7 +26,7 @@ from keras_transformer.cli.process import exit_code
 from keras_transformer.config import programs
 from keras_transformer.config.sections import DataConfig
 
-# Settings of `data` that training reads, with the old name of one.
+# Settings of `data` that only training uses; `weights` is the old name of one.
 FOR_TRAINING = ("dataset", "dataset_weights", "weights", "temperature")
 
 
@@ -71,7 +71,7 @@ def resolve(args):
         changes = {"source": named[0], "target": named[1]} | changes
     elif not (args.source and args.target) and args.out:
         raise ValueError("name the languages: --source LANGUAGE --target LANGUAGE")
-    # Nothing here concerns the model, so two vocabularies may stand beside its default.
+    # The model is not used here; `tie_embeddings` must only allow two vocabularies.
     config = override(replace(Config(), model={"tie_embeddings": "none"}, data=changes), args.set)
     for text in args.set:
         section, name = (text.partition("=")[0].strip().split(".") + [""])[:2]
@@ -97,12 +97,12 @@ def describe(prepared, data, *, examples=0):
 
     Args:
         prepared: `PreparedCorpus`.
-        data: `DataConfig`, of which `batch_tokens`, `padding` and `max_shapes` count.
-        examples: n pairs are shown as text, pieces and ids.
+        data: `DataConfig` with `batch_tokens`, `padding` and `max_shapes`.
+        examples: number of pairs to show as text, pieces and ids.
 
     Returns:
-        str, several lines: what was kept and dropped, tokens, padding, warnings, and the
-        command that trains.
+        str, several lines: pairs kept and dropped, tokens, padding, warnings, and the command to
+        train with.
     """
     from keras_transformer.batches.prepared import evenly_spaced
 
@@ -153,7 +153,7 @@ def describe(prepared, data, *, examples=0):
 
 
 def draw_lengths(prepared, data, path):
-    """Draws the lengths of the pairs, and how much padding batches have at each length, into a file."""
+    """Plots the sentence lengths and the padding of batches by length into a PNG file."""
     # Matplotlib takes most of a second.
     from keras_transformer.analysis.plots.runs import length_histogram
 
@@ -186,7 +186,7 @@ def _planner(pairs, data):
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # where a dataset needs TensorFlow
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # in case a dataset imports TensorFlow
 
     def work():
         from keras_transformer.batches.prepared import PreparedCorpus

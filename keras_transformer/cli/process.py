@@ -1,4 +1,4 @@
-"""A program as a process: TensorFlow is loaded late and without its chatter, and the end comes at once."""
+"""Process handling of the programs: quiet import of TensorFlow, signals, exit codes, fast exit."""
 
 import atexit
 import contextlib
@@ -18,16 +18,15 @@ _kept_errors = None
 
 
 def import_quietly(module="keras_transformer.model.transformer", *, batches_at_once=False):
-    """Sets TensorFlow up and imports a module of the package without TensorFlow's chatter.
+    """Configures TensorFlow and imports a module of the package without TensorFlow's log messages.
 
-    CPUs without AVX-512 lose about a third of their speed unless oneDNN is asked for.
-    TensorFlow writes half a dozen lines about itself when it is imported; they are held
-    back unless the user has set TF_CPP_MIN_LOG_LEVEL. Python's own errors always show.
+    Enables oneDNN, without which CPUs that lack AVX-512 are about a third slower. TensorFlow's messages at
+    import are suppressed unless the user has set TF_CPP_MIN_LOG_LEVEL; Python errors are always shown.
 
     Args:
-        module: its name; what it imports is imported as well.
-        batches_at_once: several batches are to be searched at the same time: each operation
-            keeps to one core, so that each core has a batch of its own.
+        module: name of the module.
+        batches_at_once: whether several batches will be translated in parallel. Then each operation
+            uses one core, so that every core works on its own batch.
     """
     open_closed_streams()
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -38,23 +37,22 @@ def import_quietly(module="keras_transformer.model.transformer", *, batches_at_o
         import tensorflow as tf
 
         if batches_at_once:
-            with contextlib.suppress(RuntimeError):  # TensorFlow works already, as the caller has set it up
+            with contextlib.suppress(RuntimeError):  # TensorFlow has started with the caller's configuration
                 tf.config.threading.set_intra_op_parallelism_threads(1)
         importlib.import_module(module)
-        tf.config.list_physical_devices()  # where there is no GPU, CUDA says so here
+        tf.config.list_physical_devices()  # here CUDA logs that there is no GPU
 
 
 def open_closed_streams():
     """Opens `/dev/null` for each standard stream that is closed.
 
-    Otherwise the next file that is opened would get its number, and be written to by
-    whatever prints.
+    Otherwise the next file to be opened would get its file descriptor, and printed text would end up in it.
 
     Returns:
-        Whether standard output was closed.
+        bool, whether standard output was closed.
     """
     closed = [number for number in range(3) if not _is_open(number)]
-    for number in closed:  # the lowest first: that is the one that `open` returns
+    for number in closed:  # ascending, as `open` returns the lowest free descriptor
         os.open(os.devnull, os.O_RDWR)
         mode, name = ("r", "stdin") if number == 0 else ("w", ("stdout", "stderr")[number - 1])
         setattr(sys, name, os.fdopen(number, mode))
@@ -71,7 +69,7 @@ def _is_open(number):
 
 @contextlib.contextmanager
 def _default_sigint():
-    """Ctrl-C ends the process without a traceback: seconds pass in which nothing has begun."""
+    """Context manager in which Ctrl-C ends the process at once, without a traceback of a half-done import."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -84,47 +82,47 @@ def _default_sigint():
 
 @contextlib.contextmanager
 def _no_stderr():
-    """Sends file descriptor 2, which C++ writes to, nowhere for a while."""
+    """Context manager that redirects file descriptor 2, which C++ code writes to, to `/dev/null`."""
     sys.stderr.flush()
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    saved = os.dup(2)
+    devnull = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(devnull, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(devnull)
 
 
 def end_on_sigterm():
-    """Lets SIGTERM end the program as Ctrl-C does, unfinished files removed, with code 143."""
+    """Makes SIGTERM end the program with exit code 143, after removing unfinished files."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _on_sigterm)
 
 
 def _on_sigterm(number, frame):
-    # Python drops what is raised in a callback of the garbage collector (JAX has one) or a
-    # `__del__`; the signal is sent once more, then.
+    # Python drops exceptions raised in `__del__` or in callbacks of the garbage collector (JAX has one): then
+    # the signal is sent again.
     callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while frame is not None:
         if frame.f_code in callbacks or frame.f_code.co_name == "__del__":
-            again = threading.Timer(0.05, os.kill, (os.getpid(), number))
-            again.daemon = True
-            again.start()
+            timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
+            timer.daemon = True
+            timer.start()
             return
         frame = frame.f_back
     sys.exit(ExitCode.TERMINATED)
 
 
 def exit_code(program, work, output="standard output", *, stopped=""):
-    """Calls `work` and returns an `ExitCode`; what ended it is printed in one line.
+    """Calls `work`, prints an error in one line, and returns the `ExitCode`.
 
     Args:
-        program: name that the line begins with.
+        program: name of the program, with which the line begins.
         work: function without arguments.
-        output: what is written to, which errors of writing do not name.
-        stopped: what is printed after Ctrl-C.
+        output: name of the output, for write errors that have no file name.
+        stopped: message to print after Ctrl-C.
     """
     try:
         work()
@@ -156,16 +154,16 @@ def _report_os_error(program, error, output):
 
 
 def drop_output():
-    """Lets what is still to be written to standard output be lost; Python would complain of it at exit."""
+    """Discards buffered standard output, for which Python would print an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(main):
     """Runs a program and ends the process with its exit code; does not return.
 
-    Where TensorFlow was imported, Python's own end takes seconds of freeing what the end of the
-    process frees anyway, and may wait for threads of TensorFlow for a minute more. So the process
-    ends here, after its output is written and what is registered with `atexit` is done.
+    With TensorFlow, a normal exit of Python takes seconds to free memory, and may wait a minute for threads
+    of TensorFlow. So the process is ended directly, after flushing its output and calling the functions
+    registered with `atexit`.
 
     Args:
         main: function without arguments that returns the exit code.
@@ -175,7 +173,7 @@ def run(main):
     ignore_stderr_errors()
     try:
         code = main()
-    except BaseException as error:  # noqa: BLE001 - a fault is shown as Python shows it
+    except BaseException as error:  # noqa: BLE001 - `_code_of` prints the traceback
         code = _code_of(error)
     code = _flush(code)
     if "tensorflow" in sys.modules:
@@ -184,13 +182,13 @@ def run(main):
 
 
 def _code_of(error):
-    """Returns the exit code of an error that ends the process; a fault is printed with its traceback."""
-    if isinstance(error, SystemExit):  # of a refused argument, or of SIGTERM
+    """Returns the exit code for an uncaught exception; prints the traceback if it is a bug."""
+    if isinstance(error, SystemExit):  # by argparse or SIGTERM
         return error.code or ExitCode.DONE
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     if isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE):
-        return _report_lost_output(error)  # output that is not buffered fails where it is printed
+        return _report_lost_output(error)  # unbuffered output fails in `print`
     own = "keras_transformer."
     if isinstance(error, ModuleNotFoundError) and not (error.name or own).startswith(own):
         print(
@@ -205,13 +203,13 @@ def _code_of(error):
 
 
 def keep(error):
-    """Keeps an error of a program that `run` runs, whose traceback has models that take long to be freed."""
+    """Keeps a reference to an error, as freeing the models in its traceback would take long."""
     if _kept_errors is not None:
         _kept_errors.append(error)
 
 
 def ignore_stderr_errors():
-    """Lets lines that standard error does not take be lost: they change nothing of the result."""
+    """Ignores write errors of standard error, so that a closed or full log cannot end the program."""
     if sys.stderr is not None:
         raw = _LossyFile(sys.stderr.fileno(), "wb", closefd=False)
         sys.stderr = io.TextIOWrapper(
@@ -220,7 +218,7 @@ def ignore_stderr_errors():
 
 
 class _LossyFile(io.FileIO):
-    """A file that is full, or that nobody reads any more, without anyone being told."""
+    """File that ignores write errors."""
 
     def write(self, data):
         try:
@@ -232,10 +230,10 @@ class _LossyFile(io.FileIO):
 
 def _end(code):
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # nothing is left to be saved
-    last = threading.Timer(PATIENCE_SECONDS, os._exit, [code])
-    last.daemon = True
-    last.start()
+        signal.signal(number, signal.SIG_DFL)  # everything is saved
+    timer = threading.Timer(PATIENCE_SECONDS, os._exit, [code])
+    timer.daemon = True
+    timer.start()
     try:
         atexit._run_exitfuncs()
     finally:
@@ -243,21 +241,20 @@ def _end(code):
 
 
 def _flush(code):
-    """Writes what is left of the output; returns the exit code, another one where that fails."""
+    """Flushes the output; returns the exit code, or that of the write error."""
     if sys.stderr is not None:
         sys.stderr.flush()
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        told = code or _report_lost_output(error)
+        code = code or _report_lost_output(error)
         drop_output()
-        return told
     return code
 
 
 def _report_lost_output(error):
-    """Tells that the output took no more; returns the exit code."""
+    """Reports a write error of standard output; returns the exit code."""
     if isinstance(error, BrokenPipeError):
         return ExitCode.READER_LEFT
     return _report_os_error(os.path.basename(sys.argv[0]), error, "standard output")

@@ -1,12 +1,12 @@
-"""Scores given translations with a trained model: one line out for every pair in.
+"""Computes log-probabilities of given translations with a trained model: one output line per pair.
 
     keras-transformer score RUN --source FILE --target FILE > log_probabilities
     paste test.en test.de | keras-transformer score RUN --format jsonl --alignment hard
 
-Without files, pairs are read from standard input: source, tab, target. A line of text is
-the log-probability of the whole target, its end included, in nats and without any length
-penalty; with --per-token a tab and those of its pieces; with --alignment a tab and the
-alignment. The last line on standard error has the perplexity per sub-word token.
+Without files, pairs are read from standard input: source, tab, target. An output line has the
+log-probability of the whole target including end of sentence, in nats and without length penalty. With
+--per-token, a tab and the log-probability of each piece follow; with --alignment, a tab and the alignment.
+The last line on standard error has the perplexity per sub-word token.
 """
 
 import contextlib
@@ -93,7 +93,7 @@ def main(argv=None, stdin=None, stdout=None):
 
 
 def _score(scorer, chunks, names, args, file):
-    """Writes a line for every pair; returns the summary."""
+    """Writes one line per pair; returns the summary."""
     from keras_transformer.translation.lines import score_json, score_text
     from keras_transformer.translation.scorer import TooLongError
 
@@ -102,26 +102,26 @@ def _score(scorer, chunks, names, args, file):
         "layers": (layer,) if args.alignment else (),
         "heads": () if args.alignment_head is None else (args.alignment_head,),
     }
-    how = {"alignment": args.alignment, "unit": args.alignment_unit}
-    how["convention"] = args.alignment_step or scorer.choice.convention
-    scorer.score([], [], **attention)  # refuse a bad layer before the first line
+    options = {"alignment": args.alignment, "unit": args.alignment_unit}
+    options["convention"] = args.alignment_step or scorer.choice.convention
+    scorer.score([], [], **attention)  # raises for an invalid layer or head before the first line
     begin, num_pairs, num_tokens, total = time.monotonic(), 0, 0, 0.0
     for pairs in chunks:
         try:
-            scored = scorer.score(*pairs, **attention)
+            scores = scorer.score(*pairs, **attention)
         except TooLongError as error:
             where = f"{names[error.side]}: line {num_pairs + error.number + 1}"
             raise ValueError(f"{where}: {error.reason}. Raise --max-length, or cut the line") from error
-        for source, target, each in zip(*pairs, scored, strict=True):
+        for source, target, score in zip(*pairs, scores, strict=True):
             if args.format == "jsonl":
-                line = score_json(source, target, each, **how)
+                line = score_json(source, target, score, **options)
             else:
-                line = score_text(each, per_token=args.per_token, **how)
+                line = score_text(score, per_token=args.per_token, **options)
             file.write(line.encode() + b"\n")
         file.flush()
-        num_pairs += len(scored)
-        num_tokens += sum(len(each.log_probs) for each in scored)
-        total += math.fsum(each.log_prob for each in scored)
+        num_pairs += len(scores)
+        num_tokens += sum(len(score.log_probs) for score in scores)
+        total += math.fsum(score.log_prob for score in scores)
     rate = num_pairs / (time.monotonic() - begin)
     summary = f"{num_pairs:,} sentences, {num_tokens:,} target tokens"
     if num_pairs:

@@ -8,9 +8,9 @@ r"""Trains a Transformer on parallel text.
     keras-transformer train --dataset wmt14_translate/de-en --source en --target de \
         --preset base
 
-Without arguments it trains a small model on the built-in corpus, in at most ten minutes
-on two CPU cores. Started again on the same run folder, it continues. SIGTERM and Ctrl-C end it
-after the step, saved. `config.programs.ExitCode` lists the exit codes.
+Without arguments, it trains a small model on the built-in corpus, in at most ten minutes on two CPU cores.
+With the run folder of an earlier run, it resumes that run. SIGTERM and Ctrl-C end training after the current
+step, with a checkpoint. `config.programs.ExitCode` lists the exit codes.
 """
 
 import datetime
@@ -92,7 +92,7 @@ def resolve(args):
     """Returns the `Config` that the command line asks for.
 
     Raises:
-        ValueError: unknown preset or field, or a refused value.
+        ValueError: unknown preset or field, or an invalid value.
     """
     from keras_transformer.batches.prepared import data_settings_of, is_prepared
     from keras_transformer.config.presets import preset
@@ -123,7 +123,7 @@ def resolve(args):
 
 
 def _fitted(config, run_dir):
-    """What `--preset auto` chooses for the corpus of a configuration; the choice of a run stays."""
+    """Returns the configuration of `--preset auto` for a corpus; a resumed run keeps its own."""
     import_quietly()
     import tensorflow as tf
 
@@ -155,7 +155,7 @@ def _fitted(config, run_dir):
 
 
 def _configured(config, args):
-    """Returns a configuration with what the command line says."""
+    """Returns a configuration with the settings of the command line."""
     from keras_transformer.config.settings import override, replace
     from keras_transformer.text.datasets import dataset_names, languages_of
 
@@ -182,13 +182,13 @@ def _run_dir(args):
         raise ValueError("several workers share one run folder: name it with --run-dir")
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"runs/{args.preset}-{stamp}"
-    # Another run of the same second, or of before the clock was set back.
+    # The folder may exist: a run of the same second, or from before the clock was set back.
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not os.path.exists(name))
 
 
 def report(result, *, examples=10):
-    """Returns the `Result` of a run as text: unseen sentences, the score, what to do next."""
+    """Formats the `Result` of a run: example translations, scores, and next commands."""
     data = result.run.config.data
     lines = []
     numbers = range(len(result.translations))

@@ -1,4 +1,4 @@
-"""Translates text with a trained model: one line out for every line in.
+"""Translates text with a trained model, line by line.
 
     keras-transformer translate RUN < text > translations
     echo 'A man is riding a horse.' | keras-transformer translate runs/m30k
@@ -6,8 +6,8 @@
     keras-transformer translate runs/a runs/b --input test.en.gz --output test.de
     keras-transformer translate runs/m30k --n-best 4 --format moses < text > n_best
 
-Several runs translate together, by the mean of their log-probabilities. Blank lines stay
-blank. Invalid UTF-8 is replaced by U+FFFD.
+Several runs form an ensemble, which averages their log-probabilities. Blank lines stay blank. Invalid UTF-8
+is replaced by U+FFFD.
 """
 
 import collections
@@ -81,7 +81,7 @@ def main(argv=None, stdin=None, stdout=None):
             source, prefixes = open_inputs(args, stdin, stack)
             threads = number_of_threads(args)
             end_on_sigterm()
-            # After the imports, during which a signal ends the program on the spot.
+            # Opened after the imports, during which a signal ends the program without cleaning up.
             output = open_output(args, stdout, stack)
             translate(args, search, threads, source, prefixes, output)
 
@@ -89,7 +89,7 @@ def main(argv=None, stdin=None, stdout=None):
 
 
 def open_inputs(args, stdin, stack):
-    """Returns the input and its lines of prefixes or `None`, opened or refused."""
+    """Opens the input and the file of prefixes; the second is `None` without `--prefix-file`."""
     from keras_transformer.files import check_output
     from keras_transformer.text.lines import LineReader
     from keras_transformer.translation.lines import Input
@@ -101,13 +101,13 @@ def open_inputs(args, stdin, stack):
         prefixes = Input.of_reader(stack.enter_context(LineReader(args.prefix_file)))
     if args.input:
         return Input.of_reader(stack.enter_context(LineReader(args.input))), prefixes
-    # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
+    # Not `sys.stdin`: at exit, Python would wait for the thread that reads it.
     stream = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
     return Input.of_stream(stream, "standard input"), prefixes
 
 
 def open_output(args, stdout, stack):
-    """Returns the binary file that translations are written to."""
+    """Opens the binary file for the translations."""
     from keras_transformer.files import open_atomically
 
     if args.output:
@@ -136,24 +136,24 @@ def translate(args, search, threads, source, prefixes, output):
     )
     details = args.alignment or args.format == "jsonl"
     for texts in line_chunks(source, args.chunk_lines, waits=source.is_regular):
-        begun = None if prefixes is None else prefixes.take(len(texts))
-        found = translator.n_best(texts, begun, first_number=progress.lines, details=details, **search)
-        for number, one in enumerate(found, start=progress.lines):
-            output.write(write(number, one).encode())
+        begins = None if prefixes is None else prefixes.take(len(texts))
+        results = translator.n_best(texts, begins, first_number=progress.lines, details=details, **search)
+        for number, result in enumerate(results, start=progress.lines):
+            output.write(write(number, result).encode())
         output.flush()
-        progress.add(texts, found)
+        progress.add(texts, results)
     if prefixes is not None:
         prefixes.expect_end()
     progress.finish()
 
 
 class TranslationProgress:
-    """Counts lines, tokens and flags; tells them on standard error now and then.
+    """Counts lines, tokens and flags, and prints the progress to standard error.
 
     Args:
-        total_bytes: size of all that is translated; `None` where it is not known.
-        shows: prints progress: in place and often on a terminal, else a line in half a
-            minute. The summary is printed in any case.
+        total_bytes: size of the input; `None` if unknown.
+        shows: whether to print the progress: updated in place on a terminal, otherwise one line every
+            30 seconds. The summary of flags is always printed.
     """
 
     def __init__(self, total_bytes=None, *, shows=True):
@@ -162,49 +162,49 @@ class TranslationProgress:
         self._on_terminal = sys.stderr.isatty()
         self._begin = self._last = time.monotonic()
         self._shown = False
-        self._told = 0
+        self._reported_lines = 0
         self.lines = 0
         self._tokens = 0
         self._bytes = 0
         self._flags = collections.Counter()
 
-    def add(self, texts, found):
-        """Counts one chunk, and prints if it is time for that.
+    def add(self, texts, results):
+        """Counts one chunk, and prints the progress if it is due.
 
         Args:
-            texts: list of str, the lines as they were read.
-            found: list of `NBest`, one for each.
+            texts: list of str, the input lines.
+            results: list of `NBest`, one per line.
         """
         self.lines += len(texts)
         self._bytes += sum(len(text.encode()) + 1 for text in texts)
-        self._tokens += sum(len(one.best.ids) for one in found)
-        for one in found:
-            self._flags.update(one.flags)
+        self._tokens += sum(len(result.best.ids) for result in results)
+        for result in results:
+            self._flags.update(result.flags)
         wait = _SECONDS_BETWEEN_LINES[self._on_terminal]
         if self._shows and time.monotonic() - self._last >= wait:
             self._last = time.monotonic()
-            self._told = self.lines
+            self._reported_lines = self.lines
             self._print(self.status(), in_place=self._on_terminal)
 
     def status(self):
-        """Returns lines done, speed and, where the size is known, the time left."""
+        """Returns the number of lines, the speed and, if the input size is known, the time left."""
         seconds = max(time.monotonic() - self._begin, 1e-9)
         status = (
             f"{self.lines:,} lines | {self.lines / seconds:,.1f} sentences/s"
             f" | {self._tokens / seconds:,.0f} tokens/s"
         )
         if self._total_bytes and self._bytes:
-            # Invalid bytes and a missing last newline count as more than they are.
+            # Replaced invalid bytes and a missing final newline can make the count too large.
             left = max(self._total_bytes - self._bytes, 0)
             status += f" | {100 - 100 * left / self._total_bytes:.0f} %"
             status += f" | {left * seconds / self._bytes:,.0f} s left"
         return status
 
     def finish(self):
-        """Prints what befell lines, each kind once, and the final speed where progress is shown."""
-        self._total_bytes = self._bytes  # marks and carriage returns were not counted
+        """Prints the number of lines with each flag, and the final speed if progress is shown."""
+        self._total_bytes = self._bytes  # byte order marks and carriage returns were not counted
         took_long = self._shows and time.monotonic() - self._begin >= _SECONDS_BETWEEN_LINES[False]
-        if self._told < self.lines and (self._shown or took_long):
+        if self._reported_lines < self.lines and (self._shown or took_long):
             self._print(self.status(), in_place=False)
         elif self._shown:
             self._shown = False

@@ -1,10 +1,10 @@
-"""Translates text with a model that was exported for CTranslate2: one line out for every line in.
+"""Translates text with a model exported for CTranslate2, line by line.
 
     keras-transformer export runs/m30k exported --format ctranslate2 --quantization int8
     keras-transformer translate-ctranslate2 exported < text > translations
 
-The folder is enough; neither its run nor TensorFlow is needed. Blank lines stay blank.
-Invalid UTF-8 is replaced by U+FFFD.
+Needs only the exported folder, neither the run folder nor TensorFlow. Blank lines stay blank. Invalid UTF-8
+is replaced by U+FFFD.
 """
 
 import functools
@@ -55,7 +55,7 @@ def main(argv=None, stdin=None, stdout=None):
         return programs.ExitCode.READER_LEFT
 
     def work():
-        # Not `sys.stdin`: Python would wait at its end for the thread that reads it.
+        # Not `sys.stdin`: at exit, Python would wait for the thread that reads it.
         source = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
         translate(args, source, sys.stdout.buffer if stdout is None else stdout)
 
@@ -74,15 +74,15 @@ def translate(args, stdin, output):
     search = given_settings(args, SEARCH_SETTINGS)
     config = replace(translator.search, **search)
     check_sampling_settings(search, config)
-    translator.n_best([], **search)  # refuse a bad value before the first line
+    translator.n_best([], **search)  # raises for an invalid value before the first line
     formats = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
     write = formats.get(args.format, moses_lines)
     source = Input.of_stream(stdin, "standard input")
     progress = TranslationProgress(shows=False)
     for texts in line_chunks(source, args.chunk_lines, waits=source.is_regular):
-        found = translator.n_best(texts, **search)
-        for number, one in enumerate(found, start=progress.lines):
-            output.write(write(number, one, n_best=config.n_best).encode())
+        results = translator.n_best(texts, **search)
+        for number, result in enumerate(results, start=progress.lines):
+            output.write(write(number, result, n_best=config.n_best).encode())
         output.flush()
-        progress.add(texts, found)
+        progress.add(texts, results)
     progress.finish()

@@ -26,15 +26,15 @@ class ExitCode(enum.IntEnum):
     | code | name | meaning |
     |---|---|---|
     | 0 | `DONE` | done |
-    | 1 | `FAULT` | a fault of the program: a traceback was printed |
-    | 2 | `REFUSED` | bad arguments, input or settings: one line names the fix |
-    | 3 | `STORAGE` | the disk is full or cannot be written; the same command continues or repeats the work |
+    | 1 | `FAULT` | a bug: a traceback was printed |
+    | 2 | `REFUSED` | bad arguments, input or settings: one line names the remedy |
+    | 3 | `STORAGE` | the disk is full or not writable; the same command resumes or repeats the work |
     | 4 | `NOT_FINITE` | training: loss, gradient or weights are not finite |
     | 5 | `OUT_OF_MEMORY` | training: a batch does not fit into the memory of a device |
     | 6 | `WORKER_LOST` | training: another worker of the cluster ended or cannot be reached |
     | 130 | `INTERRUPTED` | Ctrl-C (SIGINT); training has saved its state |
-    | 141 | `READER_LEFT` | the reader of the output closed it (`| head -1`): 128 + SIGPIPE |
-    | 143 | `TERMINATED` | SIGTERM, for training also SIGUSR1; training has saved its state |
+    | 141 | `READER_LEFT` | the output pipe was closed (`| head -1`): 128 + SIGPIPE |
+    | 143 | `TERMINATED` | SIGTERM or, in training, SIGUSR1; training has saved its state |
     """
 
     DONE = 0

@@ -1,11 +1,10 @@
-"""Scores of translations: sacreBLEU, and BLEU on tokens as the paper reports it.
+"""BLEU, chrF and exact match: sacreBLEU's scores, and tokenized BLEU as the paper reports it.
 
-The two BLEU figures differ by design and must not be compared with each other. sacreBLEU
-tokenizes the references itself and is comparable between papers by its signature; BLEU
-on Moses tokens is what `multi-bleu.perl` printed for the papers of 2017.
+The two kinds of BLEU must not be compared with each other. sacreBLEU tokenizes the text itself; its scores
+are comparable between papers if their signatures are equal. BLEU on Moses tokens is what `multi-bleu.perl`
+printed for papers of 2017.
 
-What is scored is always the text that a search wrote. Tokens that a model predicts while
-it is shown the reference (teacher forcing) are no translation, and nothing here scores them.
+Score translations found by search only, never tokens predicted under teacher forcing.
 """
 
 import re
@@ -14,20 +13,20 @@ from typing import NamedTuple
 import sacremoses
 from sacrebleu.metrics import BLEU, CHRF
 
-# Perl works on bytes: only ASCII's white space is white space to it.
+# Perl works on bytes: it treats only ASCII white space as white space.
 _COMPOUND = re.compile(r"(\S)-(\S)", re.ASCII)
 _SPACE_BEYOND_ASCII = re.compile(r"[^\S \t\n\r\f\v]")
 _PRIVATE_PLANE = 0xF0000
 
 
 class TokenBleu(NamedTuple):
-    """BLEU over given tokens, as `multi-bleu.perl` computes it."""
+    """BLEU of tokenized text, as computed by `multi-bleu.perl`."""
 
     score: float  # percent
     precisions: tuple  # of float, percent, for n-grams of 1 to 4 tokens
     brevity_penalty: float  # at most 1
     hypothesis_length: int  # in tokens, over all lines
-    reference_length: int  # in tokens, over all lines; of several, the closest of each line
+    reference_length: int  # in tokens, over all lines; with several references, the closest per line
 
     @property
     def details(self):
@@ -45,7 +44,7 @@ _TOKENIZED = ("tokenized_bleu", "tokenized_bleu_lowercase")
 
 
 class Scores(NamedTuple):
-    """Scores of one set of translations; all but the counts are percent."""
+    """Scores of one set of translations, in percent."""
 
     num_lines: int
     bleu: float  # sacreBLEU, cased, detokenised
@@ -54,7 +53,7 @@ class Scores(NamedTuple):
     chrf_signature: str
     tokenized_bleu: TokenBleu  # cased
     tokenized_bleu_lowercase: TokenBleu
-    exact_match: float  # lines equal to their reference, or to one of several
+    exact_match: float  # share of lines that equal a reference
 
     def to_dict(self):
         """Returns the scores as plain values for JSON."""
@@ -62,7 +61,7 @@ class Scores(NamedTuple):
         return {**self._asdict(), **tokenized}
 
     def format(self):
-        """Returns a table of a few lines, each figure with how it was computed."""
+        """Returns a table: each score with its signature or details."""
         cased, lower = self.tokenized_bleu, self.tokenized_bleu_lowercase
         rows = (
             ("BLEU", f"{self.bleu:.2f}", self.bleu_signature),
@@ -71,29 +70,28 @@ class Scores(NamedTuple):
             ("  lower case", f"{lower.score:.2f}", lower.details),
             ("exact match", f"{self.exact_match:.2f}", f"of {self.num_lines} lines"),
         )
-        return "\n".join(f"{name:<15}{score:>6}  {how}" for name, score, how in rows)
+        return "\n".join(f"{name:<15}{score:>6}  {details}" for name, score, details in rows)
 
     def __str__(self):
         return self.format()
 
 
 def corpus_scores(hypotheses, references, *, target_language):
-    """Scores translations by the quick measures; `report.compare` has all of them.
+    """Computes BLEU, chrF, tokenized BLEU and exact match; `report.compare` also has TER and tests.
 
     Args:
-        hypotheses: list of str, detokenised translations. An empty line is a bad
-            translation, and counts.
-        references: list of str, the untouched references, as many; or a list of such
-            lists, where there are several references.
-        target_language: such as `"de"`; chooses the rules of the Moses tokenizer and
-            sacreBLEU's tokenizer, see `bleu_scorer`.
+        hypotheses: list of str, detokenized translations. Empty lines count as bad translations.
+        references: list of str, raw references, one per hypothesis; or a list of such lists for
+            several references.
+        target_language: language code such as `"de"`, for the Moses tokenizer and for sacreBLEU's
+            tokenizer, see `bleu_scorer`.
 
     Returns:
         `Scores`.
 
     Raises:
-        ValueError: the counts of lines differ, there are none, or no language is given.
-        TypeError: something is no list of str.
+        ValueError: the numbers of lines differ or are 0, or no language is given.
+        TypeError: an argument is not a list of str.
     """
     references = check_lines(hypotheses, references)
     if not isinstance(target_language, str) or not target_language:
@@ -115,15 +113,15 @@ def corpus_scores(hypotheses, references, *, target_language):
 
 
 def bleu_scorer(target_language=None, **settings):
-    """Returns the `sacrebleu.BLEU` of a language; its signature names the tokenizer.
+    """Returns a `sacrebleu.BLEU` with the tokenizer for a language, which its signature names.
 
-    That is sacreBLEU's own choice: `13a`, or `zh`, `ja-mecab` and `ko-mecab`. Where the
-    extra packages of the last two (`pip install sacrebleu[ja]`) are missing, it is
-    `char`: n-grams of characters. Without a language it is `13a`.
+    The tokenizer is sacreBLEU's default: `13a`, or `zh`, `ja-mecab` or `ko-mecab` for these languages. If
+    the extra packages of the last two are missing (`pip install sacrebleu[ja]`), it is `char`, BLEU on
+    characters.
 
     Args:
-        target_language: such as `"de"`.
-        **settings: of `sacrebleu.BLEU`, such as `lowercase=True`.
+        target_language: language code such as `"de"`; `None` for `13a`.
+        **settings: arguments of `sacrebleu.BLEU`, such as `lowercase=True`.
     """
     try:
         return BLEU(trg_lang=target_language or "", **settings)
@@ -132,25 +130,25 @@ def bleu_scorer(target_language=None, **settings):
 
 
 def token_scorer(*, lowercase=False):
-    """Returns the `sacrebleu.BLEU` that counts as `multi-bleu.perl`; see `multi_bleu`.
+    """Returns a `sacrebleu.BLEU` that computes the score of `multi-bleu.perl`; see `multi_bleu`.
 
-    Its lines must have gone through `hide_unicode_spaces`.
+    Apply `hide_unicode_spaces` to its input first.
     """
     return BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
 
 
 def multi_bleu(hypotheses_tokenized, references_tokenized, *, lowercase=False):
-    """BLEU over tokens that spaces separate, as `multi-bleu.perl` computes it.
+    """Computes BLEU of space-separated tokens as `multi-bleu.perl` does.
 
-    Without smoothing: the score is 0 where no n-gram of one order matches. Of several
-    references, an n-gram counts as often as in the one that has it most often, and the
-    length that is closest to the hypothesis', or the shorter of two as close, is that of
-    the line. Unlike the script's `-lc`, `lowercase` also covers letters beyond ASCII.
+    There is no smoothing: the score is 0 if no n-gram of some order matches. With several references, the
+    count of an n-gram is clipped to its maximum count in any of them, and the reference length of a line is
+    the one closest to the hypothesis, the shorter one if two are equally close. Unlike the script's `-lc`,
+    `lowercase` also applies to letters beyond ASCII.
 
     Args:
         hypotheses_tokenized: list of str, translations with spaces between tokens.
-        references_tokenized: list of str, as many; or a list of such lists.
-        lowercase: compares without case.
+        references_tokenized: list of str, one per hypothesis; or a list of such lists.
+        lowercase: whether to ignore case.
 
     Returns:
         `TokenBleu`.
@@ -163,7 +161,7 @@ def multi_bleu(hypotheses_tokenized, references_tokenized, *, lowercase=False):
 
 
 def token_bleu(result):
-    """Returns sacreBLEU's `BLEUScore` as `TokenBleu`."""
+    """Converts sacreBLEU's `BLEUScore` to `TokenBleu`."""
     return TokenBleu(
         score=min(result.score, 100.0),  # rounding can exceed 100
         precisions=tuple(result.precisions),
@@ -174,19 +172,19 @@ def token_bleu(result):
 
 
 def exact_match(hypotheses, references):
-    """Percentage of lines that equal one of their references, but for spaces round them.
+    """Returns the percentage of lines that equal one of their references, without surrounding spaces.
 
     Args:
         hypotheses: list of str.
-        references: list of lists of str, as many each.
+        references: list of lists of str, each with one line per hypothesis.
     """
-    of_lines = zip(*references, strict=True)
-    equal = [line.strip() in map(str.strip, texts) for line, texts in zip(hypotheses, of_lines, strict=True)]
+    per_line = zip(*references, strict=True)
+    equal = [line.strip() in map(str.strip, texts) for line, texts in zip(hypotheses, per_line, strict=True)]
     return 100 * sum(equal) / len(equal)
 
 
 def check_lines(hypotheses, references):
-    """Refuses what sacreBLEU scores without a word: a str for a list, surplus references.
+    """Checks input that sacreBLEU would silently accept: a str instead of a list, different numbers of lines.
 
     Args:
         hypotheses: list of str.
@@ -196,8 +194,8 @@ def check_lines(hypotheses, references):
         The references as a list of lists of str.
 
     Raises:
-        ValueError: the counts of lines differ, or there are none.
-        TypeError: something is no list of str.
+        ValueError: the numbers of lines differ or are 0.
+        TypeError: an argument is not a list of str.
     """
     lists = (list, tuple)
     several = isinstance(references, lists) and references and isinstance(references[0], lists)
@@ -220,27 +218,27 @@ def check_lines(hypotheses, references):
 
 
 def tokenize(lines, language):
-    """Tokenizes as `tokenizer.perl -no-escape -l LANGUAGE` does.
+    """Tokenizes as `tokenizer.perl -no-escape -l LANGUAGE` of Moses does.
 
     Args:
         lines: list of str, raw text.
-        language: such as `"de"`; of one that Moses does not know, the rules are English.
+        language: code such as `"de"`; for languages unknown to Moses, the English rules apply.
 
     Returns:
-        list of str, a space between tokens.
+        list of str, tokens separated by spaces.
     """
     moses = sacremoses.MosesTokenizer(lang=language)
     return [" ".join(moses.tokenize(line, escape=False)) for line in lines]
 
 
 def detokenize(lines, language):
-    """Joins tokens and unescapes (`&apos;`, `@-@`) as `detokenizer.perl -l LANGUAGE` does.
+    """Joins tokens and unescapes (`&apos;`, `@-@`) as `detokenizer.perl -l LANGUAGE` of Moses does.
 
-    Also undoes `&#39;`, which Moses does not write but other tools do.
+    Also unescapes `&#39;`, which other tools write.
 
     Args:
-        lines: list of str, a space between tokens.
-        language: such as `"de"`.
+        lines: list of str, tokens separated by spaces.
+        language: code such as `"de"`.
 
     Returns:
         list of str, raw text.
@@ -250,28 +248,28 @@ def detokenize(lines, language):
 
 
 def replace_unicode_punctuation(lines):
-    """Writes quotes, dots and full-width marks in ASCII, as `replace-unicode-punctuation.perl`.
+    """Replaces Unicode quotes, dots and full-width marks by ASCII, as `replace-unicode-punctuation.perl`.
 
-    Unlike the script, which turns a full-width 1 into a quote, it becomes 1.
+    One difference: a full-width 1 becomes 1; the script turns it into a quote.
     """
     replace = sacremoses.MosesPunctNormalizer().replace_unicode_punct
     return [replace(line) for line in lines]
 
 
 def split_compounds(lines):
-    """Splits words at hyphens: Perl's `s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g`.
+    """Splits compounds at hyphens: Perl's `s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g`.
 
-    As in Perl, matches do not overlap: of `a-b-c` only the first hyphen is split, as the
-    one letter between the two belongs to the first match; of `ab-cd-ef` both are.
+    As in Perl, matches do not overlap: `ab-cd-ef` is split at both hyphens, but `a-b-c` only at the first,
+    as the letter `b` belongs to the first match.
     """
     return [_COMPOUND.sub(r"\1 ##AT##-##AT## \2", line) for line in lines]
 
 
 def hide_unicode_spaces(lines):
-    """Replaces white space beyond ASCII by private characters, each by its own.
+    """Replaces each white space character beyond ASCII by its own private-use character.
 
-    Perl's `split` does not split at it, Python's `str.split` does.
+    Python's `str.split` splits at these characters, but Perl's `split` does not.
     """
     return [
-        _SPACE_BEYOND_ASCII.sub(lambda found: chr(_PRIVATE_PLANE + ord(found[0])), line) for line in lines
+        _SPACE_BEYOND_ASCII.sub(lambda match: chr(_PRIVATE_PLANE + ord(match[0])), line) for line in lines
     ]

@@ -1,9 +1,8 @@
-"""All scores of one or several systems, with intervals and tests, in one table.
+"""Comparison of systems: all scores in one table, with confidence intervals and significance tests.
 
-Intervals are sacreBLEU's bootstrap: the lines are drawn with replacement many times. Of several
-systems, each is tested against the first on the same samples (paired bootstrap, Koehn 2004) or by
-exchanging their lines at random (approximate randomisation, Riezler and Maxwell 2005). Every measure
-is computed from translations of a search; none from teacher-forced output.
+Intervals are computed by sacreBLEU's bootstrap resampling of the lines. Each further system is tested against
+the first one, by paired bootstrap resampling (Koehn 2004) or by approximate randomisation, which exchanges
+lines of the two systems at random (Riezler and Maxwell 2005).
 """
 
 import logging
@@ -27,17 +26,18 @@ from keras_transformer.evaluation.bleu import (
 )
 from keras_transformer.evaluation.test_sets import sets_with_lines
 
-# The test -> sacreBLEU's name of it, and its number of samples.
+# Name of the test -> (sacreBLEU's name, its default number of samples).
 SIGNIFICANCE = {"bootstrap": ("bs", 1000), "randomization": ("ar", 10_000)}
 NOTE = """\
 BLEU, chrF and TER are sacreBLEU's: they take raw text and split it by their own rules. Tokenised BLEU
 counts the tokens that stand beside it. One text gets several figures: compare only what is computed alike."""
 
 MIN_BOOTSTRAP_SAMPLES = 40
-# The tests count on many lines that may be drawn or exchanged.
+# With fewer differing lines, the tests are unreliable.
 FEWEST_DIFFERING = 30
 
-# Text that is not raw: sacreBLEU counts `&apos;` as three tokens. Raw text has a stray " ," now and then.
+# Signs of processed text, where sacreBLEU needs raw text: it counts `&apos;` as three tokens. Raw text, too,
+# has an occasional " ,", so only a share of lines above `_WARNED_SHARE` gives a warning.
 _TOKENIZED = re.compile(r" [,.](?: |$)| @-@ ")
 _PROCESSED = (
     ("tokenised", _TOKENIZED, "score the text as it was before, or see --detokenize"),
@@ -51,51 +51,51 @@ logger = logging.getLogger(__name__)
 
 
 class NamedLines(NamedTuple):
-    """One file of text."""
+    """The lines of a text and its name."""
 
     name: str  # for messages and tables
     lines: list  # of str
 
 
 class Measure(NamedTuple):
-    """One way to score."""
+    """One metric and the form of text that it scores."""
 
     key: str  # in JSON
     label: str  # in tables
     scorer: object  # of `sacrebleu.metrics`
-    form: str  # what it counts: "raw", "tokens" or "compounds"
-    steps: str  # how that form is made; "" where the signature of the scorer says all
+    form: str  # of the text: "raw", "tokens" or "compounds"
+    steps: str  # description of the preprocessing; "" if the scorer's signature describes it
 
 
 class Figure(NamedTuple):
     """One score of one system."""
 
     score: float  # percent; TER is lower where better
-    how: str  # signature, or steps
-    bleu: object = None  # `TokenBleu`, of the BLEU measures: its n-grams and lengths
+    how: str  # signature, or description of the preprocessing
+    bleu: object = None  # `TokenBleu` with precisions and lengths, for BLEU only
     mean: float | None = None  # of the bootstrap samples
-    half_width: float | None = None  # of the interval that holds 95 % of them
+    half_width: float | None = None  # of the 95 % confidence interval
     p_value: float | None = None  # of the difference from the first system
 
     def to_dict(self):
-        """Returns the figure as plain values, without those that were not computed."""
+        """Returns the computed values as a dict for JSON."""
         values = {**self._asdict(), **(self.bleu.to_dict() if self.bleu else {})}
         return {name: value for name, value in values.items() if value is not None and name != "bleu"}
 
 
 class Comparison(NamedTuple):
-    """Scores of one or several systems on the same text."""
+    """Scores of one or several systems on the same test set."""
 
     num_lines: int
-    systems: list  # of names; the first is what the others are tested against
+    systems: list  # of names; the first is the baseline of the tests
     num_empty: list  # of int, blank hypotheses of each system
     references: list  # of names
     figures: dict  # from (key, label) of a measure to a list of `Figure`, one for each system
-    left_out: str  # which measures are missing and why, or ""
-    sampling: dict  # how intervals and tests were made; empty where there are none
+    left_out: str  # which metrics are missing and why, or ""
+    sampling: dict  # seed, samples and test of intervals and p-values; empty without them
 
     def to_dict(self):
-        """Returns everything as plain values for JSON."""
+        """Returns all values as a dict for JSON."""
         systems = [
             {
                 "name": name,
@@ -104,12 +104,12 @@ class Comparison(NamedTuple):
             }
             for i, name in enumerate(self.systems)
         ]
-        kept = ("num_lines", "references", "systems", "left_out", "sampling")
+        names = ("num_lines", "references", "systems", "left_out", "sampling")
         values = {**self._asdict(), "systems": systems}
-        return {name: values[name] for name in kept}
+        return {name: values[name] for name in names}
 
     def format(self):
-        """Returns the table as text: each figure with how it was computed."""
+        """Returns the table as text: each score with its signature."""
         names = [""]
         if len(self.systems) > 1:
             names = [os.path.basename(name.rstrip("/")) for name in self.systems]
@@ -139,12 +139,12 @@ class Comparison(NamedTuple):
 
 
 def all_measures(language, tokenized, *, ter=True):
-    """Returns the list of `Measure`, each with a scorer of its own.
+    """Returns the list of `Measure`, each with its own scorer.
 
     Args:
-        language: of the translations, such as `"de"`, or `None`.
-        tokenized: bool, whether the text is tokenized already, as of `compare`.
-        ter: also translation edit rate.
+        language: code of the target language, such as `"de"`, or `None`.
+        tokenized: bool, whether the text is already tokenized.
+        ter: whether to include translation edit rate.
     """
     split = "tokens as given" if tokenized else f"Moses tokens ({language})"
     asian = {"normalized": True, "asian_support": True} if language in ("ja", "zh") else {}
@@ -167,30 +167,30 @@ def all_measures(language, tokenized, *, ter=True):
 
 
 def forms_of(lines, tokenized, language):
-    """Returns lines as the measures take them.
+    """Preprocesses lines into the forms of text that the metrics score.
 
-    `"compounds"` follows the script that scored the paper's English-German translations,
-    Tensor2Tensor's `get_ende_bleu.sh`, on both sides: Unicode punctuation is replaced, the
-    text tokenized, and words split at hyphens. For tokenized text only the last is done.
+    `"compounds"` follows Tensor2Tensor's `get_ende_bleu.sh`, which scored the paper's English-German
+    translations: it replaces Unicode punctuation, tokenizes, and splits words at hyphens. Text that is
+    already tokenized is only split at hyphens.
 
     Args:
         lines: list of str.
-        tokenized: bool, whether the text is tokenized already.
-        language: such as `"de"`, or `None`, with which Moses cannot tokenize.
+        tokenized: bool, whether the text is already tokenized.
+        language: code such as `"de"`; with `None` the Moses tokenizer cannot be used.
 
     Returns:
-        dict from the name of a form to lines, of the forms that can be made.
+        dict from the name of a form to its lines; without tokens only `"raw"`.
     """
     if tokenized:
-        made = lines, lines
+        tokens, normalized = lines, lines
     elif language:
-        made = tokenize(lines, language), tokenize(replace_unicode_punctuation(lines), language)
+        tokens, normalized = tokenize(lines, language), tokenize(replace_unicode_punctuation(lines), language)
     else:
         return {"raw": lines}
     return {
         "raw": lines,
-        "tokens": hide_unicode_spaces(made[0]),
-        "compounds": hide_unicode_spaces(split_compounds(made[1])),
+        "tokens": hide_unicode_spaces(tokens),
+        "compounds": hide_unicode_spaces(split_compounds(normalized)),
     }
 
 
@@ -206,28 +206,28 @@ def compare(
     bootstrap_samples=None,
     standard_set=None,
 ):
-    """Scores translations by every measure.
+    """Scores one or several systems with all metrics.
 
     Args:
-        systems: list of `NamedLines`, translations of the same text. Blank lines are bad
-            translations: they are scored, counted, and warned about.
+        systems: list of `NamedLines`, translations of the same text. Blank lines are scored as bad
+            translations, with a warning.
         references: list of `NamedLines`, one or several, with the same number of lines.
-        target_language: such as `"de"`. Without it sacreBLEU splits as for most languages
-            (13a), and what needs Moses' tokenizer is left out.
-        tokenized: bool, whether the text is tokenized already: tokenised BLEU then splits it at
-            spaces, else by Moses' tokenizer. `None` decides by what the text looks like.
-        ter: also translation edit rate, which takes seconds for a thousand lines.
-        confidence: also 95 % intervals.
+        target_language: code such as `"de"`. Without it sacreBLEU uses its default tokenizer (13a), and
+            metrics that need the Moses tokenizer are left out.
+        tokenized: bool, whether the text is already tokenized. If so, tokenized BLEU splits it at spaces;
+            otherwise it uses the Moses tokenizer. `None` guesses from the text.
+        ter: whether to compute translation edit rate, which takes seconds per thousand lines.
+        confidence: whether to compute 95 % confidence intervals.
         significance: `"bootstrap"` or `"randomization"`, the test between systems.
-        bootstrap_samples: number of samples of the lines, also for randomization; `None` is
-            sacreBLEU's own number (1,000; 10,000 for randomization).
-        standard_set: `StandardSet` of the references, if they are of one.
+        bootstrap_samples: number of samples for intervals and tests, also for randomization; `None`
+            for sacreBLEU's default (1,000, and 10,000 for randomization).
+        standard_set: `StandardSet` of the references, if they belong to one.
 
     Returns:
-        `Comparison`. The seed is 12345, or the environment variable `SACREBLEU_SEED`.
+        `Comparison`. The random seed is 12345, or the environment variable `SACREBLEU_SEED`.
 
     Raises:
-        ValueError: the counts of lines differ, there are none, or a setting is wrong.
+        ValueError: the numbers of lines differ or are 0, or a setting is invalid.
     """
     demand = f"`significance` must be one of {list(SIGNIFICANCE)}"
     require(significance in SIGNIFICANCE, demand, significance=significance)
@@ -251,12 +251,14 @@ def compare(
     for measure in all_measures(target_language, tokenized, ter=ter):
         if measure.form in forms[0]:
             lines = [form[measure.form] for form in forms]
-            hypotheses, against = lines[: len(systems)], lines[len(systems) :]
+            hypotheses, reference_lines = lines[: len(systems)], lines[len(systems) :]
             results = [None] * len(systems)
             if sampling:
-                results = _sampled(measure.scorer, hypotheses, against, test, confidence, bootstrap_samples)
+                results = _sampled(
+                    measure.scorer, hypotheses, reference_lines, test, confidence, bootstrap_samples
+                )
             figures[measure.key, measure.label] = [
-                _figure(measure, lines, against, result, results[0], confidence, standard_set)
+                _figure(measure, lines, reference_lines, result, results[0], confidence, standard_set)
                 for lines, result in zip(hypotheses, results, strict=True)
             ]
     lines = [text.lines for text in references]
@@ -275,7 +277,7 @@ def compare(
 
 
 def _sampled(scorer, hypotheses, references, test, confidence, bootstrap_samples):
-    """Returns sacreBLEU's `Result` of each system."""
+    """Runs sacreBLEU's resampling; returns its `Result` for each system."""
     paired = PairedTest(
         [(str(number), lines) for number, lines in enumerate(hypotheses)],
         {"measure": scorer},
@@ -290,7 +292,7 @@ def _sampled(scorer, hypotheses, references, test, confidence, bootstrap_samples
 
 
 def _figure(measure, lines, references, result, first, confidence, standard_set):
-    """The `Figure` of a system; `result` and `first` are its `Result` and that of the first, or `None`."""
+    """Returns the `Figure` of a system; `result` and `first`: `Result` of this and of the first system."""
     is_bleu = isinstance(measure.scorer, BLEU)
     score = measure.scorer.corpus_score(lines, references) if is_bleu or result is None else result
     bleu = token_bleu(score) if is_bleu else None
@@ -300,7 +302,7 @@ def _figure(measure, lines, references, result, first, confidence, standard_set)
         signature.update("lang", standard_set.pair)
     p_value = None
     if result is not first:
-        # sacreBLEU counts the samples that differ by more; equal scores have none.
+        # sacreBLEU counts samples that differ by more. Equal systems have none, and a p-value near 0.
         p_value = 1.0 if result.score == first.score else result.p_value
     return Figure(
         score=float((bleu or score).score),
@@ -313,7 +315,7 @@ def _figure(measure, lines, references, result, first, confidence, standard_set)
 
 
 def _warn(systems, references):
-    """Warns of text that looks wrong; returns the number of blank lines of each system."""
+    """Logs warnings about suspicious text; returns the number of blank lines of each system."""
     for text in (*systems, *references):
         for kind, pattern, remedy in _PROCESSED:
             found = {
@@ -340,7 +342,7 @@ def _warn(systems, references):
 
 
 def _looks_tokenized(lines):
-    """Whether at least half of the lines have a space before a comma or a last full stop."""
+    """Whether at least half of the lines have a space before a comma or a final full stop."""
     return 2 * sum(map(bool, map(_TOKENIZED.search, lines))) >= max(len(lines), 1)
 
 

@@ -1,7 +1,7 @@
-"""The standard test sets, by the names that sacreBLEU gives them.
+"""Standard test sets such as newstest2014, under sacreBLEU's names.
 
-`wmt14` is newstest2014 as it was filtered for the evaluation (2,737 lines of English and
-German), `wmt14/full` what was translated (3,003); papers mean either by "newstest2014".
+`wmt14` is newstest2014 as filtered for the evaluation (2,737 lines for English and German), `wmt14/full` the
+unfiltered set (3,003 lines). "newstest2014" in papers may mean either of them.
 """
 
 import http.client
@@ -17,7 +17,7 @@ from sacrebleu.utils import SACREBLEU_DIR, extract_tarball, get_md5sum
 from keras_transformer.config.fields import did_you_mean
 from keras_transformer.text.lines import read_lines
 
-# Lines of newstest20NN, either direction, as WMT published them.
+# Number of lines of newstest20NN in either direction, as published by WMT.
 _LINES = {
     ("de", "en"): {"wmt12": 3003, "wmt13": 3000, "wmt14": 2737, "wmt14/full": 3003}
     | {"wmt15": 2169, "wmt16": 2999, "wmt17": 3004, "wmt18": 2998},
@@ -26,33 +26,33 @@ _LINES = {
 
 
 class StandardSet(NamedTuple):
-    """One test set in one direction."""
+    """One test set in one translation direction."""
 
     name: str  # sacreBLEU's, such as "wmt14/full"
     pair: str  # such as "en-de"
     source: list  # of str
-    references: list  # of lists of str, as many lines each
+    references: list  # of lists of str, each as long as `source`
 
     def __str__(self):
         return f"{self.name} {self.pair}"
 
 
 def load_standard_set(name, source, target):
-    """Reads a test set, which sacreBLEU downloads into `~/.sacrebleu` if it is not there.
+    """Loads a test set; sacreBLEU downloads it into `~/.sacrebleu` at first use.
 
-    The environment variable `SACREBLEU` names another folder than `~/.sacrebleu`.
+    The environment variable `SACREBLEU` sets another folder than `~/.sacrebleu`.
 
     Args:
-        name: sacreBLEU's, such as `"wmt14/full"`.
-        source: source language, such as `"en"`.
-        target: target language.
+        name: sacreBLEU's name, such as `"wmt14/full"`.
+        source: source language code, such as `"en"`.
+        target: target language code.
 
     Returns:
         `StandardSet`.
 
     Raises:
-        ValueError: sacreBLEU knows no such set or not this direction of it, it cannot be
-            downloaded, or its files are damaged.
+        ValueError: sacreBLEU does not have this set or direction, the download fails, or its files
+            are damaged.
     """
     pair = f"{source}-{target}"
     if name not in DATASETS:
@@ -68,9 +68,9 @@ def load_standard_set(name, source, target):
     ]
     logger = logging.getLogger("sacrebleu")
     try:
-        logger.disabled = True  # what it logs, in several lines, is said in the one line of the exception
+        logger.disabled = True  # the exception has the same information in one line
         for url, path, md5 in archives:
-            if path.exists():  # sacreBLEU neither checks nor unpacks what it did not download itself
+            if path.exists():  # sacreBLEU neither verifies nor unpacks existing files
                 if not _is_whole(path, md5):
                     raise ValueError(f"{path}: is not {url}: its MD5 is not {md5}. Remove it and run again")
                 extract_tarball(str(path), str(path.parent))
@@ -81,7 +81,7 @@ def load_standard_set(name, source, target):
             reason = "what arrived is not the file, or the connection is not trusted"
         missing = [(url, path) for url, path, md5 in archives if not _is_whole(path, md5)]
         for _, path in missing:
-            path.unlink(missing_ok=True)  # sacreBLEU would take it for whole next time
+            path.unlink(missing_ok=True)  # next time, sacreBLEU would not verify it
         puts = " and ".join(f"{url} as {path}" for url, path in missing)
         fault = f"cannot be downloaded ({reason}). Put {puts}"
         if not missing:
@@ -101,11 +101,11 @@ def load_standard_set(name, source, target):
 
 
 def sets_with_lines(number, pair):
-    """Returns the names of the known sets of a direction that have so many lines.
+    """Returns the names of the standard sets of a direction with n lines.
 
     Args:
-        number: of lines.
-        pair: such as `"en-de"`.
+        number: n, number of lines.
+        pair: translation direction such as `"en-de"`.
     """
     known = _LINES.get(tuple(sorted(pair.split("-"))), {})
     return [name for name, lines in known.items() if lines == number]
