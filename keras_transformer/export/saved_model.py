@@ -28,6 +28,7 @@ from keras_transformer.export.serving import (
     write_warmup,
 )
 from keras_transformer.export.versions import CARD, IDS, new_version, write_manifest
+from keras_transformer.model.kernels.switch import without_gradients
 from keras_transformer.tokenizers.base import import_tensorflow_text
 from keras_transformer.translation.alignment import default_alignment_choice
 
@@ -119,7 +120,7 @@ def export_saved_model(
         for path, (functions, resources) in zip(new.folders, kinds.values(), strict=True):
             signatures = {}
             for key, function in functions.items():
-                with uninterrupted():
+                with uninterrupted(), without_gradients():
                     signatures[key] = function.get_concrete_function()
             with uninterrupted():
                 _save(path, served, signatures, resources)

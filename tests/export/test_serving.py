@@ -103,6 +103,15 @@ def test_the_graph_asks_for_no_newer_reader_than_the_documentation_says(model):
         assert saved.meta_graphs[0].graph_def.versions.min_consumer <= 12  # docs/serving.md
 
 
+def test_no_operation_names_a_gradient_that_a_loader_would_miss_and_warn_of(model):
+    for path in (model.path, model.ids_path):
+        saved = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+        graph = saved.meta_graphs[0].graph_def
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        assert len(nodes) > 1000
+        assert not [node.name for node in nodes if "_gradient_op_type" in node.attr]
+
+
 def test_the_model_for_ids_has_core_operations_alone(core_operations, model):
     assert operations_in(model.ids_path) <= core_operations - PYTHON
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.model.kernels.switch import kernel
+from keras_transformer.model.kernels.switch import custom_gradient, kernel
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, restore_leading_axes
 
 
@@ -81,7 +81,7 @@ def _layer_norm(x, gamma, beta, epsilon):
     """
     import tensorflow as tf
 
-    @tf.custom_gradient
+    @custom_gradient
     def forward(x, gamma, beta):
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(centred * centred, axis=-1, keepdims=True)
@@ -177,7 +177,7 @@ def _copies(matrix, number):
     """
     import tensorflow as tf
 
-    @tf.custom_gradient
+    @custom_gradient
     def forward(matrix):
         def gradient(total, *lookup_gradients):
             for dense in lookup_gradients:

@@ -7,7 +7,7 @@ forms make as few arrays of that size as possible.
 
 from keras import ops
 
-from keras_transformer.model.kernels.switch import kernel
+from keras_transformer.model.kernels.switch import custom_gradient, kernel
 from keras_transformer.model.kernels.tensor_ops import take_along
 
 
@@ -43,7 +43,7 @@ def _token_losses(labels, logits, p_label, p_other):
     """
     import tensorflow as tf
 
-    @tf.custom_gradient
+    @custom_gradient
     def forward(logits):
         largest = ops.max(logits, axis=-1)
         exponentials = ops.exp(logits - largest[:, None])
@@ -118,7 +118,7 @@ def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpo
     vocab_size = matrix.shape[1 if transposed else 0]
     has_bias = bias is not None
 
-    @tf.custom_gradient
+    @custom_gradient
     def forward(hidden, matrix, bias):
         cast_matrix = tf.cast(matrix, hidden.dtype)
         logits = tf.cast(tf.matmul(hidden, cast_matrix, transpose_b=not transposed), tf.float32)

@@ -1,11 +1,14 @@
 """Selects the plain or the fast form of the kernels."""
 
+import contextlib
 import functools
 import os
+import threading
 
 import keras
 
 VARIABLE = "KERAS_TRANSFORMER_KERNELS"
+_tracing = threading.local()
 
 
 def uses_fast_forms():
@@ -48,6 +51,30 @@ def kernel(plain):
 
     compute.plain, compute.fast_form = plain, fast_form
     return compute
+
+
+@contextlib.contextmanager
+def without_gradients():
+    """Traces kernels without their hand-written gradients, for a graph that is exported.
+
+    A SavedModel would keep the names of these gradients, and TensorFlow would warn at each loading that it
+    does not know them. The values are the same.
+    """
+    before = getattr(_tracing, "without_gradients", False)
+    _tracing.without_gradients = True
+    try:
+        yield
+    finally:
+        _tracing.without_gradients = before
+
+
+def custom_gradient(function):
+    """Decorator like `tf.custom_gradient`; inside `without_gradients`, computes the value alone."""
+    import tensorflow as tf
+
+    if getattr(_tracing, "without_gradients", False):
+        return lambda *args: function(*args)[0]
+    return tf.custom_gradient(function)
 
 
 uses_fast_forms()  # raises on import, not inside a layer, if the variable has an unknown value
