@@ -58,7 +58,7 @@ class DeviceShare(NamedTuple):
         micro_batches = -(-plan.rows // (replicas * max_rows))
         return micro_batches, -(-plan.rows // (replicas * micro_batches)), plan.source_len, plan.target_len
 
-    def deal(self, micro_batches, rows):
+    def distribute(self, micro_batches, rows):
         """Distributes the rows of a batch round-robin, in the graph.
 
         Args:
@@ -72,8 +72,8 @@ class DeviceShare(NamedTuple):
         """
         parts = self.num_replicas * micro_batches
         order = tf.range(rows) * parts + tf.range(parts)[:, None]  # `(parts, rows)`, among this worker's rows
-        axes = [self.num_replicas] * (self.num_replicas > 1) + [micro_batches] * (self.device_tokens > 0)
-        return tf.reshape(order, [-1]) * self.num_workers + self.worker, [*axes, rows]
+        shape = [self.num_replicas] * (self.num_replicas > 1) + [micro_batches] * (self.device_tokens > 0)
+        return tf.reshape(order, [-1]) * self.num_workers + self.worker, [*shape, rows]
 
 
 class SubwordSampling(NamedTuple):
@@ -161,6 +161,7 @@ def token_batches(
     plans = planner.plans(start, epochs)
     with tf.device("CPU:0"):
         shapes = tf.constant([share.shape(plan) for plan in plans], tf.int64, [len(plans), 4])
+        # Batch n has the pairs `indices[ends[n] : ends[n + 1]]`.
         ends = tf.constant(np.cumsum([0, *(len(plan.indices) for plan in plans)]))
         if sampling:
             ids = tf.TensorSpec((None, None), tf.int32)
@@ -175,7 +176,7 @@ def token_batches(
 
         def make_batch(number, *sampled):
             micro_batches, rows, *lengths = tf.unstack(shapes[number])
-            batch_rows, axes = share.deal(micro_batches, rows)
+            batch_rows, shape = share.distribute(micro_batches, rows)
             num_pairs = ends[number + 1] - ends[number]
             is_pair, batch_rows = batch_rows < num_pairs, tf.minimum(batch_rows, num_pairs - 1)
             if sampling:
@@ -187,10 +188,10 @@ def token_batches(
                     for side, length in zip(sides, lengths, strict=True)
                 ]
             source_ids, labels = (
-                tf.reshape(tf.where(is_pair[:, None], ids, special.pad), [*axes, length])
+                tf.reshape(tf.where(is_pair[:, None], ids, special.pad), [*shape, length])
                 for ids, length in zip(gathered, lengths, strict=True)
             )
-            bos = tf.fill([*axes, 1], special.bos)
+            bos = tf.fill([*shape, 1], special.bos)
             return (source_ids, tf.concat([bos, labels[..., :-1]], axis=-1)), labels
 
         dataset = dataset.map(make_batch, num_parallel_calls=_NUM_PREFETCHED)
@@ -217,19 +218,19 @@ class TokenBatches(NamedTuple):
         """Number of batches of the first epoch; that of later epochs differs slightly."""
         return self.planner.num_batches(0)
 
-    def count_epochs(self, start, least):
-        """Counts the epochs that provide at least `least` batches from batch `start` on.
+    def count_epochs(self, start, min_batches):
+        """Counts the epochs that provide at least `min_batches` batches from batch `start` on.
 
         Args:
             start: number of the first batch, counted from the first batch of epoch 0.
-            least: minimum number of batches.
+            min_batches: minimum number of batches.
 
         Returns:
             number of epochs, including the epoch of `start`, and number of batches from `start` to their end.
         """
         epoch, within = self.planner.locate(start)
         epochs, number = 0, -within
-        while number < least:
+        while number < min_batches:
             number += self.planner.num_batches(epoch + epochs)
             epochs += 1
         return epochs, number
@@ -277,6 +278,7 @@ def validation_batches(data, corpus):
 
 
 def _settings(data):
+    """Returns the arguments of `EpochPlanner` that are settings of `DataConfig`."""
     return {name: getattr(data, name) for name in ("batch_tokens", "padding", "max_shapes")}
 
 

@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 ON_BAD_UTF8 = ("refuse", "replace")
 MAX_LINE_BYTES = 2**22
 
-# Characters at which `str.splitlines` would break a line, and NUL: each becomes a space.
-_ODD = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"
-_TO_SPACE = dict.fromkeys(map(ord, _ODD), " ")
+# Characters at which `str.splitlines` would break a line, and NUL; each is replaced by a space.
+_LINE_BREAKS = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"
+_TO_SPACE = dict.fromkeys(map(ord, _LINE_BREAKS), " ")
 _BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -128,7 +128,7 @@ def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
         ]
         text, num_replaced = "".join(text for text, _ in decoded), sum(replaced for _, replaced in decoded)
     text = (text if text.endswith("\n") else text + "\n").replace("\r\n", "\n")
-    if any(character in text for character in _ODD):  # three times as fast as a regular expression
+    if any(character in text for character in _LINE_BREAKS):  # three times as fast as a pattern
         text = text.translate(_TO_SPACE)
     texts = text.removesuffix("\n").split("\n")
     if len(texts) != len(lines):

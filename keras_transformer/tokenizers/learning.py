@@ -14,9 +14,9 @@ ESCAPE_CHARACTERS = "\\;0123456789"
 MAX_PIECE_LENGTH = 50  # in characters; longer words are ignored
 MAX_WORDS = 500_000  # only this number of most frequent words is used, to limit time and memory
 _CODE_POINT = re.compile(r"(\\[0-9]+;)")
-_SLACK = 0.05  # the search ends at a vocabulary that is at most this share too large; it is truncated
+_TOLERANCE = 0.05  # the search ends at a vocabulary that is at most this share too large; it is truncated
 # Control characters, line separators and byte-order mark: programs split lines at some, so no piece has them.
-_NEVER = frozenset(chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF))
+_EXCLUDED = frozenset(chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF))
 
 
 class TrainingTexts:
@@ -153,7 +153,7 @@ def _covering_characters(counts, coverage):
             break
         covered += count
         alphabet.add(character)
-    return alphabet - _NEVER
+    return alphabet - _EXCLUDED
 
 
 def _split_word(word):
@@ -186,7 +186,7 @@ def _search_threshold(words, num_pieces, split_digits):
             high = threshold - 1
         else:
             best = pieces
-            if len(pieces) <= (1 + _SLACK) * num_pieces:
+            if len(pieces) <= (1 + _TOLERANCE) * num_pieces:
                 break
             low = threshold + 1
     return best
