@@ -180,9 +180,8 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
     def test_step(self, data):
         batch = Batch.from_data(data)
         metric_state = self._metric_state()
-        normalizer = Normalizer(None, self._num_parts(batch))
-        if self._overrides_compute_loss():
-            normalizer = self._normalizer(batch)
+        overrides = self._overrides_compute_loss()
+        normalizer = self._normalizer(batch) if overrides else Normalizer(None, self._num_parts(batch))
         if batch.has_micro_batches:
             _, sums = self._sum_micro_batches(batch, normalizer, training=False)
         else:

@@ -228,10 +228,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
                 )
         source_ids, target_ids = id_pair(inputs)
         encoded, encoder_weights = self._encode(source_ids, encoder, training=False)
-        hidden, cross_weights, self_weights = self._decode(
-            target_ids, encoded, cross, decoder, training=False
-        )
-        return TransformerOutput(self._logits(hidden), cross_weights, self_weights, encoder_weights)
+        x, cross_weights, self_weights = self._decode(target_ids, encoded, cross, decoder, training=False)
+        return TransformerOutput(self._logits(x), cross_weights, self_weights, encoder_weights)
 
     def statistics(self, inputs, labels, training=None):
         """Returns the `TokenStatistics` (loss and metrics) of a batch; TensorFlow only.
