@@ -208,6 +208,7 @@ class PreparedCorpus:
         return Pairs(*sides)
 
     def _load_part(self, entry, num_pairs, eos_id):
+        """Returns (ids, starts) of one side of a shard, for `Sequences`."""
         path = self.path / entry["name"]
         # Read once to find the ends of the sentences, then mapped: unread pages of a mapping take no memory.
         ends = np.flatnonzero(np.load(path, allow_pickle=False) == eos_id)
@@ -216,6 +217,7 @@ class PreparedCorpus:
         return np.load(path, mmap_mode="r", allow_pickle=False), np.concatenate([[0], ends + 1])
 
     def _verify_file(self, entry):
+        """Raises `DataError` if the SHA-256 of a file is not that of its manifest entry."""
         path = self.path / entry["name"]
         try:
             with path.open("rb") as file:
@@ -227,6 +229,7 @@ class PreparedCorpus:
 
 
 def _read_manifest(folder):
+    """Returns the manifest of a prepared folder, a dict; raises `DataError` if it is missing or damaged."""
     path = folder / MANIFEST
     try:
         content = path.read_bytes()

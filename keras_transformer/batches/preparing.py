@@ -189,6 +189,7 @@ def _open_finished(folder, settings):
 
 
 def _prepare(text, folder, settings, tokenizers, num_workers):
+    """Writes all files of a prepared corpus; the manifest comes last. Returns the `PreparedCorpus`."""
     data, with_inputs = text.data, settings | {"inputs": text.inputs}
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file. Name a folder")

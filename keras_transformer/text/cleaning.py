@@ -114,6 +114,7 @@ class Cleaner:
         return codes
 
     def _scripts_of(self, language):
+        """Returns the scripts of a language; the empty set for an unknown one if they are not needed."""
         try:
             return expected_scripts(language)
         except ValueError as error:

@@ -268,6 +268,7 @@ def unpack(path, parent):
 
 
 def _unpack_into(path, folder, max_bytes):
+    """Unpacks all members of an archive into a folder; raises `DataError` at the first invalid member."""
     num_bytes = 0
     try:
         for number, (name, size, open_member) in enumerate(_members(path), start=1):

@@ -231,6 +231,7 @@ class LineReader:
         return None
 
     def _read(self):
+        """Yields the lines; turns errors of reading and decompressing into `DataError`."""
         try:
             for number, line in enumerate(_raw_lines(self._stream, self.path)):
                 if number == 0:

@@ -202,6 +202,7 @@ def make_blocks(files, num_pairs=BLOCK_LINES, *, keep_blank_end=False):
 
 
 def _without_blank_end(file):
+    """Yields the pairs of a file without blank pairs at its end; raises `DataError` if none has text."""
     blank_pairs, num_pairs, has_text = [], 0, False  # blank pairs are held back until text follows
     for pair in file.pairs():
         num_pairs += 1

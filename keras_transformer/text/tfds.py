@@ -101,6 +101,7 @@ class TfdsDataset:
         }
 
     def _pairs(self, split):
+        """Yields (source line, target line), bytes, of all examples of a split."""
         import tensorflow as tf
 
         tfds = _import_tfds()
@@ -133,6 +134,7 @@ class TfdsDataset:
 
 
 def _import_tfds():
+    """Returns the module `tensorflow_datasets`; raises `DataError` if it cannot be imported."""
     try:
         import tensorflow_datasets as tfds
 
@@ -148,6 +150,7 @@ def _import_tfds():
 
 
 def _make_builder(dataset, source, target, data_dir):
+    """Returns the TensorFlow Datasets builder for a name."""
     tfds = _import_tfds()
     name, config, version = _NAME.fullmatch(dataset).group("name", "config", "version")
     try:
@@ -179,6 +182,7 @@ def _find_config(dataset, config, known, source, target):
 
 
 def _check_languages(dataset, features, source, target):
+    """Raises `DataError` unless both languages are text features of the dataset."""
     text = _import_tfds().features.Text
     names = features if hasattr(features, "keys") else ()
     languages = [name for name in names if isinstance(features[name], text)]
@@ -193,6 +197,7 @@ def _check_languages(dataset, features, source, target):
 
 
 def _prepare(builder, dataset, manual_dir):
+    """Downloads and prepares a dataset, in up to three attempts."""
     tfds = _import_tfds()
     requests = importlib.import_module("requests")
     manual_dir = manual_dir or builder.data_dir_root / "downloads" / "manual"
@@ -223,6 +228,7 @@ def _prepare(builder, dataset, manual_dir):
 
 
 def _download_error(dataset, manual_dir, error, reason, attempts):
+    """Returns the message for a failed download: address, reason, and how to provide the file by hand."""
     named = re.search(r"https?://[^\s,]*[^\s,.]", str(error))
     url = error.request.url if getattr(error, "request", None) is not None else named and named[0]
     times = f" {attempts} times" if attempts > 1 else ""

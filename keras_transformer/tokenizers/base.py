@@ -111,23 +111,23 @@ class Tokenizer:
             return self.encode(texts)
         # SentencePiece's own sampling is not reproducible: from 0.2.3 on, the same seed gives
         # different samples in every process, so a resumed run would not be the same.
-        chooser = random.Random(seed).random
+        random_float = random.Random(seed).random
         return [
-            [number for word in words for number in self._sample_word(word, dropout, chooser)]
+            [number for word in words for number in self._sample_word(word, dropout, random_float)]
             for words in self._words(texts)
         ]
 
     def _words(self, texts):
         """Yields the list of normalised words of each text, without `SPACE`."""
-        for text in self._cleaned(texts):
+        for text in self._clean_texts(texts):
             yield [word for word in self.normalise(text).split(" ") if word]
 
-    def _cleaned(self, texts):
+    def _clean_texts(self, texts):
         check_not_one_text(texts, "a list")
         return [clean_text(text, self.unicode_form) for text in texts]
 
-    def _cleaned_tensor(self, texts):
-        """`_cleaned` in the graph: tf.string of valid UTF-8, same shape."""
+    def _clean_tensor(self, texts):
+        """`_clean_texts` in the graph: tf.string of valid UTF-8, same shape."""
         tf, tensorflow_text = import_tensorflow_text()
         texts = valid_utf8(tf, texts)
         if self.unicode_form is not None:
@@ -223,11 +223,11 @@ def check_not_one_text(texts, expected):
         raise TypeError(f"`texts` must be {expected} of str. Received: {type(texts).__name__}")
 
 
-# Random segmentations of one word. Their only source of randomness is `chooser`, which returns
+# Random segmentations of one word. Their only source of randomness is `random_float`, which returns
 # floats in [0, 1), like `random.Random(seed).random`.
 
 
-def bpe_dropout(word, scores, dropout, chooser):
+def bpe_dropout(word, scores, dropout, random_float):
     """Segments a word by BPE merges, leaving out merges at random (BPE-dropout).
 
     Algorithm 1 of Provilkov et al. (2020). At each step, each possible merge is left out
@@ -238,7 +238,7 @@ def bpe_dropout(word, scores, dropout, chooser):
         word: str, beginning with `SPACE`.
         scores: dict from a piece to its score; the highest score is merged first.
         dropout: float in [0, 1].
-        chooser: function that returns random floats in [0, 1).
+        random_float: function that returns random floats in [0, 1).
 
     Returns:
         list of str.
@@ -249,7 +249,7 @@ def bpe_dropout(word, scores, dropout, chooser):
     while True:
         best = None
         for i, score in enumerate(merged):
-            if score is not None and chooser() >= dropout and (best is None or score > merged[best]):
+            if score is not None and random_float() >= dropout and (best is None or score > merged[best]):
                 best = i
         if best is None:
             return pieces
@@ -261,7 +261,7 @@ def bpe_dropout(word, scores, dropout, chooser):
             merged[best] = scores.get(pieces[best] + pieces[best + 1])
 
 
-def maxmatch_dropout(word, pieces, longest, dropout, chooser):
+def maxmatch_dropout(word, pieces, longest, dropout, random_float):
     """Segments a word by longest match, skipping pieces at random (MaxMatch-dropout).
 
     Hiraoka (2022): from left to right, the longest matching piece is taken, but each
@@ -272,7 +272,7 @@ def maxmatch_dropout(word, pieces, longest, dropout, chooser):
         pieces: dict or set of the pieces.
         longest: length of the longest piece, in characters.
         dropout: float in [0, 1].
-        chooser: function that returns random floats in [0, 1).
+        random_float: function that returns random floats in [0, 1).
 
     Returns:
         list of str.
@@ -281,7 +281,7 @@ def maxmatch_dropout(word, pieces, longest, dropout, chooser):
     start = 0
     while start < len(word):
         end = min(start + longest, len(word))
-        while end > start + 1 and not (word[start:end] in pieces and chooser() >= dropout):
+        while end > start + 1 and not (word[start:end] in pieces and random_float() >= dropout):
             end -= 1
         segments.append(word[start:end])
         start = end
@@ -319,13 +319,13 @@ def unigram_lattice(word, scores, longest, unknown_score, alpha):
     return lattice
 
 
-def unigram_sample(word, lattice, chooser):
+def unigram_sample(word, lattice, random_float):
     """Samples one segmentation of a word, from the last piece to the first (backward sampling).
 
     Args:
         word: str.
         lattice: result of `unigram_lattice` for this word.
-        chooser: function that returns random floats in [0, 1).
+        random_float: function that returns random floats in [0, 1).
 
     Returns:
         list of str.
@@ -334,7 +334,7 @@ def unigram_sample(word, lattice, chooser):
     end = len(word)
     while end > 0:
         starts, bounds = lattice[end - 1]
-        start = starts[bisect.bisect_right(bounds, chooser())]
+        start = starts[bisect.bisect_right(bounds, random_float())]
         pieces.append(word[start:end])
         end = start
     return pieces[::-1]

@@ -58,11 +58,11 @@ class TrainingTexts:
 
     def _sample(self):
         """Returns a uniform sample without replacement, in one pass (Vitter's algorithm R)."""
-        chooser, sample = random.Random(self._seed), []
+        rng, sample = random.Random(self._seed), []
         for position, text in enumerate(self._clean()):
             if position < self._max_texts:
                 sample.append(text)
-            elif (slot := chooser.randrange(position + 1)) < self._max_texts:
+            elif (slot := rng.randrange(position + 1)) < self._max_texts:
                 sample[slot] = text
         return sample
 
@@ -193,6 +193,7 @@ def _search_threshold(words, num_pieces, split_digits):
 
 
 def _learn(words, threshold, split_digits):
+    """Returns the pieces of more than one character that tensorflow-text learns with a threshold."""
     from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
 
     joiner = "\n"  # prefix of pieces within a word; no piece contains it

@@ -170,11 +170,11 @@ class SubwordTokenizer(Tokenizer):
 
     def encode(self, texts):
         """Returns the ids of each text, as a list of lists, without special ids."""
-        return self._processor.encode(self._cleaned(texts), out_type=int)
+        return self._processor.encode(self._clean_texts(texts), out_type=int)
 
     def pieces(self, texts):
         """Returns the sub-words of each text, with U+2581 for a space."""
-        return self._processor.encode(self._cleaned(texts), out_type=str)
+        return self._processor.encode(self._clean_texts(texts), out_type=str)
 
     def decode(self, ids):
         """Returns the text of each row of ids.
@@ -214,7 +214,7 @@ class SubwordTokenizer(Tokenizer):
         Returns:
             tf.RaggedTensor, int32, shape `(batch, None)`.
         """
-        return self.graph_tokenizer.tokenize(self._cleaned_tensor(texts))
+        return self.graph_tokenizer.tokenize(self._clean_tensor(texts))
 
     def decode_tensor(self, ids):
         """`decode` as a TensorFlow graph.
@@ -265,12 +265,12 @@ class SubwordTokenizer(Tokenizer):
             kind = sentencepiece_model_pb2.ModelProto.SentencePiece.Type.Name(entry.type)
             yield kinds.get(kind, kind.lower()), entry.piece
 
-    def _sample_word(self, word, dropout, chooser):
+    def _sample_word(self, word, dropout, random_float):
         word = SPACE + word
         if self._proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
-            pieces = bpe_dropout(word, self._scores, dropout, chooser)
+            pieces = bpe_dropout(word, self._scores, dropout, random_float)
         else:
-            pieces = unigram_sample(word, self._lattice(word, 1 / dropout - 1), chooser)
+            pieces = unigram_sample(word, self._lattice(word, 1 / dropout - 1), random_float)
         ids = []
         for piece in pieces:
             if piece in self._scores:
@@ -339,6 +339,7 @@ def _nfc_rules():
 
 
 def _training_error(error, vocab_size, num_texts):
+    """Translates an error of SentencePiece's trainer into a `ValueError` that names the setting."""
     message = str(error)
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return ValueError(f"`texts` must hold text. Received: {num_texts} texts, all blank")

@@ -193,7 +193,7 @@ class WordPieceTokenizer(Tokenizer):
             tf.RaggedTensor, int32, shape `(batch, None)`.
         """
         tf, _ = import_tensorflow_text()
-        texts = tf.strings.regex_replace(self._cleaned_tensor(texts), SPACE, " ")
+        texts = tf.strings.regex_replace(self._clean_tensor(texts), SPACE, " ")
         words = tf.strings.split(texts, sep=" ")
         words = tf.ragged.boolean_mask(words, words != "")
         escaped = tf.strings.join([SPACE, self._escape_tensor(words.flat_values)])
@@ -263,9 +263,9 @@ class WordPieceTokenizer(Tokenizer):
     def _kinds_and_pieces(self):
         return [("text", piece) for piece in self._pieces]
 
-    def _sample_word(self, word, dropout, chooser):
+    def _sample_word(self, word, dropout, random_float):
         spelled = SPACE + escape(word, self._alphabet)
-        pieces = maxmatch_dropout(spelled, self._ids, self._longest, dropout, chooser)
+        pieces = maxmatch_dropout(spelled, self._ids, self._longest, dropout, random_float)
         return [self._ids[piece] for piece in pieces]
 
 
