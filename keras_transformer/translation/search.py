@@ -36,8 +36,8 @@ position are the 4 best continuations (2 * beams)::
               baa .064
 
 The search ends after position 2: no live hypothesis can become more probable than 0.1, and both finished
-ones are. The last column is `DecoderState.beam_of_slot` of a `Transformer`: the slot in which each token of
-a hypothesis was computed. Reordering moves these small lists and copies no cache.
+ones are more probable. The last column is `DecoderState.beam_of_slot` of a `Transformer`: for positions
+0, 1 and 2, the slot in which the hypothesis was computed. Reordering moves these lists and copies no cache.
 
 Axes: `batch, beams (= beam_size), n_best, max_length, vocab_size, rows`.
 """

@@ -130,25 +130,21 @@ class Translator(TextTranslator):
 
         An ensemble's log-probabilities and attention are the means over its models.
         """
-        pairs = [
-            (part, translation)
-            for part, n_best in zip(parts, translations, strict=True)
-            for translation in n_best
-        ]
+        pairs = [(part, item) for part, n_best in zip(parts, translations, strict=True) for item in n_best]
         source_rows = [[*part.row, self.tokenizers.source.special.eos] for part, _ in pairs]
-        target_rows = [translation.ids for _, translation in pairs]
+        target_rows = [item.ids for _, item in pairs]
         layers = [default_alignment_choice(model.config.num_decoder_layers).layer for model in self.models]
         by_model = [
             decoder(source_rows, target_rows, layers=[layer])
             for decoder, layer in zip(self._decoders, layers, strict=True)
         ]
         detailed = []
-        for (part, translation), *forced in zip(pairs, *by_model, strict=True):
+        for (part, item), *forced in zip(pairs, *by_model, strict=True):
             attention = np.mean([result.attention[0] for result in forced], axis=0)
-            pieces = self._pieces(self.tokenizers.source, part.row), translation.pieces
+            pieces = self._pieces(self.tokenizers.source, part.row), item.pieces
             links = hard_alignment(attention, *pieces, convention="output", unit="pieces")
             log_probs = np.mean([result.log_probs for result in forced], axis=0)
-            detailed.append(translation._replace(token_log_probs=log_probs.tolist(), alignment=links))
+            detailed.append(item._replace(token_log_probs=log_probs.tolist(), alignment=links))
         detailed = iter(detailed)
         return [[next(detailed) for _ in n_best] for n_best in translations]
 
