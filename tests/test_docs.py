@@ -169,6 +169,15 @@ def test_what_tensor2tensor_had_in_the_papers_week_is_not_called_the_same():
         assert f"{(2 / fans) ** 0.5:.2f}" in theirs["initial matrices"]
 
 
+def test_learning_rates_of_other_toolkits_are_converted_to_scales():
+    page = TEXTS["docs/coming_from.md"]
+    for peak, warmup in ((0.0007, 4_000), (0.0003, 16_000)):
+        scale = peak * (512 * warmup) ** 0.5
+        schedule = keras_transformer.TransformerSchedule(512, warmup, scale=scale)
+        assert float(schedule(warmup - 1)) == pytest.approx(peak, rel=1e-3)
+        assert f"{scale:.3f}" in page
+
+
 def test_every_choice_of_the_model_has_its_row():
     listed = {option for options, *_ in rows_of_choices() for option in options}
     sizes = {"model.source_vocab_size", "model.target_vocab_size"}
