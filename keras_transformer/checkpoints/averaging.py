@@ -147,7 +147,7 @@ class Averages:
         ranked = ranked_steps(self._run.read_history(), self._run.config.training.best_metric)
         return [step for step in ranked if step in saved]
 
-    def write_final(self):
+    def make_at_end(self):
         """Writes the average made at the end of training: `last-N` with N of `training.average_last`.
 
         It covers the newest checkpoints that were saved on schedule after the warm-up. Damaged ones are

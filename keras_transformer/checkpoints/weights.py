@@ -186,7 +186,7 @@ def write_final_weights(run, model, devices, measure):
     step = int(model.optimizer.iterations.numpy())
     if devices.gather(int(run.writes and _has_final_weights(run, step)))[0]:
         return
-    chosen = run.averages.write_final() if run.writes else None
+    chosen = run.averages.make_at_end() if run.writes else None
     if devices.gather(len(chosen.steps) if chosen else 0)[0]:
         # The chief has written the average before `gather` returns.
         run.load_weights(model, "averaged")

@@ -85,17 +85,20 @@ def fit_session(session, devices, signals, resume_from):
         compile_model(model, training, xla=config.devices.xla, recompute=config.devices.recompute)
     if devices.is_chief:
         share = devices.share(config.devices.micro_batch_tokens)
+        # (rows, source_len, target_len) of the batches of one device in the first epoch.
+        shapes = {share.shape(plan)[1:] for plan in batches.planner.plan(0)}
         table = summarize(
             config,
             session.corpus,
             batches,
-            {share.shape(plan)[1:] for plan in batches.planner.plan(0)},
+            shapes,
             num_parameters=model.count_params(),
             learning_rate=learning_rate_schedule(model.config, training),
             devices=devices.describe(),
         )
         print(table, flush=True)
     checkpoints = run.checkpoints(model, model.optimizer)
+    # The chief decides for all workers: `gather(...)[0]` is its value.
     is_new = bool(devices.gather(int(not checkpoints.steps))[0])
     if is_new and training.init_from:
         source = RunFolder(training.init_from)
@@ -105,7 +108,7 @@ def fit_session(session, devices, signals, resume_from):
         model.reset_ema()
         if devices.is_chief:
             print(summary, flush=True)
-    # The chief chooses the checkpoint; all other workers restore the same one.
+    # The other workers restore the checkpoint that the chief has chosen.
     step = checkpoints.restore(resume_from) if devices.is_chief else 0
     step = devices.gather(step)[0]
     if not devices.is_chief and not is_new:
@@ -113,7 +116,7 @@ def fit_session(session, devices, signals, resume_from):
     run.rewind_history(step)
     offset = batch_offset(checkpoints, config, session.corpus, batches)
     clock = Clock(float(checkpoints.seconds.numpy()))
-    # Only the chief's answer counts: other workers may read the history before the chief has rewritten it.
+    # The other workers may have read the history before the chief has rewritten it.
     is_finished = bool(devices.gather(int(_is_finished(run, step, clock)))[0])
     if devices.is_chief and not is_new:
         print(f"{run.path}: {'trained' if is_finished else 'continuing'} at step {step:,}", flush=True)
@@ -122,6 +125,7 @@ def fit_session(session, devices, signals, resume_from):
 
 
 def _is_finished(run, step, clock):
+    """Whether a run has reached `max_steps` or `max_minutes`, or has stopped early."""
     training = run.config.training
     time_is_up = training.max_minutes and clock.seconds >= 60 * training.max_minutes
     stopped_early = early_stopping_reason(run.read_history(), training)
@@ -139,18 +143,18 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     tokens = config.devices.micro_batch_tokens
     consensus, events = WorkerConsensus(devices.num_workers), Events(run)
     one_worker = devices.num_workers == 1
-    stopping = StopCallback(
+    stop_callback = StopCallback(
         consensus, clock, signals, is_chief=devices.is_chief, max_minutes=training.max_minutes
     )
 
     def is_interrupted():
         # Several workers validate together, and a signal may reach only one of them. So it counts only
-        # after `stopping` has stopped all of them at the same step.
-        return stopping.by_signal or (one_worker and signals.received is not None)
+        # after `stop_callback` has stopped all of them at the same step.
+        return stop_callback.by_signal or (one_worker and signals.received is not None)
 
     def raise_if_interrupted():
         if is_interrupted():
-            raise stopping.error(run.path, int(model.optimizer.iterations.numpy()))
+            raise stop_callback.error(run.path, int(model.optimizer.iterations.numpy()))
 
     def finish():
         with signals.deferred():
@@ -169,7 +173,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         session.validation.per_epoch,
         search,
         training=training,
-        stop=stopping.stop,
+        stop=stop_callback.stop,
         interrupted=is_interrupted,
     )
     validation.set_model(model)
@@ -177,7 +181,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     with signals.deferred():
         validation.catch_up()
     raise_if_interrupted()
-    # `catch_up` may have exhausted `patience`. Only the chief's answer counts: it has written the record.
+    # `catch_up` may have exhausted `patience`. The chief decides, as it has written the record.
     stopped_early = early_stopping_reason(run.read_history(), training) is not None
     if is_finished or devices.gather(int(stopped_early))[0]:
         finish()
@@ -197,7 +201,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         # After `Progress`, which resets the metrics of the interval; before `validation`, which takes long.
         CheckpointCallback(checkpoints, consensus, clock, training, is_chief=devices.is_chief),
         validation,
-        stopping,
+        stop_callback,
     ]
     if devices.is_chief:
         print("compiling, and trying the largest batch", flush=True)

@@ -11,7 +11,7 @@ from keras_transformer.config.settings import replace
 from keras_transformer.files import write_text
 
 # Settings that change the batches of the same pairs; the pairs are identified by their SHA-256.
-_CUT = ("batch_tokens", "padding", "max_shapes", "subword_dropout")
+_BATCHING = ("batch_tokens", "padding", "max_shapes", "subword_dropout")
 _MIXTURE = ("weights", "temperature")  # as checkpoints name them
 
 CORPUS_SUM = "corpus.sha256"
@@ -125,7 +125,7 @@ def batch_order_key(config, sha256):
         config: `Config`.
         sha256: str, SHA-256 of the training ids.
     """
-    data = {name: getattr(config.data, name) for name in (*_CUT, "temperature")}
+    data = {name: getattr(config.data, name) for name in (*_BATCHING, "temperature")}
     data["weights"] = config.data.dataset_weights
     return json.dumps({**data, "seed": config.training.seed, "sha256": sha256}, sort_keys=True)
 
@@ -155,7 +155,7 @@ def batch_offset(checkpoints, config, corpus, batches):
         old, new = json.loads(old_key), json.loads(new_key)
         position = 0
         if all(old[name] == new[name] for name in ("sha256", *_MIXTURE)):
-            data = replace(config.data, **{name: old[name] for name in _CUT})
+            data = replace(config.data, **{name: old[name] for name in _BATCHING})
             # Imported here: early checks of programs use this module without TensorFlow.
             from keras_transformer.batches.dataset import training_batches
 

@@ -281,19 +281,19 @@ def test_a_state_that_is_missing_is_named_with_what_the_mean_is_of(run):
 
 def test_at_the_end_a_damaged_state_is_left_out_and_named(run):
     flip_a_byte(data_of(run, 9))
-    chosen = run.averages.write_final()
+    chosen = run.averages.make_at_end()
     assert (chosen.steps, chosen.missing) == ([12], [9])
     assert_weights(run.load_model(checkpoint="averaged"), weights_of_step(run, 12))
     flip_a_byte(data_of(run, 12))
     with pytest.raises(ValueError, match=r"step-12: damaged"):
-        run.averages.write_final()
+        run.averages.make_at_end()
 
 
 def test_at_the_end_only_states_after_the_warm_up_are_averaged(run, config):
     run.config = replace(config, training=replace(config.training, warmup_steps=12))
-    assert run.averages.write_final().steps == [12]
+    assert run.averages.make_at_end().steps == [12]
     run.config = replace(config, training=replace(config.training, warmup_steps=13))
-    assert run.averages.write_final().steps == []
+    assert run.averages.make_at_end().steps == []
     assert "averaged" not in run.weights_names()  # an earlier mean of this name is none of this end
 
 
