@@ -126,14 +126,14 @@ class Candidate(NamedTuple):
     Attributes:
         name: `"averaged"`, `"last"` or `"best"`.
         steps: list of int, the checkpoints that they are made of.
-        figures: dict, their validation metrics: `loss`, and `bleu` if computed; empty if they were
+        metrics: dict, their validation metrics: `loss`, and `bleu` if computed; empty if they were
             not validated.
         prefix: path prefix of their checkpoint.
     """
 
     name: str
     steps: list
-    figures: dict
+    metrics: dict
     prefix: object
 
     def __str__(self):
@@ -142,10 +142,10 @@ class Candidate(NamedTuple):
         if self.name == "averaged":
             of = f"{number} checkpoints (steps" if number > 1 else "1 checkpoint (step"
             label = f"mean of {of} {steps_text(self.steps)})"
-        if not self.figures:
+        if not self.metrics:
             return f"{label}: not validated"
-        bleu = f", BLEU {self.figures['bleu']:.2f}" if "bleu" in self.figures else ""
-        return f"{label}: validation loss {self.figures['loss']:.3f}{bleu}"
+        bleu = f", BLEU {self.metrics['bleu']:.2f}" if "bleu" in self.metrics else ""
+        return f"{label}: validation loss {self.metrics['loss']:.3f}{bleu}"
 
 
 def ranked(candidates, by):
@@ -158,7 +158,7 @@ def ranked(candidates, by):
     """
 
     def rank(candidate, by):
-        value = candidate.figures.get(by, math.nan)
+        value = candidate.metrics.get(by, math.nan)
         return (value if by == "loss" else -value) if math.isfinite(value) else math.inf
 
     # Ties occur early in training, when every BLEU is 0.
@@ -190,15 +190,15 @@ def write_final_weights(run, model, devices, measure):
     if devices.gather(len(chosen.steps) if chosen else 0)[0]:
         # The chief has written the average before `gather` returns.
         run.load_weights(model, "averaged")
-        figures = measure()
-        if figures is None:
+        metrics = measure()
+        if metrics is None:
             return
     if not run.writes:
         return
     candidates = _last_and_best(run, step)
     if chosen.steps:
         prefix = run.path / "averaged" / f"last-{run.config.training.average_last}"
-        candidates.insert(0, Candidate("averaged", chosen.steps, figures, prefix))
+        candidates.insert(0, Candidate("averaged", chosen.steps, metrics, prefix))
     candidates = ranked(candidates, run.config.training.best_metric)
     while True:
         record = {
@@ -206,7 +206,7 @@ def write_final_weights(run, model, devices, measure):
             "step": step,
             "weights": candidates[0].name,
             "candidates": {
-                candidate.name: {"steps": candidate.steps, **candidate.figures} for candidate in candidates
+                candidate.name: {"steps": candidate.steps, **candidate.metrics} for candidate in candidates
             },
         }
         try:
@@ -246,18 +246,18 @@ def _last_and_best(run, step):
     """Returns the candidates `last` and, if an earlier validation was better, `best`."""
     history = run.read_history()
     # If a step was validated twice, the later record counts.
-    figures = {
+    metrics = {
         record["step"]: {name: record[name] for name in ("loss", "bleu") if name in record}
         for record in history
         if record["kind"] == "validation"
     }
-    candidates = [Candidate("last", [step], figures.get(step, {}), run.path / "checkpoints" / f"step-{step}")]
+    candidates = [Candidate("last", [step], metrics.get(step, {}), run.path / "checkpoints" / f"step-{step}")]
     for best in ranked_steps(history, run.config.training.best_metric):
         prefixes = [run.path / folder / f"step-{best}" for folder in ("best", "checkpoints")]
         prefix = next((prefix for prefix in prefixes if tensor_files.exists(prefix)), None)
         if prefix:
             if best != step:
-                candidates.append(Candidate("best", [best], figures[best], prefix))
+                candidates.append(Candidate("best", [best], metrics[best], prefix))
             break
     return candidates
 

@@ -79,7 +79,7 @@ def parse_args(argv=None):
     return parser.parse_args(argv)
 
 
-def check(args):
+def check_args(args):
     """Raises `ValueError` for arguments that cannot be combined."""
     if bool(args.runs) == bool(args.hypothesis):
         raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both")
@@ -108,7 +108,7 @@ def check(args):
         raise ValueError(f"{', '.join(wrong)}: of no use with {mode}{also}. Leave it out")
 
 
-def translated(args):
+def translate_test_set(args):
     """Translates with a run; returns systems, references, standard set and language."""
     from keras_transformer.config.settings import replace
     from keras_transformer.evaluation.report import NamedLines
@@ -124,11 +124,11 @@ def translated(args):
     for name in names:
         check_dataset(name, args.data_dir or data.data_dir)
     if args.test_set or all(map(is_local, names)):
-        name, source, targets, standard = text_of(args, data)
+        name, source, targets, standard = load_test_set(args, data)
         threads = number_of_threads(args)
     else:
         threads = number_of_threads(args)  # quietly: TensorFlow Datasets imports TensorFlow, too
-        name, source, targets, standard = text_of(args, data)
+        name, source, targets, standard = load_test_set(args, data)
     from keras_transformer.translation.translator import Translator
 
     translator = Translator.load(args.runs, checkpoint=checkpoint, threads=threads)
@@ -145,7 +145,7 @@ def translated(args):
     return [NamedLines(runs, translations)], references, standard, data.target
 
 
-def text_of(args, data):
+def load_test_set(args, data):
     """Returns (name, source, list of references, `StandardSet` or `None`) of the text to translate."""
     from keras_transformer.evaluation.test_sets import load_standard_set
     from keras_transformer.text.datasets import open_split
@@ -165,7 +165,7 @@ def text_of(args, data):
     return f"{split.dataset.name} {split.name}", source, [target], None
 
 
-def read(args):
+def read_files(args):
     """Reads files; returns systems, references, standard set and language."""
     from keras_transformer.evaluation.report import NamedLines
     from keras_transformer.evaluation.test_sets import load_standard_set
@@ -190,7 +190,7 @@ def language_of(paths):
     return ending if re.fullmatch("[a-z]{2}", ending) and localedata.exists(ending) else None
 
 
-def detokenized(which, systems, references, language):
+def detokenize_sides(which, systems, references, language):
     """Returns systems and references, with the hypotheses, the references or both detokenized."""
     from keras_transformer.evaluation.bleu import detokenize
 
@@ -211,12 +211,12 @@ def main(argv=None):
     args = parse_args(argv)
 
     def work():
-        check(args)
+        check_args(args)
         from keras_transformer.evaluation.report import compare
 
-        systems, references, standard, language = (translated if args.runs else read)(args)
+        systems, references, standard, language = (translate_test_set if args.runs else read_files)(args)
         if args.detokenize:
-            systems, references = detokenized(args.detokenize, systems, references, language)
+            systems, references = detokenize_sides(args.detokenize, systems, references, language)
         comparison = compare(
             systems,
             references,

@@ -136,7 +136,7 @@ def exit_code(program, work, output="standard output", *, stopped=""):
     except OSError as error:
         return _report_os_error(program, error, output)
     except (TrainingError, ValueError) as error:
-        keep(error)
+        keep_reference(error)
         print(f"{program}: {error}", file=sys.stderr)
         return getattr(error, "exit_code", ExitCode.REFUSED)
     return ExitCode.DONE
@@ -202,7 +202,7 @@ def _code_of(error):
     return ExitCode.FAULT
 
 
-def keep(error):
+def keep_reference(error):
     """Keeps a reference to an error, as freeing the models in its traceback would take long."""
     if _kept_errors is not None:
         _kept_errors.append(error)

@@ -91,12 +91,12 @@ class Devices(NamedTuple):
         return f"{text} of {self.num_workers} workers" if self.num_workers > 1 else text
 
 
-def choose_devices(devices, *, precision="float32"):
+def choose_devices(config, *, precision="float32"):
     """Chooses the devices of a run; for several workers, waits for all of them.
 
     Args:
-        devices: `DeviceConfig`.
-        precision: of `TrainingConfig`.
+        config: `DeviceConfig`.
+        precision: as in `TrainingConfig`.
 
     Returns:
         `Devices`.
@@ -107,9 +107,9 @@ def choose_devices(devices, *, precision="float32"):
     """
     workers, worker = _read_tf_config()
     gpus = tf.config.list_physical_devices("GPU")
-    strategy = devices.strategy
+    strategy = config.strategy
     if strategy == "auto":
-        several = len(gpus[: devices.replicas or None]) > 1 or devices.replicas > 1
+        several = len(gpus[: config.replicas or None]) > 1 or config.replicas > 1
         strategy = "multiworker" if len(workers) > 1 else "mirrored" if several else "none"
     if strategy == "multiworker" and not workers:
         raise ValueError(
@@ -117,7 +117,7 @@ def choose_devices(devices, *, precision="float32"):
             "and the number of this one. See docs/distributed.md, or use strategy=mirrored"
         )
     names = _device_names(
-        devices, gpus, asked=devices.replicas > 0 or devices.strategy in ("mirrored", "multiworker")
+        config, gpus, needs_gpu=config.replicas > 0 or config.strategy in ("mirrored", "multiworker")
     )
     if strategy == "none":
         return Devices(tf.distribute.get_strategy())
@@ -128,9 +128,9 @@ def choose_devices(devices, *, precision="float32"):
             f"several replicas. Received: {num_replicas} replicas. Use mixed_bfloat16 or devices.replicas=1"
         )
     if strategy == "mirrored":
-        _check_choice(devices.cross_device_ops, _CROSS_DEVICE_OPS, "on one machine")
-        return Devices(mirrored(names, devices.cross_device_ops))
-    implementation = _check_choice(devices.cross_device_ops, _COLLECTIVES, "between machines")
+        _check_choice(config.cross_device_ops, _CROSS_DEVICE_OPS, "on one machine")
+        return Devices(mirrored(names, config.cross_device_ops))
+    implementation = _check_choice(config.cross_device_ops, _COLLECTIVES, "between machines")
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation[implementation]
     )
@@ -224,9 +224,9 @@ def _read_tf_config():
     return workers, number
 
 
-def _device_names(devices, gpus, asked):
+def _device_names(config, gpus, needs_gpu):
     """Returns the names of this machine's devices, one for each replica."""
-    number = devices.replicas or len(gpus) or 1
+    number = config.replicas or len(gpus) or 1
     if gpus:
         if number > len(gpus):
             raise ValueError(
@@ -236,7 +236,7 @@ def _device_names(devices, gpus, asked):
         if number < len(gpus):
             tf.config.set_visible_devices(gpus[:number], "GPU")
         return [f"GPU:{i}" for i in range(number)]
-    if asked and not devices.allow_cpu:
+    if needs_gpu and not config.allow_cpu:
         raise ValueError(
             "a GPU was asked for and TensorFlow sees none: install the extra `gpu`, and look at nvidia-smi "
             "and CUDA_VISIBLE_DEVICES; or train on the CPU with --allow-cpu"
