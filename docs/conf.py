@@ -21,7 +21,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"keras_transformer {version}"
 html_copy_source = False
-# Blocks without a language are shells' and tables; docstrings write code between single backticks.
+# Blocks without a language are shell commands or tables. Docstrings have code in single backticks.
 highlight_language = "text"
 default_role = "code"
 nitpicky = True
@@ -66,7 +66,7 @@ def public_names():
 
 
 def plain_markup(app, what, name, obj, options, lines):
-    """Turns what docstrings have of Markdown into reStructuredText, in place."""
+    """Converts the Markdown in docstrings to reStructuredText, in place."""
     new, fenced = [], False
     for line in lines:
         if line.strip().startswith("```"):
@@ -82,17 +82,17 @@ def plain_markup(app, what, name, obj, options, lines):
 
 
 def colons(app, what, name, obj, options, lines):
-    """Gives properties back the colons that napoleon should not see."""
+    """Restores the colons of properties, which napoleon must not see."""
     lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
 def skips_field(app, what, name, obj, skip, options):
-    """Leaves out the fields of a NamedTuple, which its docstring tells of."""
+    """Skips the fields of a NamedTuple, which its docstring describes."""
     return True if str(obj.__doc__).startswith("Alias for field number") else None
 
 
 def arguments(app, what, name, obj, options, signature, returned):
-    """Shows what `__init__` of a Keras class takes; `__new__` of Keras takes anything."""
+    """Shows the signature of `__init__` for Keras classes, whose `__new__` accepts anything."""
     if what == "class" and signature == "(*args, **kwargs)":
         of_call = inspect.signature(obj.__init__)
         own = [one for one in of_call.parameters.values() if one.name != "self"]
@@ -101,7 +101,7 @@ def arguments(app, what, name, obj, options, signature, returned):
 
 
 def setup(app):
-    """Is called by Sphinx."""
+    """Registers the event handlers with Sphinx."""
     app.connect("autodoc-skip-member", skips_field)
     app.connect("autodoc-process-signature", arguments)
     app.connect("autodoc-process-docstring", plain_markup, priority=400)  # napoleon has 500

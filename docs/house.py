@@ -15,7 +15,7 @@ WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 720, 92, 118, 40
 
 
 def imports():
-    """Returns a dict of each folder or module in the package's root to the set of those that it imports."""
+    """Returns a dict of each folder or module in the package's root to the set it imports."""
     paths = {path: path.relative_to(PACKAGE).with_suffix("").parts[0] for path in PACKAGE.rglob("*.py")}
     rooms = {room: set() for room in sorted(set(paths.values()) - {"__init__"})}
     for path, room in paths.items():
@@ -33,7 +33,7 @@ def imports():
 
 
 def floors(arrows):
-    """Returns a dict of each room to its floor: 0, or one more than the highest room that it imports."""
+    """Returns a dict of each folder to its layer: 0, or one more than the highest layer it imports."""
     floor = {}
     while len(floor) < len(arrows):
         ready = [room for room, below in arrows.items() if room not in floor and below <= floor.keys()]
@@ -44,7 +44,7 @@ def floors(arrows):
 
 
 def implied(arrows):
-    """Returns the set of arrows, (from, to), between which another way leads as well."""
+    """Returns the edges (from, to) that are implied by longer paths."""
 
     def reached(room):
         return set().union(*({below} | reached(below) for below in arrows[room]))

@@ -24,7 +24,7 @@ TOP, BOTTOM = (31, 22), (1, 20)  # lower edge and height of the two rows of boxe
 
 
 def overview():
-    """Draws the road of the data and what one gets.
+    """Draws the pipeline from text to run folder, and its results.
 
     Returns:
         `matplotlib.figure.Figure`, 9.6 by 5 inches.
