@@ -102,12 +102,12 @@ def check_output(path, *inputs):
     """
     path = pathlib.Path(path)
     if not path.parent.is_dir():
-        raise ValueError(f"{path}: its folder does not exist. Make it first")
+        raise ValueError(f"{path}: its folder does not exist. Create it first")
     if path.is_dir():
-        raise ValueError(f"{path} is a folder. Name a file in it")
+        raise ValueError(f"{path} is a folder. Choose a file in it")
     for other in inputs:
         if path.is_file() and os.path.exists(other) and os.path.samefile(path, other):
-            raise ValueError(f"{path} is also read from. Write to another file")
+            raise ValueError(f"{path} is also an input. Write to another file")
 
 
 def write_text(path, text):
@@ -132,7 +132,7 @@ def check_new_folder(path):
 
 
 def _in_use(path):
-    return ValueError(f"{path}: exists and is not an empty folder. Remove it, or name another")
+    return ValueError(f"{path}: exists and is not an empty folder. Delete it, or choose another")
 
 
 @contextlib.contextmanager
@@ -182,8 +182,7 @@ def process_lock(path):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{path.parent}: another process is working in this folder. "
-                "Wait for it, or name another folder"
+                f"{path.parent}: another process is using this folder. Wait for it, or choose another folder"
             ) from None
         yield
 
@@ -206,17 +205,17 @@ def explain_write_error(error, path):
     number, reason = error.errno, error.strerror or str(error)
     folder = nearest_folder(path)
     if number == errno.ENOENT:
-        reason = f"its folder is gone, {folder} is what is left of the path"
+        reason = f"its folder no longer exists; of the path only {folder} does"
     remedies = {
-        errno.ENOENT: "Was it renamed or removed? Put it back, or name it as it is called now",
-        errno.ENOSPC: "Make room",
-        errno.EDQUOT: "Make room",
-        errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
-        errno.EACCES: f"See to the permissions of {folder}",
-        errno.EPERM: f"See to the permissions of {folder}",
+        errno.ENOENT: "If it was renamed, use the new name; if it was deleted, restore it",
+        errno.ENOSPC: "Free disk space",
+        errno.EDQUOT: "Free disk space",
+        errno.EFBIG: "Raise the limit on file sizes (ulimit -f)",
+        errno.EACCES: f"Check the permissions of {folder}",
+        errno.EPERM: f"Check the permissions of {folder}",
         errno.EROFS: "Make the file system writable",
     }
-    return reason, f"{remedies.get(number, 'See to the storage')}, then start again"
+    return reason, f"{remedies.get(number, 'Check the storage')}, then run the command again"
 
 
 @contextlib.contextmanager
@@ -250,7 +249,7 @@ def to_checked_json(values):
     return json.dumps({_SUM: _sum_of(values), **values}, indent=2) + "\n"
 
 
-def from_checked_json(content, *, remedy="Put it back from a copy"):
+def from_checked_json(content, *, remedy="Restore it from a copy"):
     """Returns the dict of a JSON file that `to_checked_json` wrote, after verifying its checksum.
 
     Files of earlier versions have no checksum; their first value never looks like one. So a file whose
@@ -268,10 +267,10 @@ def from_checked_json(content, *, remedy="Put it back from a copy"):
     except ValueError as error:
         raise ValueError(f"{error}. {remedy}") from error
     if _SUM not in values and _is_hexadecimal(next(iter(values.values()), None), 64):
-        raise ValueError(f"the name of its checksum is damaged ({_SUM}). {remedy}")
+        raise ValueError(f"the field of its checksum is damaged ({_SUM}). {remedy}")
     checksum = values.pop(_SUM, None)
     if checksum is not None and checksum != _sum_of(values):
-        raise ValueError(f"its content is not what its checksum says ({_SUM}). {remedy}")
+        raise ValueError(f"its content does not match its checksum ({_SUM}). {remedy}")
     return values
 
 
@@ -302,10 +301,10 @@ def from_checked_line(line):
     if name == _LINE_SUM:
         del record[name]
         if to_checked_line(record) != line + b"\n":
-            raise ValueError("not what its checksum says")
+            raise ValueError("does not match its checksum")
     elif _LINE_SUM in record or _is_hexadecimal(value, 8):
         # The first value of an earlier version's line never looks like a checksum.
-        raise ValueError("the name of its checksum is damaged")
+        raise ValueError("the field of its checksum is damaged")
     return record
 
 
@@ -325,5 +324,5 @@ def _json_object(content):
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ValueError(f"not JSON ({reason})") from error
     if not isinstance(values, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     return values

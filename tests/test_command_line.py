@@ -169,8 +169,9 @@ def test_every_word_of_another_system_is_answered_with_ours(capsys):
         for flag in (f"--{word}", f"--{word.replace('-', '_')}", f"-{word}"):
             error = refused(capsys, parse, "runs/mine", flag, "7")
             if parse is translate.parse_args:
-                assert f"unknown argument {flag}. Here " in error, flag
-                assert f"{row.example}. See keras-transformer translate --help" in error
+                answer = f"{row.said}: {row.example}" if row.said else f"Use {row.example}"
+                answer = f"{answer[0].upper()}{answer[1:]}"
+                assert f"unknown argument {flag}. {answer}. See keras-transformer translate --help" in error
     for word in (
         "--epochs",
         "--batch-size",
@@ -181,7 +182,7 @@ def test_every_word_of_another_system_is_answered_with_ours(capsys):
         "--output-dir",
     ):
         error = refused(capsys, train.parse_args, f"{word}=7")
-        assert f"unknown argument {word}. Here " in error
+        assert re.search(f"unknown argument {word}[.] [A-Z].* --[a-z]+.* See ", error)
 
 
 def test_a_word_has_one_meaning():
@@ -196,8 +197,8 @@ REFUSED = {
     "train": [
         ("--preset bse", "Did you mean 'base'"),
         ("--set model.dropout=0.3", "'residual_dropout' or 'embedding_dropout' or 'attention_dropout'?"),
-        ("--set data.service=host:5050", "data.service: the setting is gone. Hand the dataset to tf.data."),
-        ("--data-service host:5050", "hand the dataset to tf.data.experimental.service yourself"),
+        ("--set data.service=host:5050", "data.service: this setting was removed. Apply tf.data"),
+        ("--data-service host:5050", "Apply tf.data.experimental.service to the dataset yourself"),
         ("--set max_steps=10", "training.max_steps"),
         ("--set model.d_modle=8", "d_model"),
         ("--set model.num_heads=7", "num_heads"),
@@ -208,7 +209,7 @@ REFUSED = {
         ("--dataset Helsinki-NLP/opus-100 --source en --target de", "Hugging Face Hub"),
         ("--dataset wmt14:de-en --source en --target de", "wmt14:de-en: no such folder"),
         ("--dataset empty --source en --target de", "no validation split"),
-        ("--dataset cldr/en-de --source en --target fr", "cldr/en-de holds en and de"),
+        ("--dataset cldr/en-de --source en --target fr", "cldr/en-de: the languages are en and de"),
         ("--run-dir used", "used: exists and is not a run folder"),
         ("--run-dir new --resume-from 3", "--resume-from 3"),
         ("--allow-config-change nothing", "no setting 'nothing'"),
@@ -218,7 +219,7 @@ REFUSED = {
     ],
     "prepare": [
         ("no/such out --source en --target de", "no/such: no such folder"),
-        ("empty out", "name the languages"),
+        ("empty out", "the languages are missing"),
         ("Helsinki-NLP/opus-100 out --source en --target de", "Hugging Face Hub"),
     ],
     "translate": [
@@ -230,7 +231,7 @@ REFUSED = {
         ("run --checkpoint step-5 --beam-size 0", "beam_size"),
         ("run --checkpoint step-5 --top-k 3", "--sampling"),
         ("run --checkpoint step-5 --threads 0 --input used/file", "threads"),
-        ("--model run", "the run folder comes first"),
+        ("--model run", "The run folder comes first"),
         ("run -b 8", "unknown argument -b"),
     ],
     "translate-ctranslate2": [
@@ -244,7 +245,7 @@ REFUSED = {
         ("run --checkpoint step-5 --source no/such --target used/file", "no/such: no such file"),
     ],
     "evaluate": [
-        ("", "give a RUN"),
+        ("", "give either RUN or --hypothesis FILE"),
         ("no/such", "no/such: not a run folder"),
         ("run", "no 'final' weights"),
         ("run --checkpoint step-5 --dataset no/such", "no/such: no such folder"),
@@ -255,7 +256,7 @@ REFUSED = {
     "export": [
         ("no/such out", "no/such: not a run folder"),
         ("run out", "no 'final' weights"),
-        ("run used --checkpoint step-5", "no version of a served model"),
+        ("run used --checkpoint step-5", "not a version of a served model"),
         ("run used --checkpoint step-5 --format keras", "not an empty folder"),
         ("run used --checkpoint step-5 --format ctranslate2", "not an empty folder"),
         ("run out --checkpoint step-5 --version 0", "whole number"),

@@ -106,12 +106,12 @@ def test_standard_error_that_takes_nothing_changes_nothing(stderr, before):
 def test_output_that_cannot_be_written_is_told(code, before):
     ended = call(f"print('result')\nreturn {code}", before, ">/dev/full")
     assert ended.returncode == (code or 3)
-    assert code or ended.stderr.startswith("-c: standard output: no space left on device. Make room")
+    assert code or ended.stderr.startswith("-c: standard output: no space left on device. Free disk space")
     ended = call("print('result')\nreturn 0", before, ">&-")
     assert ended.returncode == 0, ended.stderr
     at_once = call(f"print('result')\nreturn {code}", before, ">/dev/full", PYTHONUNBUFFERED="1")
     assert at_once.returncode == 3
-    assert at_once.stderr.startswith("-c: standard output: no space left on device. Make room")
+    assert at_once.stderr.startswith("-c: standard output: no space left on device. Free disk space")
 
 
 @pytest.mark.parametrize(("program", "door"), SCRIPTS.items())

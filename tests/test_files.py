@@ -61,25 +61,25 @@ def test_an_error_of_writing_has_the_path_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
-        (errno.ENOSPC, "Make room"),
-        (errno.EDQUOT, "Make room"),
-        (errno.EFBIG, "Raise the limit on the size of files"),
-        (errno.EACCES, "See to the permissions of"),
+        (errno.ENOSPC, "Free disk space"),
+        (errno.EDQUOT, "Free disk space"),
+        (errno.EFBIG, "Raise the limit on file sizes"),
+        (errno.EACCES, "Check the permissions of"),
         (errno.EROFS, "Make the file system writable"),
-        (errno.EIO, "See to the storage"),
+        (errno.EIO, "Check the storage"),
     ],
 )
 def test_only_what_is_full_needs_room(tmp_path, number, remedy):
     reason, said = explain_write_error(OSError(number, os.strerror(number)), tmp_path / "file")
     assert reason == os.strerror(number)
     assert said.startswith(remedy)
-    assert ("room" in said) == (number in (errno.ENOSPC, errno.EDQUOT))
+    assert ("space" in said) == (number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def test_of_a_folder_that_is_gone_the_error_names_what_is_left(tmp_path):
     error = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     reason, remedy = explain_write_error(error, tmp_path / "run" / "best" / "step-3")
-    assert reason == f"its folder is gone, {tmp_path} is what is left of the path"
+    assert reason == f"its folder no longer exists; of the path only {tmp_path} does"
     assert "renamed" in remedy
 
 

@@ -257,9 +257,9 @@ def test_a_clone_of_the_model_is_another_of_the_same_configuration():
     [
         (
             (preset("demo"),),
-            r'Transformer takes a ModelConfig: preset\("demo"\).model. Received: .* type Config$',
+            r'`config` must be a ModelConfig, such as preset\("demo"\).model. Received: .* type Config$',
         ),
-        ((None,), "Transformer takes a ModelConfig.* type NoneType"),
+        ((None,), "must be a ModelConfig.* type NoneType"),
         ((ModelConfig(**SMALL), 0), "`special` must be SpecialIds. Received: 0"),
     ],
 )
@@ -333,7 +333,7 @@ def test_other_inputs_are_refused_in_one_line(model, kind):
         (([[4, 2]], [[1, 5]]), TypeError, f"`source_ids` {INTEGERS}a list$"),
         ((SOURCE, None), TypeError, f"`target_ids` {INTEGERS}None$"),
         ((SOURCE[0], TARGET), ValueError, r"`source_ids` must have the shape .* shape \(7,\)$"),
-        ((SOURCE[:1], TARGET), ValueError, "have as many rows as each other. Received: 1 and 2$"),
+        ((SOURCE[:1], TARGET), ValueError, "have the same number of rows. Received: 1 and 2$"),
         ((tf.sparse.from_dense(SOURCE), TARGET), TypeError, "`source_ids` must be a dense tensor"),
         ((SOURCE + 1, TARGET), ValueError, "source id 23 is outside .* from 0 to 22.*"),
         ((SOURCE, tf.constant(TARGET - 1)), ValueError, "target id -1 is outside .* from 0 to 18.*"),

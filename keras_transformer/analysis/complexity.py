@@ -204,7 +204,7 @@ def _multiply_adds(operation):
         contracted = math.prod(inputs[1].shape[:3])
     elif "While" in kind or "Call" in kind or (kind == "Einsum" and len(inputs) > 1):
         raise ValueError(
-            f"Products inside {kind!r} cannot be counted; unroll loops. Received: {operation.name}"
+            f"Matrix products inside {kind!r} cannot be counted; unroll loops. Received: {operation.name}"
         )
     else:
         return 0

@@ -207,7 +207,7 @@ def without_heads(model, heads):
     known = set(all_heads(model.config))
     for head in heads:
         if head not in known:
-            raise ValueError(f"`heads` must be of the model, see `all_heads`. Received: {tuple(head)}")
+            raise ValueError(f"`heads` must be heads of the model, see `all_heads`. Received: {tuple(head)}")
     changed = {}
     for kind, layer, head in heads:
         attention = _attention(model, kind, layer)

@@ -272,7 +272,7 @@ def validation_batches(data, corpus):
     pairs, keep = drop_long(encode_pairs(*corpus.validation, *corpus.tokenizers), data.max_length)
     if not pairs.num_pairs:
         raise DataError(
-            f"validation: all {len(keep):,} pairs have over {data.max_length} tokens. Raise data.max_length"
+            f"validation: all {len(keep):,} pairs exceed {data.max_length} tokens. Raise data.max_length"
         )
     return TokenBatches(pairs, EpochPlanner(*pairs.lengths, **_settings(data))), int(np.sum(~keep))
 

@@ -89,7 +89,7 @@ def encode_pairs(source, target, tokenizer, target_tokenizer=None):
     """
     if len(source) != len(target):
         raise ValueError(
-            f"`source` and `target` must have as many sentences. Received: {len(source)} and {len(target)}"
+            f"`source` and `target` must have the same length. Received: {len(source)} and {len(target)}"
         )
     sides = (source, tokenizer), (target, target_tokenizer or tokenizer)
     return IdPairs(*(Sequences([encode_flat(*side)]) for side in sides))

@@ -127,24 +127,24 @@ class EpochPlanner:
     ):
         num_pairs = len(source_lengths)
         if not num_pairs:
-            raise ValueError("There are no pairs to make batches of.")
+            raise ValueError("There are no pairs to batch.")
         if padding not in PADDINGS:
             raise ValueError(f"`padding` must be one of {list(PADDINGS)}. Received: {padding!r}")
         longest = int(max(source_lengths.max(), target_lengths.max()))
         if cutting.ROWS_MULTIPLE * longest > batch_tokens:
             raise ValueError(
-                f"`batch_tokens` must hold {cutting.ROWS_MULTIPLE} rows of the longest pair. "
+                f"`batch_tokens` must be at least {cutting.ROWS_MULTIPLE} * the longest length. "
                 f"Received: batch_tokens={batch_tokens}, longest={longest}"
             )
         sizes = [num_pairs] if sizes is None else list(sizes)
         weights = [1.0] * len(sizes) if weights is None else [float(weight) for weight in weights]
         if sum(sizes) != num_pairs or len(weights) != len(sizes):
             raise ValueError(
-                "`sizes` must add up to the number of pairs, with one weight each. "
+                "`sizes` must sum to the number of pairs and have one weight each. "
                 f"Received: sizes={sizes}, weights={weights}, {num_pairs} pairs"
             )
         if not np.dot(sizes, weights) >= 1:
-            raise ValueError(f"The weights leave no pair of the corpora. Received: weights={weights}")
+            raise ValueError(f"The weights must keep at least one pair an epoch. Received: weights={weights}")
         self.seed = seed
         self._batch_tokens = batch_tokens
         self._max_shapes = max_shapes if padding == "fixed" else None

@@ -59,11 +59,13 @@ def check_not_prepared(dataset):
     for name in (part.strip() for part in dataset.split(",")):
         if is_prepared(name):
             raise DataError(
-                f"{name}: is prepared and stands alone. Prepare the corpora together, as "
+                f"{name}: a prepared corpus cannot be combined with others. Prepare them together, "
                 f"{programs.command('prepare')} A,B OUT, and train on OUT"
             )
         if (pathlib.Path(name) / PROGRESS / "settings.json").is_file():
-            raise DataError(f"{name}: the preparation was interrupted. Run it again, it continues")
+            raise DataError(
+                f"{name}: the preparation was interrupted. Run the same command again to continue"
+            )
 
 
 def evenly_spaced(num_pairs, number):
@@ -118,7 +120,7 @@ class PreparedCorpus:
         direction = (source or languages[0], target or languages[1])
         if set(direction) != set(languages):
             raise DataError(
-                f"{self.path} holds {languages[0]} and {languages[1]}. "
+                f"{self.path}: the languages are {languages[0]} and {languages[1]}. "
                 f"Received: source {direction[0]!r}, target {direction[1]!r}"
             )
         self.languages = direction
@@ -199,7 +201,7 @@ class PreparedCorpus:
         """Returns the `Pairs` of a split that is stored as text."""
         texts = self.manifest["texts"]
         if split not in texts:
-            raise DataError(f"{self.path}: no split {split!r}. Known: {', '.join(texts)}")
+            raise DataError(f"{self.path}: no split {split!r}. Choose from: {', '.join(texts)}")
         sides = []
         for side in self._sides:
             path = self.path / texts[split][side]["name"]
@@ -225,7 +227,7 @@ class PreparedCorpus:
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}. {_AGAIN}") from error
         if digest != entry["sha256"]:
-            raise DataError(f"{path}: its SHA-256 is not that of the manifest: changed or damaged. {_AGAIN}")
+            raise DataError(f"{path}: changed or damaged: its SHA-256 differs from the manifest. {_AGAIN}")
 
 
 def _read_manifest(folder):
@@ -243,7 +245,7 @@ def _read_manifest(folder):
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
     if manifest.get("format") != FORMAT:
-        raise DataError(f"{path}: is not of the format {FORMAT!r}. {_AGAIN}")
+        raise DataError(f"{path}: the format is not {FORMAT!r}. {_AGAIN}")
     try:
         _check_structure(manifest)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

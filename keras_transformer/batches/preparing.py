@@ -82,7 +82,7 @@ def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SH
     check_not_prepared(config.data.dataset)
     for name in dataset_names(config.data.dataset):
         if pathlib.Path(name).is_dir() and folder.resolve().is_relative_to(pathlib.Path(name).resolve()):
-            raise DataError(f"{folder}: lies in the corpus {name}. Name a folder outside it")
+            raise DataError(f"{folder}: inside the corpus {name}. Choose a folder outside it")
     num_workers = os.cpu_count() if num_workers is None else num_workers
     return _prepare(open_text(config), folder, settings, tokenizers, num_workers)
 
@@ -111,16 +111,16 @@ def prepare_for_run(config, folder, tokenizers=None):
     try:
         prepared = _open_finished(folder, settings | {"inputs": inputs})
     except ValueError:
-        print(f"{folder}: prepared again, as the text or the folder has changed", flush=True)
+        print(f"{folder}: prepared again, because the text or the folder has changed", flush=True)
         # Rename before removing: a partly removed folder looks like a partly prepared one.
         folder.rename(temporary_path(folder))
     for old in folder.parent.glob(f".{folder.name}.*.tmp"):
         try:
             shutil.rmtree(old)
         except OSError as error:
-            raise DataError(f"{old}: cannot be removed ({error.strerror}). Remove it") from error
+            raise DataError(f"{old}: cannot be deleted ({error.strerror}). Delete it yourself") from error
     if prepared is None and not (folder / PROGRESS).is_dir() and any(folder.glob(f"{TRAIN}-*")):
-        raise DataError(f"{folder}: its {MANIFEST} is missing. Remove the folder: the text is prepared again")
+        raise DataError(f"{folder}: {MANIFEST} is missing. Delete the folder to prepare the text again")
     return prepared or _prepare(text, folder, settings, tokenizers, num_workers=0)
 
 
@@ -192,11 +192,11 @@ def _prepare(text, folder, settings, tokenizers, num_workers):
     """Writes all files of a prepared corpus; the manifest comes last. Returns the `PreparedCorpus`."""
     data, with_inputs = text.data, settings | {"inputs": text.inputs}
     if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder}: is a file. Name a folder")
+        raise DataError(f"{folder}: a file, not a folder. Choose a folder")
     # A process that is killed at its start leaves only the lock.
     names = {path.name for path in folder.iterdir()} - {_LOCK} if folder.exists() else {}
     if names and not (folder / PROGRESS).is_dir():
-        raise DataError(f"{folder}: holds other files. Name a new or empty folder, or empty this one")
+        raise DataError(f"{folder}: contains other files. Choose a new or an empty folder")
     with _locked_folder(folder):
         _open_finished(folder, with_inputs)
         (folder / PROGRESS).mkdir(exist_ok=True)
@@ -249,7 +249,7 @@ def _locked_folder(folder):
     except OSError as error:
         reason, remedy = explain_write_error(error, error.filename or folder / MANIFEST)
         raise UnfinishedError(
-            f"{folder}: cannot be written: {reason}. What is finished stays, the same command continues. "
+            f"{folder}: cannot be written: {reason}. Finished parts are kept; the same command continues. "
             f"{remedy}"
         ) from error
 
@@ -262,7 +262,7 @@ def _check_same(folder, before, now):
         if name == "inputs":
             what = f"the text has changed since the preparation began ({_first_change(before, now)})"
         if before.get(name) != now[name]:
-            raise DataError(f"{folder}: {what}. Use the same settings and text, or name another folder")
+            raise DataError(f"{folder}: {what}. Use the same settings and text, or choose another folder")
 
 
 def _flatten_sections(settings):

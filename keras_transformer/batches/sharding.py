@@ -103,8 +103,8 @@ def open_text(config):
     splits = list(dict.fromkeys(split for dataset in datasets for split in dataset.splits))
     if first_split(datasets, "validation") is None:
         raise DataError(
-            f"{data.dataset}: no validation split. Add valid.{data.source} and valid.{data.target} (valid, "
-            "validation, val or dev), or a further --dataset that has them"
+            f"{data.dataset}: no validation split. Add valid.{data.source} and valid.{data.target} (or "
+            "validation.*, val.*, dev.*), or another --dataset that has them"
         )
     if TRAIN not in splits:
         raise DataError(f"{data.dataset}: no training split ({TRAIN})")
@@ -252,7 +252,7 @@ def _shard_pool(number, *work):
         yield make
     except concurrent.futures.process.BrokenProcessPool as error:
         raise UnfinishedError(
-            "a worker process was killed, perhaps for want of memory. Run the same command again "
+            "a worker process was killed, perhaps because memory ran out. Run the same command again "
             "(it continues), with fewer --workers"
         ) from error
     finally:

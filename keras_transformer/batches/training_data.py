@@ -121,7 +121,7 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
         corpus = PreparedCorpus(data.dataset, data.source, data.target)
         if config.cleaning not in (CleaningConfig(), CleaningConfig(**corpus.settings["cleaning"])):
             raise DataError(
-                f"{data.dataset}: is prepared, and was cleaned as {MANIFEST} says. Leave cleaning.* out, or "
+                f"{data.dataset}: a prepared corpus, cleaned already (see {MANIFEST}). Remove cleaning.*, or "
                 "prepare it with other settings"
             )
         decided = {name: corpus.settings["data"][name] for name in (*VOCABULARY, "vocab_texts")}
@@ -135,7 +135,7 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
     if tokenizers and any(given.sha256 != ours.sha256 for given, ours in zip(tokenizers, own, strict=True)):
         raise DataError(
             f"{data.dataset}: was prepared with another vocabulary than this run's. "
-            "Prepare it with --tokenizer, or start another run"
+            "Prepare it with --tokenizer, or start a new run"
         )
     if is_raw:
         notes = corpus.warnings(train, own)
@@ -145,11 +145,13 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
             sha256 = recorded
     train, keep = drop_long(train, data.max_length)
     if not keep.all():
-        notes.append(f"left out {np.sum(~keep):,} pairs of over {data.max_length} tokens (data.max_length)")
+        notes.append(
+            f"left out {np.sum(~keep):,} pairs longer than {data.max_length} tokens (data.max_length)"
+        )
         sizes = _count_kept(keep, sizes)
     if not train.num_pairs:
         raise DataError(
-            f"{data.dataset}: all pairs have over {data.max_length} tokens. Raise data.max_length"
+            f"{data.dataset}: all pairs are longer than {data.max_length} tokens. Raise data.max_length"
         )
     validation = next(name for name in VALIDATION_NAMES if name in corpus.splits)
     # `splits` is in the order of the datasets; the first test split is used.

@@ -68,7 +68,7 @@ def missing_note(folder, chosen):
     if not chosen.missing:
         return None
     names = ", ".join(f"step-{step}" for step in chosen.missing)
-    return f"{folder}: {names} missing or damaged; the mean is of the steps {steps_text(chosen.steps)}"
+    return f"{folder}: {names} missing or damaged; the average is over steps {steps_text(chosen.steps)}"
 
 
 def write_average(prefixes, target, *, skip_damaged=False):
@@ -97,13 +97,15 @@ def write_average(prefixes, target, *, skip_damaged=False):
         except tensor_files.DamagedError as error:
             if skip_damaged and (used or prefix != prefixes[-1]):
                 continue
-            raise tensor_files.DamagedError(f"{error}. Put it back from a copy, or average fewer") from error
+            raise tensor_files.DamagedError(
+                f"{error}. Restore it from a copy, or average fewer checkpoints"
+            ) from error
         specs = {name: (value.shape, value.dtype) for name, value in weights.items()}
         if not used:
             first, total = specs, {name: np.zeros(shape, np.float64) for name, (shape, _) in specs.items()}
         used.append(prefix)
         if specs != first:
-            raise ValueError(f"{prefix}: of another model than {used[0]}")
+            raise ValueError(f"{prefix}: not the same model as {used[0]}")
         for name, value in weights.items():
             total[name] += value
     means = {name: (value / len(used)).astype(first[name][1]) for name, value in total.items()}
@@ -205,7 +207,7 @@ class Averages:
         """
         if (last is None) == (best is None) or (best if last is None else last) < 1:
             raise ValueError(
-                f"`last` or `best` must be given, at least 1. Received: last={last}, best={best}"
+                f"Either `last` or `best` must be given and at least 1. Received: last={last}, best={best}"
             )
         folder = self._run.path / ("checkpoints" if best is None else "best")
         if best is None:
@@ -215,8 +217,7 @@ class Averages:
                 steps = self.choose(last).steps
             if some and not steps:
                 raise ValueError(
-                    f"{folder}: no checkpoint to average was saved on schedule. "
-                    "--off-schedule averages others"
+                    f"{folder}: no checkpoint was saved on schedule. --off-schedule includes the others"
                 )
         else:
             steps = sorted(self.best_steps()[:best])

@@ -81,7 +81,7 @@ class History:
                 records.append(from_checked_line(line))
             except ValueError as error:
                 damaged[number] = line
-                self._warn(f"{path}: line {number} is damaged ({error}) and left out")
+                self._warn(f"{path}: line {number} is damaged and ignored ({error})")
         # Text after the last newline is a truncated record, or a whole one whose newline is damaged.
         for line in (rest, rest[:-1]):
             with contextlib.suppress(ValueError):

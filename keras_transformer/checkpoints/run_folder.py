@@ -49,7 +49,7 @@ from keras_transformer.tokenizers.tokenizer_pair import (
 
 _SUMS = "tokenizer.sha256"
 _CONFIG_REMEDY = (
-    "Put it back from a copy. Settings are not changed by hand but with --set NAME=VALUE of the training "
+    "Restore it from a copy. To change settings, do not edit the file: use --set NAME=VALUE of the training "
     "command, and --allow-config-change NAME where it asks for that"
 )
 
@@ -89,7 +89,7 @@ class RunFolder:
         try:
             self.config = configs.from_dict(from_checked_json(content, remedy=_CONFIG_REMEDY))
         except ValueError as error:
-            raise ValueError(f"{file}: damaged, or of another version: {error}") from error
+            raise ValueError(f"{file}: damaged, or from another version: {error}") from error
 
     @classmethod
     def create(cls, path, config, tokenizers, *, locked=False):
@@ -155,7 +155,7 @@ class RunFolder:
     def discard_untrained(self):
         """Removes the settings and vocabulary of a run that never trained. Call it under `lock`."""
         if self.has_trained:
-            raise ValueError(f"{self.path}: this run has trained")
+            raise ValueError(f"{self.path}: this run was trained already")
         # Removed first: a folder with a configuration is complete.
         (self.path / CONFIG).unlink()
         for path in leftover_files(self.path) - {self.path / LOCK}:
@@ -183,7 +183,7 @@ class RunFolder:
         try:
             tokenizers = load_tokenizers(self.path)
         except ValueError as error:
-            raise ValueError(f"{error}. Put it back from a copy") from error
+            raise ValueError(f"{error}. Restore it from a copy") from error
         try:
             check_vocabularies(tokenizers, self.config.model)
         except ValueError as error:
@@ -191,8 +191,8 @@ class RunFolder:
         sums = self.path / _SUMS
         if sums.exists() and sums.read_bytes() != _sums(tokenizers).encode():
             raise ValueError(
-                f"{self.path}: the vocabulary is not the one that this run began with, or {_SUMS} is "
-                "damaged. Put it back from a copy"
+                f"{self.path}: the vocabulary differs from the one this run started with, or {_SUMS} is "
+                "damaged. Restore it from a copy"
             )
         return tokenizers
 

@@ -129,7 +129,7 @@ def storage_errors(path, *, size=0, kept=""):
         room = f"It needs {size / 1e6:,.1f} MB." if size and os_error.errno in FULL else ""
         if room and os_error.errno == errno.ENOSPC:
             free = shutil.disk_usage(nearest_folder(path)).free
-            room = f"It needs {size / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free."
+            room = f"It needs {size / 1e6:,.1f} MB; {free / 1e6:,.1f} MB are free."
         sentences = [f"{path}: cannot be written: {reason}.", room, kept, remedy]
         raise StorageError(" ".join(filter(None, sentences))) from error
 
@@ -293,10 +293,12 @@ def _check_same(prefix, expected, stored, optional=()):
         if name not in expected or name not in stored:
             if not name.startswith(tuple(optional)):
                 has, lacks = ("file", "run") if name in stored else ("run", "file")
-                raise ValueError(f"{prefix}: of another model: the {has} has {name}, the {lacks} has not")
+                raise ValueError(
+                    f"{prefix}: a different model: {name} is in the {has} but not in the {lacks}"
+                )
         elif stored[name] != expected[name]:
             raise ValueError(
-                f"{prefix}: of another model: {name} is {stored[name]} in the file, "
+                f"{prefix}: a different model: {name} is {stored[name]} in the file and "
                 f"{expected[name]} in this run"
             )
 

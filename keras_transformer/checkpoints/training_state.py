@@ -116,7 +116,7 @@ class Checkpoints:
                 damaged[restored] = error
         else:
             raise ValueError(
-                f"{self.folder}: every checkpoint is damaged ({_names(candidates)}). Put them back from a "
+                f"{self.folder}: all checkpoints are damaged ({_names(candidates)}). Restore them from a "
                 "copy, or choose another --run-dir"
             )
         if self.writes:
@@ -135,17 +135,17 @@ class Checkpoints:
         if not saved and not listed:
             if self._trained:
                 raise ValueError(
-                    f"{self.folder}: no checkpoint, but history.jsonl has records of training. "
-                    "Put the checkpoints back, or choose another --run-dir"
+                    f"{self.folder}: there is no checkpoint, but history.jsonl has training records. "
+                    "Restore the checkpoints, or choose another --run-dir"
                 )
             return []
         # Only the very first checkpoint may exist without a list, which is written just after it.
         if listed is None and (len(saved) > 1 or (self.folder / _LIST).exists()):
             whole = [step for step in saved if self._is_whole(step)]
-            remedy = f"Continue with --resume-from {whole[-1]}, or " if whole else "None of them is whole: "
+            remedy = f"Continue with --resume-from {whole[-1]}, or " if whole else "All of them are damaged: "
             raise ValueError(
-                f"{self.folder}: the file `{_LIST}` is missing or damaged, but there is "
-                f"{_names(whole or saved)}. {remedy}choose another --run-dir"
+                f"{self.folder}: the file `{_LIST}` is missing or damaged, but there are "
+                f"checkpoints: {_names(whole or saved)}. {remedy}choose another --run-dir"
             )
         return sorted({*saved, *(listed or ())})
 
@@ -213,7 +213,7 @@ class Checkpoints:
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise NotFiniteError(
-                f"{self.folder}: {bad[0]}{more} not finite at step {step:,}; nothing is saved. "
+                f"{self.folder}: {bad[0]}{more} not finite at step {step:,}; nothing was saved. "
                 f"{_available(self.steps)} Lower training.learning_rate_scale, or set training.clip_norm"
             )
 
@@ -302,8 +302,8 @@ def _names(steps):
 
 
 def _newest_is(steps):
-    return f"The newest whole checkpoint is step-{steps[-1]}." if steps else "There is no checkpoint yet."
+    return f"The newest complete checkpoint is step-{steps[-1]}." if steps else "There is no checkpoint yet."
 
 
 def _available(steps):
-    return f"There is {_names(steps)}." if steps else "There is no checkpoint."
+    return f"Available: {_names(steps)}." if steps else "There is no checkpoint."

@@ -50,7 +50,7 @@ class NamedWeights:
             names = self.names(("final", "averaged", "best", "last", *averages))
             available = ", ".join(f"`{known}`" for known in names) or "no checkpoint"
             hint = self._how_to_make(name)
-            raise ValueError(f"{self._run.path}: no {name!r} weights. There is {available}{hint}")
+            raise ValueError(f"{self._run.path}: no {name!r} weights. Available: {available}{hint}")
         return place
 
     def assign(self, model, prefix, part):
@@ -71,22 +71,22 @@ class NamedWeights:
         """Returns a sentence for the error message: how to replace damaged weights."""
         folder, (kind, _, number) = prefix.parent.name, prefix.name.partition("-")
         if folder == "averaged" and kind in ("last", "best"):
-            return f"{_average_command(self._run.path, kind, number)} makes it anew"
+            return f"{_average_command(self._run.path, kind, number)} makes it again"
         names = self.names(("averaged", "best", "last"))
         others = [name for name in names if self._locate(name)[0] != prefix]
-        named = f"name others: --checkpoint {' or '.join(others)}" if others else "put it back from a copy"
+        named = f"choose others: --checkpoint {' or '.join(others)}" if others else "restore it from a copy"
         if folder == "final":
-            return f"The {programs.name('train')} command of this run, given again, makes it anew; or {named}"
+            return f"Run this run's {programs.name('train')} command again to write it; or {named}"
         return f"{named[0].upper()}{named[1:]}"
 
     def _how_to_make(self, name):
         kind, _, number = name.partition("-")
         if name in ("final", "averaged"):
-            return f"; training writes `{name}` at its end. Until then: --checkpoint last"
+            return f"; `{name}` is written at the end of training. Until then, use --checkpoint last"
         if name == "ema":
-            return "; a moving average is kept where training.ema_decay is above 0"
+            return "; a moving average exists only if training.ema_decay is above 0"
         if kind in ("last", "best") and number.isdecimal():
-            return f". Make it: {_average_command(self._run.path, kind, number)}"
+            return f". Make it with {_average_command(self._run.path, kind, number)}"
         return ""
 
     def _locate(self, name):
@@ -215,9 +215,9 @@ def write_final_weights(run, model, devices, measure):
         except tensor_files.DamagedError as error:
             if len(candidates) == 1:
                 raise tensor_files.DamagedError(
-                    f"{error}. No other weights are whole: put the folder `checkpoints` back from a copy"
+                    f"{error}. No other weights are complete: restore the folder `checkpoints` from a copy"
                 ) from error
-            print(f"{error}; left out of the delivery", file=sys.stderr, flush=True)
+            print(f"{error}; not considered for delivery", file=sys.stderr, flush=True)
             del candidates[0]
     run.append_history(record)
     if note := missing_note(run.path / "checkpoints", chosen):
@@ -238,7 +238,7 @@ def _has_final_weights(run, step):
         why = f"{prefix}: missing"
     except tensor_files.DamagedError as error:
         why = str(error)
-    print(f"{why}. The delivered weights are made anew", file=sys.stderr, flush=True)
+    print(f"{why}. The delivered weights are computed again", file=sys.stderr, flush=True)
     return False
 
 

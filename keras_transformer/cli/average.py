@@ -20,14 +20,14 @@ from keras_transformer.config import programs
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("average")
-    parser.add_argument("run", metavar="RUN", help="run folder of a training run")
+    parser.add_argument("run", metavar="RUN", help="run folder")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=int, metavar="N", help="the newest N checkpoints")
-    which.add_argument("--best", type=int, metavar="K", help="those of the best K validations")
+    which.add_argument("--last", type=int, metavar="N", help="average the newest N checkpoints")
+    which.add_argument("--best", type=int, metavar="K", help="average the weights of the best K validations")
     parser.add_argument(
         "--off-schedule",
         action="store_true",
-        help="with --last: also those that were not saved on schedule, but by a signal or at the end",
+        help="with --last: include checkpoints that were saved after a signal or at the end of training",
     )
     return parser.parse_args(argv)
 
@@ -39,12 +39,12 @@ def notes(run, chosen, off_schedule):
     warmup = run.config.training.warmup_steps
     if chosen.early:
         yield (
-            f"{run.path}: within the warm-up (training.warmup_steps={warmup}): {steps_text(chosen.early)}. "
-            "While weights change as fast as there, their mean may be worse than the last"
+            f"{run.path}: checkpoints within the warm-up (training.warmup_steps={warmup}): "
+            f"{steps_text(chosen.early)}. Their average may be worse than the last checkpoint"
         )
     if chosen.forced:
-        done = "averaged all the same" if off_schedule else "left out (--off-schedule averages them, too)"
-        yield f"{run.path}: not saved on schedule: {steps_text(chosen.forced)}; {done}"
+        done = "included" if off_schedule else "left out (--off-schedule includes them)"
+        yield f"{run.path}: checkpoints not saved on schedule: {steps_text(chosen.forced)}; {done}"
     if note := missing_note(run.path / "checkpoints", chosen):
         yield note
 
@@ -66,8 +66,8 @@ def main(argv=None):
                 print(f"{programs.name('average')}: {note}", file=sys.stderr)
         name = f"last-{args.last}" if args.last else f"best-{args.best}"
         number = args.last or args.best
-        fewer = f" (there are no more than {len(steps)})" if len(steps) < number else ""
-        print(f"{name}: the mean of {', '.join(f'step-{step}' for step in steps)}{fewer}")
+        fewer = f" (only {len(steps)} available)" if len(steps) < number else ""
+        print(f"{name}: average of {', '.join(f'step-{step}' for step in steps)}{fewer}")
         folder = shlex.quote(args.run)
         print("next:")
         print(f"  {programs.command('evaluate')} {folder} --checkpoint {name}")

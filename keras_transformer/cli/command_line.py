@@ -113,8 +113,8 @@ class Parser(argparse.ArgumentParser):
         if not unknown.startswith("-"):
             return f" {self._stray.format(unknown)}." if self._stray else ""
         if row := self._row(unknown):
-            answer = ": ".join(filter(None, (row.said, row.example)))
-            return f" Here {answer if row.said else f'it is {row.example}'}."
+            answer = ": ".join(filter(None, (row.said, row.example))) if row.said else f"Use {row.example}"
+            return f" {answer[0].upper()}{answer[1:]}."
         return _nearest(unknown, self._option_string_actions)
 
     def _row(self, flag):
@@ -158,8 +158,8 @@ def add_checkpoint_flag(parser, default="final"):
         "--checkpoint",
         default=default,
         metavar="NAME",
-        help="final (what training delivered), averaged, last, best, ema, last-N or best-K (see "
-        f"{programs.name('average')}), or step-N (default: final)",
+        help="weights to load: final (the result of training), averaged, last, best, ema, last-N or best-K "
+        f"(made by {programs.name('average')}), or step-N (default: final)",
     )
 
 
@@ -195,24 +195,26 @@ def add_search_flags(parser, *, threads=True):
         parser: the parser.
         threads: whether to add `--threads`, too.
     """
-    group = parser.add_argument_group("search", "what is not given is as the run has it")
+    group = parser.add_argument_group(
+        "search", "flags not given keep the run's values; defaults shown are a new run's"
+    )
     add_setting_flags(group, SearchConfig)
     if threads:
         group.add_argument(
             "--threads",
             type=int,
             metavar="INT",
-            help="batches that are searched at the same time, a CPU core for each (all cores; with a GPU, 1)",
+            help="batches translated in parallel, one CPU core each (default: all cores; 1 with a GPU)",
         )
 
 
 def add_line_flags(parser):
     """Adds `--format`, `--scores` and `--chunk-lines`, for programs that translate line by line."""
     parser.add_argument(
-        "--format", default="text", choices=("text", "jsonl", "moses"), help="of the output (default: text)"
+        "--format", default="text", choices=("text", "jsonl", "moses"), help="output format (default: text)"
     )
-    parser.add_argument("--scores", action="store_true", help="text begins with its score and a tab")
-    text = "most lines that are read, sorted by length and translated together (default: 1024)"
+    parser.add_argument("--scores", action="store_true", help="print the score and a tab before each text")
+    text = "lines read, sorted by length and translated together (default: 1024)"
     parser.add_argument("--chunk-lines", type=int, default=1024, metavar="N", help=text)
 
 
@@ -221,7 +223,7 @@ def check_line_flags(parser, args):
     if not 1 <= args.chunk_lines <= 2**24:
         parser.error(f"--chunk-lines must be from 1 to {2**24}, not {args.chunk_lines}")
     if args.scores and args.format != "text":
-        parser.error(f"--scores is for --format text; {args.format} has them always")
+        parser.error(f"--scores needs --format text; {args.format} always has scores")
 
 
 def search_settings(args, run):
@@ -263,7 +265,7 @@ def check_sampling_settings(settings, changed):
     """
     drawn = [name for name in _SAMPLING_SETTINGS if name in settings and not changed.sampling]
     if drawn:
-        raise ValueError(f"--{drawn[0].replace('_', '-')} is for --sampling. Add that, or leave it out")
+        raise ValueError(f"--{drawn[0].replace('_', '-')} needs --sampling. Add --sampling or remove it")
 
 
 def number_of_threads(args):

@@ -70,7 +70,7 @@ def check_run(config, run_dir, *, allowed=(), resume_from=None):
     else:
         check_unused(run_dir)
         if resume_from is not None:
-            raise ValueError(f"--resume-from {resume_from}: {run_dir} holds no run that could go on")
+            raise ValueError(f"--resume-from {resume_from}: {run_dir} has no run to resume. Check --run-dir")
     check_training_data(config)
     if config.training.init_from:
         open_runs([config.training.init_from], config.training.init_checkpoint)

@@ -40,41 +40,41 @@ ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "checkpoint", "output", "threa
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("evaluate", words=TRANSLATING)
-    text = "run folder, which translates; several are an ensemble"
+    text = "run folder whose model translates; several form an ensemble"
     parser.add_argument("runs", metavar="RUN", nargs="*", help=text)
-    text = "translations to score instead of a RUN's; further ones are tested against the first"
+    text = "translations to score, without RUN; if repeated, each is compared with the first"
     parser.add_argument("--hypothesis", action="append", metavar="FILE", help=text)
-    text = "what they should be; several count together"
+    text = "reference translations; repeat for several references"
     parser.add_argument("--reference", action="append", metavar="FILE", help=text)
-    text = "instead of --reference or a split: a test set by sacreBLEU's name, such as wmt14 or wmt14/full"
+    text = "sacreBLEU test set, such as wmt14 or wmt14/full, instead of --reference or --split"
     parser.add_argument("--test-set", metavar="NAME", help=text)
-    parser.add_argument("--source", metavar="LANGUAGE", help="of --test-set, without RUN")
-    text = "of the translations, without RUN (default: what the names of the references end with)"
+    parser.add_argument("--source", metavar="LANGUAGE", help="source language of --test-set, without RUN")
+    text = "language of the translations, without RUN (default: the ending of the references' names)"
     parser.add_argument("--target", metavar="LANGUAGE", help=text)
-    forms = parser.add_argument_group("how the text is taken")
-    text = "the text is tokenized already: tokenised BLEU splits it at spaces, not by Moses' tokenizer "
-    text += "(default: as the files look)"
+    forms = parser.add_argument_group("text")
+    text = "the text is already tokenized: tokenized BLEU splits at spaces, without Moses' tokenizer "
+    text += "(default: detected from the files)"
     forms.add_argument("--tokenized", action=argparse.BooleanOptionalAction, help=text)
-    text = "joins tokens and unescapes (&apos;) before scoring"
+    text = "join tokens and unescape (&apos;) before scoring"
     forms.add_argument("--detokenize", choices=("hypothesis", "reference", "both"), help=text)
-    figures = parser.add_argument_group("what is computed")
-    figures.add_argument("--no-ter", action="store_true", help="leaves out TER, the slowest by far")
-    figures.add_argument("--confidence", action="store_true", help="also 95 %% intervals, by bootstrap")
+    figures = parser.add_argument_group("metrics")
+    figures.add_argument("--no-ter", action="store_true", help="skip TER, by far the slowest metric")
+    figures.add_argument("--confidence", action="store_true", help="also print 95 %% bootstrap intervals")
     text, tests = (
-        "paired test between several hypotheses (default: bootstrap)",
+        "paired significance test between several hypotheses (default: bootstrap)",
         ("bootstrap", "randomization"),
     )
     figures.add_argument("--significance", choices=tests, default="bootstrap", help=text)
-    text = "of the lines, for intervals and tests (default: sacreBLEU's own number)"
+    text = "samples for intervals and tests (default: sacreBLEU's)"
     figures.add_argument("--bootstrap-samples", type=int, metavar="N", help=text)
-    figures.add_argument("--json", action="store_true", help="prints everything as JSON")
+    figures.add_argument("--json", action="store_true", help="print the results as JSON")
     run = parser.add_argument_group("with RUN")
-    text = "folder, archive or name of TensorFlow Datasets (default: that of the run); of several, the first "
-    run.add_argument("--dataset", action="append", help=text + "that has the split")
+    text = "folder, archive or name of TensorFlow Datasets (default: the run's); may be repeated: the first "
+    run.add_argument("--dataset", action="append", help=text + "that has the split is translated")
     add_setting_flags(run, DataConfig, FOLDER_SETTINGS)
-    run.add_argument("--split", help="test, validation, or a file's name before its ending (default: test)")
+    run.add_argument("--split", help="test, validation, or a file's name without ending (default: test)")
     add_checkpoint_flag(run, default=None)
-    run.add_argument("--output", metavar="FILE", help="also writes the translations")
+    run.add_argument("--output", metavar="FILE", help="also write the translations to FILE")
     add_search_flags(parser)
     return parser.parse_args(argv)
 
@@ -82,21 +82,21 @@ def parse_args(argv=None):
 def check_args(args):
     """Raises `ValueError` for arguments that cannot be combined."""
     if bool(args.runs) == bool(args.hypothesis):
-        raise ValueError("give a RUN, which translates, or --hypothesis FILE, not both")
+        raise ValueError("give either RUN or --hypothesis FILE")
     if args.hypothesis and bool(args.reference) == bool(args.test_set):
-        raise ValueError("--hypothesis needs --reference FILE or --test-set NAME, and not both")
+        raise ValueError("--hypothesis needs either --reference FILE or --test-set NAME")
     if args.bootstrap_samples is not None:
         from keras_transformer.evaluation.report import MIN_BOOTSTRAP_SAMPLES
 
         if not args.confidence and len(args.hypothesis or ()) < 2:
-            raise ValueError("--bootstrap-samples needs --confidence, or a second --hypothesis to test")
+            raise ValueError("--bootstrap-samples needs --confidence or a second --hypothesis")
         if args.bootstrap_samples < MIN_BOOTSTRAP_SAMPLES:
             raise ValueError(
                 f"--bootstrap-samples must be at least {MIN_BOOTSTRAP_SAMPLES}. "
                 f"Received: {args.bootstrap_samples}"
             )
     if args.n_best is not None:
-        raise ValueError("--n-best: only the best translation is scored. Leave it out")
+        raise ValueError("--n-best: only the best translation is scored. Remove this flag")
     useless = ONLY_FILES if args.runs else ONLY_RUN
     if args.runs and args.test_set:
         useless += ("dataset", "split")
@@ -105,7 +105,7 @@ def check_args(args):
     if wrong:
         mode = "a RUN" if args.runs else "--hypothesis"
         also = " and --test-set" if args.test_set else ""
-        raise ValueError(f"{', '.join(wrong)}: of no use with {mode}{also}. Leave it out")
+        raise ValueError(f"{', '.join(wrong)} cannot be used with {mode}{also}. Remove it")
 
 
 def translate_test_set(args):
@@ -195,7 +195,7 @@ def detokenize_sides(which, systems, references, language):
     from keras_transformer.evaluation.bleu import detokenize
 
     if not language:
-        raise ValueError("--detokenize needs --target, such as --target de: Moses' rules are a language's")
+        raise ValueError("--detokenize needs the language: add --target, such as --target de")
 
     def join(texts):
         return [text._replace(lines=detokenize(text.lines, language)) for text in texts]

@@ -36,7 +36,7 @@ from keras_transformer.config import programs
 def saved_model(args):
     """Writes a SavedModel; returns the text to print."""
     if args.long_lines == "split":
-        raise ValueError("--long-lines split is not for a SavedModel: it cuts long lines. Leave it out")
+        raise ValueError("--long-lines split: a SavedModel truncates long lines. Remove this flag")
     from keras_transformer.config.fields import current_names
     from keras_transformer.config.sections import SearchConfig
     from keras_transformer.config.settings import replace
@@ -99,7 +99,7 @@ def ctranslate2(args):
     path = export_ctranslate2(run, args.out, **options)
     notes = search_notes(replace(run.config.search, **options["search"]))
     if args.quantization == "int16":
-        notes.append("CPUs with an int16 product (Intel's) compute in int16; others load this model as int8")
+        notes.append("only Intel CPUs compute in int16; on other CPUs CTranslate2 loads this model as int8")
     lines = [f"wrote {path}", *(f"note: {note}" for note in notes), "next:"]
     lines += [f"  {programs.command('translate-ctranslate2')} {shlex.quote(str(path))} < TEXT"]
     return "\n".join(lines)
@@ -143,47 +143,49 @@ OWN_FLAGS = {
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("export", words=TRANSLATING)
-    parser.add_argument("run", metavar="RUN", help="run folder of a training run")
-    parser.add_argument("out", metavar="OUT", help="folder, of the versions or of the model itself")
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("out", metavar="OUT", help="folder to write; a SavedModel goes to OUT/VERSION")
     parser.add_argument("--format", choices=sorted(FORMATS), default="savedmodel", help="default: savedmodel")
     add_checkpoint_flag(parser)
     saved = parser.add_argument_group("savedmodel")
-    saved.add_argument("--version", type=int, metavar="N", help="default: the next free number")
-    saved.add_argument("--name", help="of the model on the server (default: that of RUN)")
-    saved.add_argument(
-        "--frozen", action="store_true", help="weights as constants of the graph, not as variables beside it"
-    )
+    saved.add_argument("--version", type=int, metavar="N", help="version number (default: the next free one)")
+    saved.add_argument("--name", help="name of the model on the server (default: the name of RUN)")
+    saved.add_argument("--frozen", action="store_true", help="store the weights as constants of the graph")
     saved.add_argument(
         "--input",
         action="append",
         default=[],
         metavar="NAME",
-        help="alpha or max_length_offset: each call gives it; may be repeated. Turns batching off",
+        help="make alpha or max_length_offset an input of each request; may be repeated; disables batching",
     )
     saved.add_argument(
-        "--max-sentences", type=int, default=256, metavar="N", help="more in one call are refused (256)"
+        "--max-sentences", type=int, default=256, metavar="N", help="sentences in one request (default: 256)"
     )
     saved.add_argument(
-        "--max-characters", type=int, default=10_000, metavar="N", help="longer texts are cut (10,000)"
+        "--max-characters",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="characters in one text (default: 10,000)",
     )
-    saved.add_argument("--no-ids", action="store_true", help="writes no model for ids alone")
-    saved.add_argument("--no-warmup", action="store_true", help="writes no warm-up requests")
-    saved.add_argument("--model-licence", metavar="TEXT", help="for the model card")
-    saved.add_argument("--data-licence", metavar="TEXT", help="for the model card")
+    saved.add_argument("--no-ids", action="store_true", help="do not write the model of ids (OUT/ids)")
+    saved.add_argument("--no-warmup", action="store_true", help="do not write warm-up requests")
+    saved.add_argument("--model-licence", metavar="TEXT", help="license of the model, for the model card")
+    saved.add_argument("--data-licence", metavar="TEXT", help="license of the data, for the model card")
     fast = parser.add_argument_group("ctranslate2")
     fast.add_argument(
         "--quantization",
         choices=("float32", "int16", "int8"),
         default="float32",
-        help="how matrices are stored, and multiplied where the CPU can; int16 only Intel's "
-        "(default: float32)",
+        help="type in which matrices are stored and, where the CPU supports it, multiplied; int16 on Intel "
+        "CPUs only (default: float32)",
     )
     add_search_flags(parser, threads=False)
     args = parser.parse_args(argv)
     for kind, names in OWN_FLAGS.items():
         for name in names:
             if kind != args.format and getattr(args, name) != parser.get_default(name):
-                parser.error(f"--{name.replace('_', '-')} is for --format {kind}, not {args.format}")
+                parser.error(f"--{name.replace('_', '-')} needs --format {kind}, not {args.format}")
     return args
 
 

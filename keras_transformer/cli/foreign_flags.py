@@ -39,20 +39,22 @@ TRAINING = (
     Row(
         "--set devices.micro_batch_tokens=3000",
         "update-freq accum-count gradient-accumulation-steps optimizer-delay update-interval grad-accum",
-        "a batch that is too large for the memory is computed in parts of so many tokens",
+        "large batches are cut into micro-batches of n tokens",
     ),
     Row(
         "--set training.learning_rate_scale=0.5",
         "lr learning-rate learn-rate initial-learning-rate learning-rate-scale lr-scheduler decay-method "
         "lr-report lr-decay lr-decay-inv-sqrt lr-scheduler-type",
-        "the rate follows equation 3, times a factor",
+        "the learning rate is equation 3 times a factor",
     ),
     Row(
         "--set training.warmup_steps=4000",
         "warmup warmup-updates warmup-steps lr-warmup learning-rate-warmup num-warmup-steps",
     ),
-    Row("--preset base", "config c conf config-file task-config", "settings are a preset and changes to it"),
-    Row("--preset base", "arch a model model-type model-name-or-path type", "sizes and recipe are a preset"),
+    Row("--preset base", "config c conf config-file task-config", "settings come from a preset and --set"),
+    Row(
+        "--preset base", "arch a model model-type model-name-or-path type", "a preset names sizes and recipe"
+    ),
     Row(
         "--run-dir runs/mine",
         "output-dir save-dir model-dir output o checkpoint-dir save-model logdir log-dir model-path",
@@ -81,7 +83,7 @@ TRAINING = (
     Row(
         "--set model.num_encoder_layers=4",
         "layers enc-layers dec-layers encoder-layers enc-depth dec-depth num-layers",
-        "encoder and decoder have a number each",
+        "the encoder and the decoder each have a number of layers",
     ),
     Row("--set model.num_decoder_layers=4", "decoder-layers"),
     Row(
@@ -115,7 +117,7 @@ TRAINING = (
     Row(
         "--set training.patience=10",
         "patience early-stopping max-num-checkpoint-not-improved stop-early",
-        "validations are counted",
+        "patience is counted in validations",
     ),
     Row(
         "--set training.validate_every_steps=1000",
@@ -141,7 +143,7 @@ TRAINING = (
         "--set data.max_length=256",
         "max-length max-len max-seq-len max-source-positions max-source-length max-target-length "
         "src-seq-length",
-        "tokens of a side; longer pairs are left out",
+        "counted in tokens; longer pairs are left out of training",
     ),
     Row(
         "--init-from runs/other",
@@ -155,12 +157,12 @@ TRAINING = (
     Row(
         "--dataset data/prepared",
         "workers num-workers n-cpu threads",
-        "a large corpus is prepared once, on all cores",
+        "a large corpus is prepared once, on all cores, by another program",
     ),
     Row(
         "",
         "data-service tf-data-service",
-        "you hand the dataset to tf.data.experimental.service yourself, as docs/data.md shows",
+        "apply tf.data.experimental.service to the dataset yourself, as docs/data.md shows",
     ),
 )
 
@@ -198,7 +200,7 @@ TRANSLATING = (
     Row(
         "--format text",
         "detokenize remove-bpe post-process",
-        "text goes in and comes out whole; nothing is left to join",
+        "translations are plain text already",
     ),
 )
 

@@ -19,18 +19,18 @@ from keras_transformer.config import programs
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("inspect")
-    parser.add_argument("vocabulary", metavar="VOCABULARY", help="its file, or a run folder")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="UTF-8 text (default: standard input)")
+    parser.add_argument("vocabulary", metavar="VOCABULARY", help="vocabulary file or run folder")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="UTF-8 text files (default: standard input)")
     parser.add_argument(
         "--side",
         choices=("source", "target"),
         default="source",
-        help="which vocabulary of a run folder (default: source)",
+        help="vocabulary of a run folder to use (default: source)",
     )
     parser.add_argument(
-        "--top", type=int, default=10, metavar="N", help="pieces and words to list (default: 10)"
+        "--top", type=int, default=10, metavar="N", help="number of pieces and words listed (default: 10)"
     )
-    parser.add_argument("--json", action="store_true", help="prints the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     args = parser.parse_args(argv)
     if args.top < 0:
         parser.error(f"--top must be at least 0, not {args.top}")

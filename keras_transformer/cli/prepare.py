@@ -35,28 +35,28 @@ def parse_args(argv=None):
     parser = program_parser("prepare")
     parser.add_argument(
         "dataset",
-        help="a folder or archive of parallel files, cldr/SOURCE-TARGET, or a name of TensorFlow Datasets "
-        "such as wmt14_translate/de-en; several with commas between; or a prepared folder to look at",
+        help="folder or archive of parallel files, cldr/SOURCE-TARGET, or a name of TensorFlow Datasets "
+        "such as wmt14_translate/de-en; several separated by commas; or a prepared folder to describe",
     )
-    parser.add_argument("out", nargs="?", help="folder to write; without it, DATASET is looked at")
+    parser.add_argument("out", nargs="?", help="folder to write; without it, DATASET is described")
     add_setting_flags(parser, DataConfig, CORPUS_SETTINGS + VOCABULARY_FLAGS)
     parser.add_argument(
-        "--tokenizer", metavar="PATH", help="encode with this vocabulary, or that of a run or prepared folder"
+        "--tokenizer", metavar="PATH", help="vocabulary to use: a file, a run or a prepared folder"
     )
-    parser.add_argument("--workers", type=int, help="processes (one a core)")
-    parser.add_argument("--shard-pairs", type=int, default=100_000, help="raw pairs a shard (100,000)")
+    parser.add_argument("--workers", type=int, help="number of processes (default: one per core)")
+    parser.add_argument("--shard-pairs", type=int, default=100_000, help="pairs per shard (default: 100,000)")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.FIELD=VALUE",
-        help="changes a setting of data or cleaning, e.g. cleaning.drop_identical=true; may be repeated",
+        help="change a setting of data or cleaning, e.g. cleaning.drop_identical=true; may be repeated",
     )
     parser.add_argument(
-        "--examples", type=int, default=0, metavar="N", help="prints N pairs as text, pieces, ids"
+        "--examples", type=int, default=0, metavar="N", help="print N pairs as text, pieces and ids"
     )
     parser.add_argument(
-        "--plot", metavar="PNG", help="draws the lengths, and the padding of batches of data.batch_tokens"
+        "--plot", metavar="PNG", help="plot sentence lengths and padding for batches of data.batch_tokens"
     )
     return parser.parse_args(argv)
 
@@ -70,16 +70,16 @@ def resolve(args):
     if named := languages_of(args.dataset):
         changes = {"source": named[0], "target": named[1]} | changes
     elif not (args.source and args.target) and args.out:
-        raise ValueError("name the languages: --source LANGUAGE --target LANGUAGE")
+        raise ValueError("the languages are missing: add --source LANGUAGE --target LANGUAGE")
     # The model is not used here; `tie_embeddings` must only allow two vocabularies.
     config = override(replace(Config(), model={"tie_embeddings": "none"}, data=changes), args.set)
     for text in args.set:
         section, name = (text.partition("=")[0].strip().split(".") + [""])[:2]
         if section in ("model", "training", "search") or name in FOR_TRAINING:
-            raise ValueError(f"--set {text}: belongs to training, not to preparation")
+            raise ValueError(f"--set {text}: a setting of training, not of preparation. Remove it here")
     fixed = [text for text in args.set if text.startswith(VOCABULARY_SETTINGS)]
     if args.tokenizer and (args.vocab_size or args.model_type or fixed):
-        raise ValueError("--tokenizer gives the vocabulary: leave its size, type and normalization out")
+        raise ValueError("--tokenizer fixes the vocabulary: remove its size, type and normalization")
     if args.examples < 0:
         raise ValueError(f"--examples must be at least 0. Received: {args.examples}")
     if args.plot and (
@@ -118,17 +118,18 @@ def describe(prepared, data, *, examples=0):
         lengths = sorted(sequences.lengths.tolist())
         half, most = (lengths[math.ceil(share * len(lengths)) - 1] for share in (0.5, 0.99))
         lines.append(
-            f"{language}: {sum(lengths):,} tokens of {tokenizer.vocab_size:,}, "
-            f"{sum(lengths) / len(lengths):.1f} a sentence (half up to {half}, 99 % up to {most}, "
+            f"{language}: {sum(lengths):,} tokens, vocabulary of {tokenizer.vocab_size:,}, "
+            f"{sum(lengths) / len(lengths):.1f} tokens a sentence (median {half}, 99 % up to {most}, "
             f"longest {lengths[-1]})"
         )
     for split in prepared.splits:
         lines.append(f"{split}: {prepared.manifest['texts'][split]['num_pairs']:,} pairs as text")
     batches = f"batches of {data.batch_tokens:,} tokens a side"
     try:
-        lines.append(f"{batches}: {100 * _planner(pairs, data).real_share():.1f} % of the positions are real")
+        padding = 1 - _planner(pairs, data).real_share()
+        lines.append(f"{batches}: {100 * padding:.1f} % padding")
     except ValueError as error:
-        lines.append(f"no {batches}: {error}")
+        lines.append(f"{batches} cannot be made: {error}")
     lines += [f"warning: {warning}" for warning in prepared.warnings(pairs, tokenizers)]
     for number in evenly_spaced(pairs.num_pairs, examples):
         lines += ["", f"pair {number:,}"]
@@ -208,6 +209,6 @@ def main(argv=None):
         print(describe(prepared, config.data, examples=args.examples))
         if args.plot:
             draw_lengths(prepared, config.data, args.plot)
-            print(f"drawn: {args.plot}")
+            print(f"wrote {args.plot}")
 
-    return exit_code(programs.name("prepare"), work, stopped="stopped; the same command continues")
+    return exit_code(programs.name("prepare"), work, stopped="stopped. The same command continues")

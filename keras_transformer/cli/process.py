@@ -148,7 +148,7 @@ def _report_os_error(program, error, output):
         message = str(error)
     else:
         message = f"{error.filename or output}: {(error.strerror or str(error)).lower()}"
-        message += ". Make room, and run it again" if full else ". Name another, or see to its permissions"
+        message += ". Free disk space and try again" if full else ". Choose another or check permissions"
     print(f"{program}: {message}", file=sys.stderr)
     return getattr(error, "exit_code", ExitCode.STORAGE if full else ExitCode.REFUSED)
 

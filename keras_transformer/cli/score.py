@@ -24,26 +24,30 @@ from keras_transformer.config import programs
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("score", words=TRANSLATING)
-    parser.add_argument("run", metavar="RUN", help="run folder of a training run")
-    parser.add_argument("--source", metavar="FILE", help="one sentence a line, plain or compressed")
-    parser.add_argument("--target", metavar="FILE", help="their translations, line for line")
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("--source", metavar="FILE", help="source sentences, one per line; may be compressed")
+    parser.add_argument("--target", metavar="FILE", help="their translations, line by line")
     add_checkpoint_flag(parser)
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="default: text")
-    parser.add_argument("--output", metavar="FILE", help="writes there, in place of standard output")
-    parser.add_argument("--per-token", action="store_true", help="in text, also each piece's log-probability")
-    parser.add_argument("--alignment", choices=("hard", "soft"), help="also aligns the two sides")
+    parser.add_argument("--output", metavar="FILE", help="write to FILE instead of standard output")
+    parser.add_argument("--per-token", action="store_true", help="also print each piece's log-probability")
+    parser.add_argument("--alignment", choices=("hard", "soft"), help="also align source and target")
     parser.add_argument("--alignment-unit", choices=("words", "pieces"), default="words")
     parser.add_argument(
-        "--alignment-layer", type=int, metavar="N", help="decoder layer, from 0 (default: the last but one)"
+        "--alignment-layer", type=int, metavar="N", help="decoder layer, from 0 (default: the second to last)"
     )
     parser.add_argument("--alignment-head", type=int, metavar="N", help="head, from 0 (default: mean of all)")
     parser.add_argument(
         "--alignment-step",
         choices=("output", "input"),
-        help="the attention at the step that produces a piece, or that reads it (run: the better one)",
+        help="take attention from the step that outputs a piece or that reads it (default: the better one)",
     )
-    parser.add_argument("--max-length", type=int, metavar="N", help="longest sentence, in tokens (run: 1024)")
-    parser.add_argument("--batch-tokens", type=int, metavar="N", help="padded tokens a batch (run: 2048)")
+    parser.add_argument(
+        "--max-length", type=int, metavar="N", help="most tokens of a side (default: the run's)"
+    )
+    parser.add_argument(
+        "--batch-tokens", type=int, metavar="N", help="padded tokens a batch (default: the run's)"
+    )
     parser.add_argument(
         "--chunk-lines", type=int, default=1024, metavar="N", help="pairs scored together (default: 1024)"
     )
@@ -52,9 +56,9 @@ def parse_args(argv=None):
         parser.error(f"--chunk-lines must be at least 1, not {args.chunk_lines}")
     for name in ("layer", "head", "step"):
         if getattr(args, f"alignment_{name}") is not None and not args.alignment:
-            parser.error(f"--alignment-{name} is for --alignment")
+            parser.error(f"--alignment-{name} needs --alignment")
     if (args.source is None) != (args.target is None):
-        parser.error("--source and --target go together; without them, pairs come from standard input")
+        parser.error("give both --source and --target, or neither to read standard input")
     return args
 
 
@@ -111,7 +115,7 @@ def _score(scorer, chunks, names, args, file):
             scores = scorer.score(*pairs, **attention)
         except TooLongError as error:
             where = f"{names[error.side]}: line {num_pairs + error.number + 1}"
-            raise ValueError(f"{where}: {error.reason}. Raise --max-length, or cut the line") from error
+            raise ValueError(f"{where}: {error.reason}. Raise --max-length or shorten the line") from error
         for source, target, score in zip(*pairs, scores, strict=True):
             if args.format == "jsonl":
                 line = score_json(source, target, score, **options)

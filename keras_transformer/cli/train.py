@@ -36,53 +36,54 @@ from keras_transformer.config.sections import DataConfig, DeviceConfig
 
 def parse_args(argv=None):
     """Parses the command line."""
-    stray = "A corpus has a flag: --dataset {} --source LANGUAGE --target LANGUAGE"
+    stray = "To name a corpus, use --dataset {} --source LANGUAGE --target LANGUAGE"
     parser = program_parser("train", words=TRAINING, stray=stray)
     parser.add_argument(
         "--dataset",
         action="append",
         metavar="DATASET",
-        help="cldr/SOURCE-TARGET (built in; default cldr/en-de); a folder or archive with train.*, "
-        f"valid.* and test.*, one sentence a line; what {programs.name('prepare')} made; or NAME/CONFIG "
-        "of TensorFlow Datasets. May be repeated",
+        help="cldr/SOURCE-TARGET (built in; default: cldr/en-de); a folder or archive with train.*, "
+        f"valid.* and test.*, one sentence per line; a folder made by {programs.name('prepare')}; or "
+        "NAME/CONFIG of TensorFlow Datasets; may be repeated",
     )
     add_setting_flags(parser, DataConfig, CORPUS_SETTINGS)
     parser.add_argument(
         "--preset",
         default="demo",
         metavar="NAME",
-        help="model and recipe: auto (fitted to your corpus and training.max_minutes), demo, small, "
-        "multi30k_tiny, base, big, a row of the paper's Table 3, ...; a wrong name lists all (default: demo)",
+        help="model sizes and training recipe: auto (chosen for your corpus and training.max_minutes), demo, "
+        "small, multi30k_tiny, base, big, a row of the paper's Table 3, ... (default: demo; an unknown name "
+        "prints the list)",
     )
     parser.add_argument(
         "--print-config",
         action="store_true",
-        help="prints all settings, as preset and flags have them, with what they mean; does not train",
+        help="print all settings with their values and meanings, and exit",
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.FIELD=VALUE",
-        help="changes one setting, e.g. training.warmup_steps=8000; may be repeated; see --print-config",
+        help="change one setting, e.g. training.warmup_steps=8000; may be repeated; see --print-config",
     )
     parser.add_argument(
-        "--run-dir", metavar="DIR", help="run folder (default: runs/PRESET-TIME); an earlier one continues"
+        "--run-dir", metavar="DIR", help="run folder (default: runs/PRESET-TIME); an existing run is resumed"
     )
     parser.add_argument(
         "--allow-config-change",
         default="",
         metavar="NAME,...",
-        help="settings that a run which continues may change, e.g. training.warmup_steps",
+        help="settings that may differ from those of the run to resume, e.g. training.warmup_steps",
     )
     parser.add_argument(
-        "--resume-from", type=int, metavar="STEP", help="continue from this checkpoint; drops later ones"
+        "--resume-from", type=int, metavar="STEP", help="resume from this checkpoint and delete later ones"
     )
     parser.add_argument("--init-from", metavar="RUN", help="start a new run from the weights of another")
     parser.add_argument(
         "--new-vocabulary",
         action="store_true",
-        help="with --init-from: learn a vocabulary; pieces that both have keep their embeddings",
+        help="with --init-from: learn a new vocabulary; pieces in both keep their embeddings",
     )
     add_setting_flags(parser.add_argument_group("devices"), DeviceConfig, DEVICE_SETTINGS)
     return parser.parse_args(argv)
@@ -99,7 +100,7 @@ def resolve(args):
 
     for name in ("source_vocab_size", "target_vocab_size"):
         if any(text.startswith(f"model.{name}") for text in args.set):
-            raise ValueError(f"model.{name} follows from the tokenizer: set data.vocab_size")
+            raise ValueError(f"model.{name} is the size of the vocabulary: set data.vocab_size instead")
     config = preset("small" if args.preset == "auto" else args.preset)
     named = args.dataset or any(text.startswith("data.dataset=") for text in args.set)
     if args.preset != "demo" and not named:
@@ -116,8 +117,8 @@ def resolve(args):
             name = path.removeprefix("data.")
             if path in VOCABULARY_SETTINGS and getattr(config.data, name) != settings[name]:
                 raise ValueError(
-                    f"--set {text}: {config.data.dataset} is prepared with {name}={settings[name]!r}. "
-                    "Leave it out, or prepare the text anew"
+                    f"--set {text}: {config.data.dataset} was prepared with {name}={settings[name]!r}. "
+                    "Remove the setting or prepare the text again"
                 )
     return config
 
@@ -146,7 +147,7 @@ def _fitted(config, run_dir):
     print(
         f"preset auto, for {num_pairs:,} pairs: {model.num_encoder_layers} + "
         f"{model.num_decoder_layers} layers, d_model {model.d_model}, dropout {model.residual_dropout:g}, "
-        f"{chosen.data.vocab_size:,} pieces, batches of {chosen.data.batch_tokens:,} tokens, warm-up of "
+        f"vocabulary of {chosen.data.vocab_size:,}, batches of {chosen.data.batch_tokens:,} tokens, warm-up "
         f"{training.warmup_steps:,} steps, at most {training.max_steps:,} steps, a checkpoint every "
         f"{training.checkpoint_every_steps:,}",
         flush=True,
@@ -169,7 +170,7 @@ def _configured(config, args):
     if args.init_from:
         training = {"init_from": args.init_from, "init_vocabulary": not args.new_vocabulary}
     elif args.new_vocabulary:
-        raise ValueError("--new-vocabulary belongs to --init-from RUN: any other run learns its own")
+        raise ValueError("--new-vocabulary needs --init-from RUN; a new run always learns its vocabulary")
     data |= given_settings(args, CORPUS_SETTINGS)
     devices = given_settings(args, DEVICE_SETTINGS)
     return override(replace(config, data=data, training=training, devices=devices), args.set)
@@ -179,7 +180,7 @@ def _run_dir(args):
     if args.run_dir:
         return args.run_dir
     if os.environ.get("TF_CONFIG"):
-        raise ValueError("several workers share one run folder: name it with --run-dir")
+        raise ValueError("several workers must share one run folder: add --run-dir DIR")
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"runs/{args.preset}-{stamp}"
     # The folder may exist: a run of the same second, or from before the clock was set back.
@@ -245,7 +246,7 @@ def main(argv=None):
         from keras_transformer.training.run import train
 
         result = train(config, run_dir, **options)
-        print(report(result) if result else "trained; worker 0 has translated and scored")
+        print(report(result) if result else "training finished; worker 0 prints translations and scores")
 
-    stopped = "stopped; the same --run-dir continues from its newest checkpoint"
+    stopped = "stopped. The same --run-dir continues from its newest checkpoint"
     return exit_code(programs.name("train"), work, stopped=stopped)

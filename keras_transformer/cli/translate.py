@@ -34,31 +34,32 @@ from keras_transformer.config import programs
 
 _SECONDS_BETWEEN_LINES = {True: 0.5, False: 30}  # on a terminal, elsewhere
 _SAID = {
-    "split": "lines longer than the model takes, translated in parts",
-    "cut": "lines longer than the model takes, the rest left out",
-    "unfinished": "translations without an end, cut off at the limit of their length",
+    "split": "lines over the length limit, translated in parts",
+    "cut": "lines over the length limit, truncated",
+    "unfinished": "translations truncated at the length limit",
 }
 
 
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("translate", words=TRANSLATING)
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folder; several are an ensemble")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folder; several form an ensemble")
     add_checkpoint_flag(parser)
-    parser.add_argument("--input", metavar="FILE", help="in place of standard input; also .gz, .xz, .bz2")
-    parser.add_argument("--output", metavar="FILE", help="in place of standard output; complete or absent")
+    parser.add_argument("--input", metavar="FILE", help="also .gz, .xz or .bz2 (default: standard input)")
+    text = "write translations to FILE, once all are complete (default: standard output)"
+    parser.add_argument("--output", metavar="FILE", help=text)
     parser.add_argument(
-        "--prefix-file", metavar="FILE", help="line i is what the translation of line i begins with"
+        "--prefix-file", metavar="FILE", help="line i is the forced beginning of translation i"
     )
     add_line_flags(parser)
     parser.add_argument(
-        "--alignment", action="store_true", help="moses: links of pieces as well; jsonl has them always"
+        "--alignment", action="store_true", help="with --format moses: also aligned pieces (jsonl always)"
     )
     add_search_flags(parser)
     args = parser.parse_args(argv)
     check_line_flags(parser, args)
     if args.alignment and args.format == "text":
-        parser.error("--alignment is for --format moses and jsonl")
+        parser.error("--alignment needs --format moses or jsonl")
     return args
 
 
@@ -72,7 +73,7 @@ def main(argv=None, stdin=None, stdout=None):
         for name in args.runs[1:]:
             if not os.path.exists(name):
                 raise ValueError(
-                    f"{name}: no run folder. Text is read from a file or a pipe: "
+                    f"{name}: not a run folder. Text is read from a file or a pipe: "
                     f"echo {shlex.quote(name)} | {programs.command('translate')} {shlex.quote(args.runs[0])}"
                 )
         open_runs(args.runs, args.checkpoint)

@@ -29,13 +29,13 @@ from keras_transformer.config import programs
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("translate-ctranslate2", words=TRANSLATING)
-    parser.add_argument("folder", metavar="FOLDER", help="folder that an export wrote")
+    parser.add_argument("folder", metavar="FOLDER", help="folder exported with --format ctranslate2")
     add_line_flags(parser)
     parser.add_argument(
-        "--inter-threads", type=int, default=1, metavar="N", help="batches at the same time (default: 1)"
+        "--inter-threads", type=int, default=1, metavar="N", help="batches in parallel (default: 1)"
     )
     parser.add_argument(
-        "--intra-threads", type=int, default=0, metavar="N", help="threads of each batch (default: all)"
+        "--intra-threads", type=int, default=0, metavar="N", help="threads per batch (default: all cores)"
     )
     add_search_flags(parser, threads=False)
     args = parser.parse_args(argv)

@@ -114,7 +114,7 @@ def check(config):
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, options = getattr(config, field.name), alternatives(hints[field.name])
-        name = f"`{field.name}` of {type(config).__name__}"
+        name = f"`{'.'.join(filter(None, (section_name(config), field.name)))}`"
         # `type`, not `isinstance`: `True` is an int in Python, but not a number of layers.
         if type(value) not in options and not (float in options and type(value) is int):
             names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in options)
@@ -125,8 +125,13 @@ def check(config):
             holds = all(_COMPARE[limit](value, number) for limit, number in limits.items())
             require(holds, f"{name} must be {_range_text(limits)}", **{field.name: value})
         if (choices := field.metadata.get("choices")) and value not in choices:
-            hint = did_you_mean(value, choices)
-            raise ValueError(f"{name} cannot be {value!r}. {hint and hint + ' '}Known: {', '.join(choices)}")
+            hint, listed = did_you_mean(value, choices), ", ".join(choices)
+            raise ValueError(f"{name} must be one of {listed}. Received: {value!r}. {hint}".rstrip())
+
+
+def section_name(config):
+    """Returns the name of a section as in `--set`, such as `"model"` of a `ModelConfig`; "" for `Config`."""
+    return type(config).__name__.removesuffix("Config").lower().replace("device", "devices")
 
 
 def require(holds, demand, **received):
@@ -161,7 +166,7 @@ def did_you_mean(name, known, show=repr):
 
 def unknown(what, name, known, *, otherwise=None):
     """Returns `what 'name'.` with similar known names; without any, with `otherwise` or all known names."""
-    return f"{what} {name!r}. {did_you_mean(name, known) or otherwise or 'Known: ' + ', '.join(known)}"
+    return f"{what} {name!r}. {did_you_mean(name, known) or otherwise or 'Choose from: ' + ', '.join(known)}"
 
 
 def alternatives(annotation):

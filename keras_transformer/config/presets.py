@@ -249,5 +249,5 @@ def preset(name, **model_changes):
         ValueError: for an unknown name; the message has similar names.
     """
     if name not in PRESETS:
-        raise ValueError(unknown("No preset", name, [*PRESETS, "auto"]))
+        raise ValueError(unknown("There is no preset", name, [*PRESETS, "auto"]))
     return replace(PRESETS[name], model=model_changes)

@@ -67,9 +67,8 @@ class ModelConfig:
             require(d_model >= 4, "`d_model` must be at least 4 for `halves` positions", d_model=d_model)
         sizes = {name: getattr(self, name) for name in ("source_vocab_size", "target_vocab_size")}
         one_size = len(set(sizes.values())) == 1
-        require(
-            self.tie_embeddings != "all" or one_size, "`tie_embeddings='all'` needs one vocabulary", **sizes
-        )
+        demand = "`tie_embeddings='all'` needs one shared vocabulary"
+        require(self.tie_embeddings != "all" or one_size, demand, **sizes)
         for name in ("num_encoder_layers", "num_decoder_layers"):
             layers = {name: getattr(self, name)}
             require(layers[name] <= MAX_LAYERS, f"`{name}` must be at most {MAX_LAYERS:,}", **layers)
@@ -78,8 +77,8 @@ class ModelConfig:
             names = ("d_model", "d_ff", "num_encoder_layers", "num_decoder_layers", "target_vocab_size")
             received = ", ".join(f"{name}={_size(getattr(self, name))}" for name in names)
             raise ValueError(
-                f"A model of {_size(number)} weights takes {_size(BYTES_IN_TRAINING * number)} bytes to "
-                f"train; {_size(MAX_WEIGHTS)} weights are the limit. Received: {received}"
+                f"A model may have at most {_size(MAX_WEIGHTS)} weights. This one has {_size(number)} and "
+                f"needs {_size(BYTES_IN_TRAINING * number)} bytes to train. Received: {received}"
             )
 
     @property
@@ -176,15 +175,15 @@ class DataConfig:
 
     def __post_init__(self):
         if self.source == self.target:
-            raise ValueError(f"`source` and `target` must be two languages. Received: {self.source!r} twice")
+            raise ValueError(f"`source` and `target` must be different. Received: {self.source!r} for both")
         alternatives = {"dataset_weights": self.dataset_weights, "temperature": self.temperature}
         exclusive = not self.dataset_weights or self.temperature == 1
-        require(exclusive, "`dataset_weights` and `temperature` exclude each other", **alternatives)
+        require(exclusive, "`dataset_weights` and `temperature` cannot both be set", **alternatives)
         if self.batch_tokens < 8 * self.max_length:
             raise ValueError(
-                "`data.batch_tokens` must hold 8 sentences of `data.max_length` tokens. Received: "
-                f"batch_tokens={self.batch_tokens}, max_length={self.max_length}; raise the first to "
-                f"{8 * self.max_length} or lower the second to {max(self.batch_tokens // 8, 2)}"
+                "`data.batch_tokens` must be at least 8 * `data.max_length`. Received: "
+                f"batch_tokens={self.batch_tokens}, max_length={self.max_length}. Set batch_tokens="
+                f"{8 * self.max_length} or max_length={max(self.batch_tokens // 8, 2)}"
             )
 
 
@@ -207,7 +206,7 @@ class CleaningConfig:
 
     def __post_init__(self):
         ratio = self.max_length_ratio
-        demand = "`max_length_ratio` of CleaningConfig must be 0 (no limit) or at least 1"
+        demand = "`cleaning.max_length_ratio` must be 0 (no limit) or at least 1"
         require(ratio == 0 or ratio >= 1, demand, max_length_ratio=ratio)
 
 
@@ -283,7 +282,7 @@ class TrainingConfig:
 
     def __post_init__(self):
         if self.best_metric == "bleu":
-            demand = "`best_metric='bleu'` needs translations"
+            demand = "`best_metric='bleu'` needs `validation_sentences` above 0"
             require(self.validation_sentences, demand, validation_sentences=self.validation_sentences)
         kept = {name: getattr(self, name) for name in ("average_last", "keep_checkpoints")}
         demand = "`average_last` must be at most `keep_checkpoints`"
@@ -372,7 +371,7 @@ class DeviceConfig:
     )
 
     def __post_init__(self):
-        demand = "`strategy='none'` has one replica; choose strategy='mirrored'"
+        demand = "`strategy='none'` uses one device; for several, choose strategy='mirrored'"
         require(self.strategy != "none" or self.replicas <= 1, demand, replicas=self.replicas)
 
 

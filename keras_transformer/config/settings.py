@@ -16,6 +16,7 @@ from keras_transformer.config.fields import (
     meaning_of,
     nearest,
     require,
+    section_name,
     unknown,
 )
 from keras_transformer.config.sections import (
@@ -30,7 +31,7 @@ from keras_transformer.config.sections import (
 # Not set by users: they follow from the tokenizers.
 _FROM_TOKENIZERS = ("model.source_vocab_size", "model.target_vocab_size")
 # Settings of earlier versions that no longer exist, and their replacements.
-GONE = {"data.service": "Hand the dataset to tf.data.experimental.service yourself: see docs/data.md"}
+GONE = {"data.service": "Apply tf.data.experimental.service to the dataset yourself: see docs/data.md"}
 _PRINTED = set()  # lines that this process has printed
 
 
@@ -58,9 +59,9 @@ class Config:
     def __post_init__(self):
         check(self)
         length, tokens = self.data.max_length, self.devices.micro_batch_tokens
-        demand = "`devices.micro_batch_tokens` must hold a sentence of `data.max_length` tokens"
-        require(tokens == 0 or tokens >= length, demand, batch_tokens=tokens, max_length=length)
-        demand = "`devices.xla` compiles once for each shape and needs `data.padding='fixed'`"
+        demand = "`devices.micro_batch_tokens` must be 0 or at least `data.max_length`"
+        require(tokens == 0 or tokens >= length, demand, micro_batch_tokens=tokens, max_length=length)
+        demand = "`devices.xla` needs `data.padding='fixed'`, because XLA compiles for every batch shape"
         padding = self.data.padding
         require(not self.devices.xla or padding == "fixed", demand, padding=padding)
         demand, least = "`cleaning.min_length` must be at most `data.max_length`", self.cleaning.min_length
@@ -82,11 +83,14 @@ def replace(config, /, **changes):
     known = [field.name for field in dataclasses.fields(config)]
     changes, renamed = current_names(type(config), changes)
     for old, name in renamed.items():
-        _say_once(f"`{old}` of {type(config).__name__} is now called `{name}`")
+        section = section_name(config)
+        _say_once(f"{section}.{old} is now called {section}.{name}")
     new = {}
     for name, value in changes.items():
         if name not in known:
-            raise ValueError(unknown(f"{type(config).__name__} has no field", name, known))
+            section = section_name(config)
+            what = f"{section} has no setting" if section else "There is no section"
+            raise ValueError(unknown(what, name, known))
         part = getattr(config, name)
         is_part = isinstance(value, dict) and dataclasses.is_dataclass(part)
         new[name] = replace(part, **value) if is_part else value
@@ -109,12 +113,12 @@ def override(config, assignments):
         path, equals, text = assignment.partition("=")
         section, dot, name = path.strip().partition(".")
         if path.strip() in GONE:
-            raise ValueError(f"{path.strip()}: the setting is gone. {GONE[path.strip()]}")
+            raise ValueError(f"{path.strip()}: this setting was removed. {GONE[path.strip()]}")
         if not equals or not dot:
             raise ValueError(_expected(config, assignment))
         sections = [field.name for field in dataclasses.fields(config)]
         if section not in sections:
-            raise ValueError(unknown("No section", section, sections))
+            raise ValueError(unknown("There is no section", section, sections))
         section_class = type(getattr(config, section))
         hints = typing.get_type_hints(section_class)
         given, renamed = current_names(section_class, {name: text.strip()})
@@ -153,7 +157,7 @@ def from_json(text):
     try:
         values = json.loads(text)
     except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
     return from_dict(values)
 
 
@@ -174,7 +178,7 @@ def from_dict(values):
         if isinstance(part, dict) and name in part:
             values = {**values, section: {key: value for key, value in part.items() if key != name}}
             if part[name]:
-                _say_once(f"{path}={part[name]!r}: the setting is gone. {advice}")
+                _say_once(f"{path}={part[name]!r}: this setting was removed. {advice}")
     values, changed = dict(values), []
     for field in dataclasses.fields(Config):
         if isinstance(part := values.get(field.name), dict):
@@ -185,7 +189,7 @@ def from_dict(values):
                 if values[field.name][name] != getattr(defaults, name):
                     changed.append(f"{field.name}.{old} is now called {field.name}.{name}")
     if changed:
-        _say_once(f"settings of an earlier version: {', '.join(changed)}")
+        _say_once(f"config.json is from an earlier version: {', '.join(changed)}")
     return replace(Config(), **values)
 
 
@@ -243,8 +247,11 @@ def _settings(config):
 def _expected(config, assignment):
     """Returns the error message for an assignment without a section or without a value."""
     fields = {path: field.name for path, field, _ in _settings(config)}
-    near = nearest(assignment.partition("=")[0].strip(), list(fields.values()))
-    paths = [path for path, name in fields.items() if name in near]
+    given, equals, value = (part.strip() for part in assignment.partition("="))
+    if not equals and path_now(given) in fields:
+        return f"The value of {given} is missing: --set {path_now(given)}=VALUE"
+    near = nearest(given.rpartition(".")[2], list(fields.values()))
+    paths = [f"{path}={value or 'VALUE'}" for path, name in fields.items() if name in near]
     hint = f". Did you mean {' or '.join(paths)}?" if paths else ""
     return f"Expected section.field=value. Received: {assignment!r}{hint}"
 

@@ -29,7 +29,7 @@ from keras_transformer.evaluation.test_sets import sets_with_lines
 # Name of the test -> (sacreBLEU's name, its default number of samples).
 SIGNIFICANCE = {"bootstrap": ("bs", 1000), "randomization": ("ar", 10_000)}
 NOTE = """\
-BLEU, chrF and TER are sacreBLEU's: they take raw text and split it by their own rules. Tokenised BLEU
+BLEU, chrF and TER are sacreBLEU's: they take raw text and tokenize it themselves. Tokenized BLEU
 counts the tokens that stand beside it. One text gets several figures: compare only what is computed alike."""
 
 MIN_BOOTSTRAP_SAMPLES = 40
@@ -40,10 +40,10 @@ FEWEST_DIFFERING = 30
 # has an occasional " ,", so only a share of lines above `_WARNED_SHARE` gives a warning.
 _TOKENIZED = re.compile(r" [,.](?: |$)| @-@ ")
 _PROCESSED = (
-    ("tokenised", _TOKENIZED, "score the text as it was before, or see --detokenize"),
+    ("tokenised", _TOKENIZED, "score the original text, or use --detokenize"),
     ("cut into sub-words", re.compile(r"@@(?: |$)|▁"), "join the pieces first (BPE: sed -E 's/@@( |$)//g')"),
     ("escaped", re.compile(r"&(?:apos|quot|amp|lt|gt|#39|#91|#93|#124);"),
-     "unescape it first; --detokenize does"),
+     "unescape it first, or use --detokenize"),
 )  # fmt: skip
 _WARNED_SHARE = 0.01  # of lines
 
@@ -131,7 +131,7 @@ class Comparison(NamedTuple):
             lines.append(f"±: 95 % of {samples}")
         if "test" in sampling:
             test = f"paired {sampling['test']}, {sampling['samples']:,} samples, seed {sampling['seed']}"
-            lines.append(f"p: how often a system as good as {names[0]} would differ as much; {test}")
+            lines.append(f"p: probability of such a difference for a system as good as {names[0]}; {test}")
         return "\n".join([*lines, NOTE])
 
     def __str__(self):
@@ -151,7 +151,7 @@ def all_measures(language, tokenized, *, ter=True):
     kinds = [
         ("bleu", "BLEU", lambda lower: bleu_scorer(language, lowercase=lower, force=True), "raw"),
         ("chrf", "chrF2", lambda lower: CHRF(lowercase=lower), "raw"),
-        ("ter", "TER (low is good)", lambda lower: TER(case_sensitive=not lower, **asian), "raw"),
+        ("ter", "TER (lower is better)", lambda lower: TER(case_sensitive=not lower, **asian), "raw"),
         ("tokenized_bleu", "tokenised BLEU", lambda lower: token_scorer(lowercase=lower), "tokens"),
     ]
     measures = []
@@ -264,7 +264,7 @@ def compare(
     lines = [text.lines for text in references]
     how = f"of {len(lines[0]):,} lines, equal to {'a' if len(lines) > 1 else 'the'} reference"
     figures["exact_match", "exact match"] = [Figure(exact_match(text.lines, lines), how) for text in systems]
-    missing = "Left out: BLEU on Moses' tokens, for which --target must name the language."
+    missing = "BLEU on Moses tokens is left out: it needs the language, --target."
     return Comparison(
         num_lines=len(lines[0]),
         systems=[text.name for text in systems],
@@ -330,12 +330,12 @@ def _warn(systems, references):
     num_empty = [sum(not line.strip() for line in system.lines) for system in systems]
     for (name, lines), number in zip(systems, num_empty, strict=True):
         if number:
-            logger.warning("%s: %d of %d lines are empty; they count as they are", name, number, len(lines))
+            logger.warning("%s: %d of %d lines are empty and scored as they are", name, number, len(lines))
     for name, lines in systems[1:]:
         differing = sum(map(str.__ne__, lines, systems[0].lines))
         if differing < FEWEST_DIFFERING:
             logger.warning(
-                "%s: differs from %s on %d lines only: too few for a test of significance",
+                "%s: differs from %s on only %d lines, too few for a significance test",
                 *(name, systems[0].name, differing),
             )
     return num_empty
@@ -347,11 +347,11 @@ def _looks_tokenized(lines):
 
 
 def _check_counts(systems, references, standard_set):
-    demand = "`systems` and `references` must hold one text at least"
+    demand = "`systems` and `references` must have at least one text"
     require(systems and references, demand, systems=len(systems), references=len(references))
     number = len(references[0].lines)
     if not number:
-        raise ValueError(f"{references[0].name}: has no lines. Give a file with one sentence a line")
+        raise ValueError(f"{references[0].name}: no lines. Give a file with one sentence per line")
     for name, lines in (*references[1:], *systems):
         if len(lines) != number:
             fix = "Give translations of the same text, one line for each"

@@ -56,11 +56,13 @@ def load_standard_set(name, source, target):
     """
     pair = f"{source}-{target}"
     if name not in DATASETS:
-        hint = did_you_mean(name, list(DATASETS), str) or "`sacrebleu --list` shows all"
-        raise ValueError(f"sacreBLEU knows no test set {name!r}. {hint}")
+        hint = did_you_mean(name, list(DATASETS), str) or "Run `sacrebleu --list` for all names"
+        raise ValueError(f"sacreBLEU has no test set {name!r}. {hint}")
     dataset = DATASETS[name]
     if pair not in dataset.langpairs:
-        raise ValueError(f"test set {name} has no direction {pair}. It has: {', '.join(dataset.langpairs)}")
+        raise ValueError(
+            f"test set {name} has no direction {pair}. Choose from: {', '.join(dataset.langpairs)}"
+        )
     folder = pathlib.Path(SACREBLEU_DIR, name)
     archives = [
         (url, folder / "raw" / f"{name.replace('/', '_')}.{os.path.basename(url)}", md5)
@@ -72,20 +74,22 @@ def load_standard_set(name, source, target):
         for url, path, md5 in archives:
             if path.exists():  # sacreBLEU neither verifies nor unpacks existing files
                 if not _is_whole(path, md5):
-                    raise ValueError(f"{path}: is not {url}: its MD5 is not {md5}. Remove it and run again")
+                    raise ValueError(
+                        f"{path}: not the file {url}: its MD5 is not {md5}. Delete it and run again"
+                    )
                 extract_tarball(str(path), str(path.parent))
         files = [dataset.get_source_file(pair), *dataset.get_reference_files(pair)]
     except (OSError, http.client.HTTPException, tarfile.TarError, EOFError, SystemExit) as error:
         reason = str(error) or type(error).__name__
         if isinstance(error, SystemExit):
-            reason = "what arrived is not the file, or the connection is not trusted"
+            reason = "wrong checksum, or the connection is not trusted"
         missing = [(url, path) for url, path, md5 in archives if not _is_whole(path, md5)]
         for _, path in missing:
             path.unlink(missing_ok=True)  # next time, sacreBLEU would not verify it
         puts = " and ".join(f"{url} as {path}" for url, path in missing)
         fault = f"cannot be downloaded ({reason}). Put {puts}"
         if not missing:
-            fault = f"has damaged files ({reason}). Remove {folder}"
+            fault = f"has damaged files ({reason}). Delete {folder}"
         raise ValueError(f"test set {name} {pair} {fault}, and run again") from error
     finally:
         logger.disabled = False
@@ -95,7 +99,7 @@ def load_standard_set(name, source, target):
     if set(counts) != {expected}:
         raise ValueError(
             f"test set {name} {pair} must have {expected:,} lines, and {folder} has "
-            f"{' and '.join(f'{count:,}' for count in counts)}. Remove that folder and run again"
+            f"{' and '.join(f'{count:,}' for count in counts)}. Delete that folder and run again"
         )
     return StandardSet(name, pair, lines, references)
 

@@ -122,7 +122,7 @@ class CTranslate2Translator(TextTranslator):
         folder = pathlib.Path(folder)
         if (folder / "checkpoints").is_dir():
             raise ValueError(
-                f"{folder}: a run. Export it first: {programs.command('export')} "
+                f"{folder} is a run folder. Export it first: {programs.command('export')} "
                 f"{shlex.quote(str(folder))} OUT --format ctranslate2"
             )
         check_manifest(folder)
@@ -147,25 +147,23 @@ class CTranslate2Translator(TextTranslator):
     def _config(self, search):
         config = super()._config(search)
         if config.sampling:
-            raise ValueError("CTranslate2 models are searched here, not sampled. Received: sampling=True")
+            raise ValueError("Sampling is not available for CTranslate2 models here. Received: sampling=True")
         if config.alpha > _MAX_ALPHA:
             raise ValueError(
-                f"CTranslate2 takes an alpha of at most {_MAX_ALPHA}. Received: alpha={config.alpha:g}"
+                f"CTranslate2 needs an alpha of at most {_MAX_ALPHA}. Received: alpha={config.alpha:g}"
             )
         if config.max_source_length > max(self._max_positions, self.search.max_source_length):
             raise ValueError(
-                f"The model was exported with {self._max_positions} positions. "
+                f"`max_source_length` exceeds {self._max_positions}, the positions of the exported model. "
                 f"Received: max_source_length={config.max_source_length}"
             )
         if config.length_penalty == "gnmt":
-            raise ValueError(
-                "CTranslate2 knows the length penalties 'average' and 'none'. Received: length_penalty='gnmt'"
-            )
+            raise ValueError("Use 'average' or 'none' for CTranslate2. Received: length_penalty='gnmt'")
         return config
 
     def _translate_parts(self, parts, config, details):
         if details or any(part.prefix for part in parts):
-            raise ValueError("CTranslate2 models are used here without prefixes and without `details`")
+            raise ValueError("CTranslate2 models do not support prefixes and `details` here")
         alpha, patience = beam_options(config)
         options = {
             "beam_size": config.beam_size,
@@ -265,18 +263,16 @@ def search_notes(search):
         if not search.early_stop:
             return []
         return [
-            "early_stop=true of the run does not carry over: without a length penalty CTranslate2 searches "
+            "early_stop=true of the run has no effect: without a length penalty CTranslate2 searches "
             "as early_stop=false does",
             "equal to the program translate with --no-early-stop",
         ]
     notes = []
     if search.length_penalty == "gnmt":
-        notes.append(
-            f"length_penalty=gnmt of the run does not carry over: here it is length^{search.alpha:g}"
-        )
+        notes.append(f"length_penalty=gnmt of the run is replaced by length^{search.alpha:g}")
     if not search.early_stop:
         notes.append(
-            "early_stop=false of the run does not carry over: here a sentence ends when "
+            "early_stop=false of the run is approximated: here a sentence ends when "
             f"{round(_PATIENCE * search.beam_size)} hypotheses have ended, though a better one may follow"
         )
     if notes:

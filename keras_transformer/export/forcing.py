@@ -24,7 +24,7 @@ def pair_signatures(served, tokenizers, layer):
     def encode(source, target):
         source, target = served.check_rows(source), served.check_rows(target)
         numbers = tf.size(source), tf.size(target)
-        message = "`source` and `target` must be as many. Received:"
+        message = "`source` and `target` must have the same length. Received:"
         with tf.control_dependencies([tf.debugging.Assert(numbers[0] == numbers[1], [message, *numbers])]):
             source, target = tf.identity(source), tf.identity(target)
         return [served.encode(*side) for side in zip(tokenizers, (source, target), strict=True)]

@@ -87,7 +87,7 @@ class ServedModel:
         rows = tf.ensure_shape(rows, rows.shape)
         most = self.settings.max_sentences
         number = tf.shape(rows)[0]
-        message = f"At most {most} sentences may be sent together. Send fewer. Received:"
+        message = f"At most {most} sentences are allowed in one request. Received:"
         with tf.control_dependencies([tf.debugging.Assert(number <= most, [message, number])]):
             return tf.identity(rows)
 

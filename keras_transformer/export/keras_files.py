@@ -126,7 +126,9 @@ def load_weights_file(model, path):
 def _check_archive(path, archive):
     """Raises ValueError unless the archive has exactly the files of a saved `Transformer`."""
     if sorted(archive.namelist()) != _PARTS:
-        raise ValueError(f"{path}: must hold {', '.join(_PARTS)}. Received: {', '.join(archive.namelist())}")
+        raise ValueError(
+            f"{path}: must contain {', '.join(_PARTS)}. Received: {', '.join(archive.namelist())}"
+        )
     for name in ("metadata.json", "config.json"):
         if archive.getinfo(name).file_size > _MAX_JSON_BYTES:
             raise ValueError(f"{path}: {name} is larger than {_MAX_JSON_BYTES:,} bytes")
@@ -136,7 +138,7 @@ def _check_archive(path, archive):
             raise ValueError(f"{path}: {name} is damaged ({error})") from error
     name = config.get("registered_name") if isinstance(config, dict) else None
     if name != _CLASS:
-        raise ValueError(f"{path}: must hold a {_CLASS}. Received: {name!r}")
+        raise ValueError(f"{path}: must contain a {_CLASS}. Received: {name!r}")
 
 
 def _check_weights(path, group, seen=None):
@@ -150,12 +152,12 @@ def _check_weights(path, group, seen=None):
         if isinstance(item, h5py.Group):
             address = h5py.h5o.get_info(item.id).addr
             if address in seen:
-                raise ValueError(f"{path}: {name} is there twice. Weights must be a tree")
+                raise ValueError(f"{path}: {name} occurs twice. Weights must be a tree")
             _check_weights(path, item, seen | {address})
         elif not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiu":
             raise ValueError(f"{path}: {name} is not an array of numbers")
         elif item.external is not None or item.is_virtual:
-            raise ValueError(f"{path}: {name} keeps its data in another file")
+            raise ValueError(f"{path}: {name} stores its data in another file")
 
 
 def _first_line(error):

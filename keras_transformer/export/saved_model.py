@@ -91,8 +91,8 @@ def export_saved_model(
     size = sum(variable.numpy().nbytes for variable in model.weights)
     if settings.frozen and size > _MAX_FROZEN_BYTES:
         raise ValueError(
-            f"{run.path}: {size:,} bytes of weights do not fit into one frozen graph "
-            f"({_MAX_FROZEN_BYTES:,} at most). Leave --frozen out"
+            f"{run.path}: {size:,} bytes of weights are too large for a frozen graph "
+            f"({_MAX_FROZEN_BYTES:,} at most). Remove --frozen"
         )
     card = make_card(
         run,

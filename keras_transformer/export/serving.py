@@ -56,8 +56,7 @@ class ServingSettings:
     def __post_init__(self):
         if self.search.sampling:
             raise ValueError(
-                "An exported model searches, it does not sample. Leave `sampling` out. "
-                "Received: sampling=True"
+                "Sampling is not available in an exported model. Remove `sampling`. Received: sampling=True"
             )
         for name in ("max_sentences", "max_characters"):
             value = getattr(self, name)
@@ -114,7 +113,7 @@ def server_name(run, name=None):
         return result
     if name is None:
         return "translator"
-    raise ValueError(f"`name` must have letters, digits, `_`, `.` and `-` only. Received: {name!r}")
+    raise ValueError(f"`name` may contain only letters, digits, `_`, `.` and `-`. Received: {name!r}")
 
 
 def write_batching(folder, settings):
@@ -172,7 +171,7 @@ def import_serving():
     except ImportError as error:
         raise ValueError(
             "Warm-up requests need tensorflow-serving-api: pip install tensorflow-serving-api, "
-            "or leave them out with --no-warmup"
+            "or skip them with --no-warmup"
         ) from error
     return model_pb2, predict_pb2, prediction_log_pb2
 

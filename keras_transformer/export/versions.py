@@ -106,21 +106,23 @@ def free_version(folders, version=None):
         ValueError: as `new_version`, except for other processes.
     """
     if version is not None and not (type(version) is int and 0 < version <= _MAX_VERSION):
-        raise ValueError(f"A version must be a whole number from 1 to {_MAX_VERSION}. Received: {version!r}")
+        raise ValueError(
+            f"The version must be a whole number from 1 to {_MAX_VERSION}. Received: {version!r}"
+        )
     for folder in folders:
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder}: not a folder. Name another to export to")
+            raise ValueError(f"{folder}: not a folder. Choose another to export to")
         for path in sorted(folder.glob("*")):
             name = path.name
             if not (_VERSION.fullmatch(name) or name in (_LOCK, IDS) or name.endswith(_PARTIAL)):
                 raise ValueError(
-                    f"{folder}: holds {name}, which is no version of a served model. Name another folder"
+                    f"{folder}: contains {name}, which is not a version of a served model. Choose another"
                 )
     taken = {number for folder in folders for number in versions(folder)}
     if version in taken:
         raise ValueError(
-            f"{folders[0] / str(version)}: this version is there. Choose another --version, "
-            f"or leave it out for {max(taken) + 1}"
+            f"{folders[0] / str(version)}: this version exists. Choose another --version, "
+            f"or omit it for {max(taken) + 1}"
         )
     return max(taken, default=0) + 1 if version is None else version
 
@@ -153,8 +155,8 @@ def check_manifest(folder):
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
         raise ValueError(
-            f"{folder}: not an exported model (it has no {MANIFEST}). "
-            f"Name a folder that {programs.name('export')} wrote"
+            f"{folder}: not an exported model ({MANIFEST} is missing). "
+            f"Choose a folder written by {programs.name('export')}"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not an exported model, or damaged ({error}). Export it again") from error
@@ -167,12 +169,12 @@ def check_manifest(folder):
         if name not in actual:
             problem = "is missing"
         elif name not in expected:
-            problem = f"was added: {MANIFEST} does not have it"
+            problem = f"is not in {MANIFEST}"
         elif actual[name] != expected[name]:
-            problem = f"was changed: its SHA-256 is not that in {MANIFEST}"
+            problem = f"was changed: its SHA-256 differs from {MANIFEST}"
         else:
             continue
-        raise ValueError(f"{folder / name}: {problem}. Export the model again, or put it back from a copy")
+        raise ValueError(f"{folder / name}: {problem}. Export the model again, or restore it from a copy")
 
 
 def _checksums(folder):
@@ -181,7 +183,7 @@ def _checksums(folder):
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
-            raise ValueError(f"{path}: a link; an exported model has none. Remove it")
+            raise ValueError(f"{path}: a link, not allowed in an exported model. Delete it")
         if path.is_file() and name != MANIFEST:
             with path.open("rb") as file:
                 checksums[name] = hashlib.file_digest(file, "sha256").hexdigest()

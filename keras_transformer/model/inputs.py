@@ -29,7 +29,7 @@ def id_pair(inputs):
     if not isinstance(inputs, tuple | list):
         raise TypeError(f"{_PAIR}. Received: {_describe(inputs)}")
     if len(inputs) != 2:
-        raise ValueError(f"{_PAIR}. Received: {len(inputs)} of them")
+        raise ValueError(f"{_PAIR}. Received: {len(inputs)} inputs")
     return tuple(inputs)
 
 
@@ -53,7 +53,7 @@ def check_pair(inputs, vocab_sizes, pad_id):
         _check_range(name, ids, size)
     if not _compatible((source_ids.shape[0],), (target_ids.shape[0],)):
         raise ValueError(
-            "`source_ids` and `target_ids` must have as many rows as each other. "
+            "`source_ids` and `target_ids` must have the same number of rows. "
             f"Received: {source_ids.shape[0]} and {target_ids.shape[0]}"
         )
     return inputs
@@ -116,10 +116,10 @@ def check_data(x, y, sample_weight, class_weight, vocab_sizes):
             "`sample_weight=weights[labels]`, with a NumPy array `weights` of one number for each id"
         )
     if hasattr(x, "planner"):
-        raise ValueError(f"{type(x).__name__} are no dataset yet. Use fit(batches.dataset(epochs=10))")
+        raise ValueError(f"{type(x).__name__} are not a dataset. Use fit(batches.dataset(epochs=10))")
     if hasattr(x, "element_spec") and callable(getattr(x, "cardinality", None)):  # a `tf.data.Dataset`
         if int(x.cardinality()) == 0:
-            raise ValueError("the dataset has no batch: there is nothing to train on or to evaluate")
+            raise ValueError("the dataset has no batches")
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(x.element_spec)
     if y is None:
         return
@@ -221,7 +221,7 @@ def _check_array(name, ids, vocab_size, micro_batches=False):
     if name != "labels" or ids.dtype.kind not in "iuf":
         check_ids(name, ids[0] if micro_batches and ids.ndim == 3 and len(ids) else ids)
     if not len(ids):
-        raise ValueError(f"there are no {name.replace('_', ' ')}: arrays of 0 rows")
+        raise ValueError(f"`{name}` must have at least one row. Received: 0 rows")
     _check_range(name, ids, vocab_size)
 
 
@@ -240,8 +240,8 @@ def _check_range(name, ids, vocab_size):
 def _out_of_range(kind, value, vocab_size):
     """Makes the error for an id outside the vocabulary."""
     return ValueError(
-        f"{kind} {value} is outside of the vocabulary, whose ids go from 0 to {vocab_size - 1}. The model "
-        "must be made for the vocab_size of the tokenizer that made the ids"
+        f"{kind} {value} is outside the vocabulary, whose ids are 0 to {vocab_size - 1}. The model "
+        "needs the vocab_size of the tokenizer that made the ids"
     )
 
 

@@ -79,8 +79,8 @@ def token_loss(loss, *, pad_id, vocab_size):
         base = keras.losses.get(name)
     except (ValueError, TypeError) as error:
         raise ValueError(
-            "`loss` must be a LabelSmoothedCrossEntropy, or a name, function or object of a loss as Keras "
-            f"has them. Received: {loss!r}"
+            "`loss` must be a LabelSmoothedCrossEntropy or a Keras loss (name, function or object). "
+            f"Received: {loss!r}"
         ) from error
     if base is keras.losses.sparse_categorical_crossentropy:
         return ours(0.0, pad_id=pad_id, name="sparse_categorical_crossentropy")
@@ -90,7 +90,7 @@ def token_loss(loss, *, pad_id, vocab_size):
         if base.ignore_class not in (None, pad_id):
             raise ValueError(
                 f"`loss`: ignore_class={base.ignore_class}, but padding, which is left out in any case, has "
-                f"the id {pad_id}. Leave it away, or give such labels a `sample_weight` of 0"
+                f"the id {pad_id}. Remove it, or give such labels a `sample_weight` of 0"
             )
         return ours(0.0, pad_id=pad_id, name=base.name, reduction=base.reduction)
     if not callable(base):
@@ -186,7 +186,7 @@ def _metric(value, argument):
     """Returns the metric object for an item of `metrics` or `weighted_metrics`."""
     if isinstance(value, StepCounters) and argument != "metrics":
         raise ValueError(
-            "`weighted_metrics`: a StepCounters counts steps, which have no weight. Give it in `metrics`"
+            "`weighted_metrics`: StepCounters counts steps, which have no weight. Pass it in `metrics`"
         )
     if isinstance(value, (TokenMean, StepCounters)):
         return value
@@ -198,8 +198,8 @@ def _metric(value, argument):
         metric = keras.metrics.get(value)
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"`{argument}` must hold token means such as TokenAccuracy() or Perplexity(), or names, "
-            f"functions or objects of metrics as Keras has them. Received: {value!r}"
+            f"`{argument}` must hold token means such as TokenAccuracy() or Perplexity(), or "
+            f"Keras metrics (names, functions or objects). Received: {value!r}"
         ) from error
     if type(metric) is keras.metrics.SparseCategoricalCrossentropy:
         _check_from_logits(metric, argument)

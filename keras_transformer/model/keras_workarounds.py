@@ -75,7 +75,7 @@ def _with_checks(method, *, empty=None):
         else:
             had_no_batch = isinstance(result, (dict, list)) and not result
         if empty and had_no_batch:
-            raise ValueError(f"the dataset gave no batch: nothing was {empty}")
+            raise ValueError(f"the dataset has no batches: nothing was {empty}")
         return result
 
     return checked
@@ -302,7 +302,7 @@ def _check_optimizer(optimizer, strategy, policy):
     """
     if getattr(optimizer, "gradient_accumulation_steps", None):
         raise ValueError(
-            "`gradient_accumulation_steps` weights micro-batches alike, however many tokens they have, "
+            "`gradient_accumulation_steps` gives all micro-batches the same weight, whatever their tokens, "
             "and fails under a strategy (keras#20582). Give batches of shape (micro_batches, rows, length)"
         )
     if getattr(optimizer, "use_ema", False):
@@ -347,7 +347,7 @@ def _call_with_recompute(layer, *inputs, **constants):
     if len(dropouts) < len(random):
         other = next(child for child in random if child not in dropouts)
         raise ValueError(
-            f"`recompute` would draw other random numbers the second time in {type(other).__name__} "
+            f"`recompute` would draw different random numbers when recomputing {type(other).__name__} "
             f"{other.name!r}. Use keras_transformer's Dropout, or recompute=False"
         )
     seeds = [dropout.draw_seed() for dropout in dropouts]
@@ -363,7 +363,7 @@ def _call_with_recompute(layer, *inputs, **constants):
     for child in layer._flatten_layers():
         if child._losses:
             raise ValueError(
-                f"`recompute` would leave out the gradient of what {type(child).__name__} {child.name!r} "
+                f"`recompute` would miss the gradient of what {type(child).__name__} {child.name!r} "
                 "adds to the loss, as an activity_regularizer does. Use recompute=False"
             )
     return output

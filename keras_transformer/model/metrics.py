@@ -37,7 +37,7 @@ class TokenMean(keras.metrics.Metric):
             sample_weight: must be `None`; padding is recognised by the labels.
         """
         if sample_weight is not None:
-            raise ValueError("Padding is found from the labels; give no `sample_weight`.")
+            raise ValueError("`sample_weight` is not supported: padding is derived from the labels.")
         self.add(token_statistics(y_true, y_pred, pad_id=self.pad_id))
 
     def add(self, statistics):

@@ -86,7 +86,7 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         gradients = tape.gradient(loss, weights)
         if self._overrides_compute_loss():
             if all(gradient is None for gradient in gradients):
-                raise ValueError("`compute_loss` has no gradient of any weight: compute it from `y_pred`")
+                raise ValueError("`compute_loss` has no gradient for any weight: compute it from `y_pred`")
             gradients = [
                 tf.zeros(weight.shape) if gradient is None else gradient
                 for weight, gradient in zip(weights, gradients, strict=True)

@@ -98,7 +98,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             special = SpecialIds(**special)
         if not isinstance(config, ModelConfig):
             raise TypeError(
-                'Transformer takes a ModelConfig: preset("demo").model. '
+                '`config` must be a ModelConfig, such as preset("demo").model. '
                 f"Received: config of the type {type(config).__name__}"
             )
         if not isinstance(special, SpecialIds):
@@ -224,7 +224,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         ):
             if not all(0 <= layer < num_layers for layer in layers):
                 raise ValueError(
-                    f"`{name}` must hold numbers of layers, from 0 to {num_layers - 1}. Received: {layers}"
+                    f"`{name}` must contain layer numbers from 0 to {num_layers - 1}. Received: {layers}"
                 )
         source_ids, target_ids = id_pair(inputs)
         encoded, encoder_weights = self._encode(source_ids, encoder, training=False)

@@ -95,7 +95,7 @@ def make_examples(source, target, *, num_pairs=DEFAULT_PAIRS, seed=1):
     locales = Locales(parse_locale(source, "source"), parse_locale(target, "target"))
     if locales.source == locales.target:
         raise ValueError(
-            f"`source` and `target` must be two locales. Received: source={source!r}, target={target!r}"
+            f"`source` and `target` must be different locales. Received: source={source!r}, target={target!r}"
         )
     rng = random.Random(seed)
     options = find_options(locales)

@@ -345,7 +345,7 @@ class CleaningReport:
         if self.num_kept:
             return
         if not self.num_pairs:
-            raise DataError(f"{name}: no pairs to train on. Give files with one sentence a line")
+            raise DataError(f"{name}: no training pairs. Give files with one sentence per line")
         drops = ((number, *REASONS[reason]) for reason, number in self.dropped.items() if number)
         counts = ", ".join(f"{number:,} {meaning} ({setting})" for number, meaning, setting in drops)
         raise DataError(

@@ -92,7 +92,7 @@ def check_dataset(dataset, data_dir=None):
     near = tfds.nearest_names(dataset, data_dir)
     if near is None and _HUB.fullmatch(dataset):
         raise DataError(
-            f"{dataset}: no such folder, and sets of the Hugging Face Hub are not read by name. Write its "
+            f"{dataset}: no such folder; datasets of the Hugging Face Hub cannot be named here. Write its "
             "splits to a folder, one sentence a line (train.en, train.de, valid.en, valid.de), and name that "
             "folder; or name a set of TensorFlow Datasets, such as wmt14_translate/de-en"
         )
@@ -137,10 +137,10 @@ class CldrDataset:
     def __init__(self, dataset, source, target):
         languages = languages_of(dataset)
         if languages is None:
-            raise DataError(f"{dataset}: the built-in corpus is named cldr/SOURCE-TARGET")
+            raise DataError(f"{dataset}: the built-in corpus must be cldr/SOURCE-TARGET")
         if {source, target} != set(languages):
             raise DataError(
-                f"{dataset} holds {languages[0]} and {languages[1]}. "
+                f"{dataset}: the languages are {languages[0]} and {languages[1]}. "
                 f"Received: source {source!r}, target {target!r}"
             )
         self.name = dataset
@@ -222,7 +222,9 @@ def dataset_names(dataset):
     """
     names = [name.strip() for name in dataset.split(",")]
     if not all(names):
-        raise ValueError(f"`dataset` must be a name, or names with a comma between. Received: {dataset!r}")
+        raise ValueError(
+            f"`dataset` must be a name or several names separated by commas. Received: {dataset!r}"
+        )
     return names
 
 
@@ -288,7 +290,7 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
         sizes.append(len(pairs.source))
         num_blank += num_dropped
     if not train.source:
-        raise DataError(f"{dataset}: no training split in any of them")
+        raise DataError(f"{dataset}: no training split. Add train.{source} and train.{target}")
     return Corpus(
         train,
         validation.load(on_bad_utf8=on_bad_utf8),
@@ -321,7 +323,7 @@ def open_split(dataset, split, source, target, *, data_dir=None, manual_dir=None
     opened_split = first_split(datasets, split)
     if opened_split is None:
         known = dict.fromkeys(name for opened in datasets for name in opened.splits)
-        raise DataError(f"{dataset}: no split {split!r}. Known: {', '.join(known)}")
+        raise DataError(f"{dataset}: no split {split!r}. Choose from: {', '.join(known)}")
     return opened_split
 
 
@@ -358,7 +360,7 @@ def epoch_weights(sizes, dataset_weights="", temperature=1.0):
         raise ValueError(f"`temperature` must be at least 1. Received: temperature={temperature}")
     if dataset_weights and temperature != 1:
         raise ValueError(
-            "`dataset_weights` and `temperature` exclude each other. "
+            "`dataset_weights` and `temperature` cannot both be set. "
             f"Received: dataset_weights={dataset_weights!r}, temperature={temperature}"
         )
     if dataset_weights:
@@ -368,8 +370,8 @@ def epoch_weights(sizes, dataset_weights="", temperature=1.0):
             numbers = []
         if len(numbers) != len(sizes) or not all(0 < number < math.inf for number in numbers):
             raise ValueError(
-                f"`dataset_weights` must be {len(sizes)} numbers above 0, one for each dataset, with a comma "
-                f"between. Received: {dataset_weights!r}"
+                f"`dataset_weights` must be {len(sizes)} numbers above 0, one per dataset, separated "
+                f"by commas. Received: {dataset_weights!r}"
             )
         return numbers
     if temperature == 1:

@@ -126,7 +126,7 @@ class FolderDataset:
             )
         if len(forms) > 1:
             places = ", ".join(str(form[0].paths[0]) for form in forms)
-            raise DataError(f"{self.name}: the split {split!r} is there twice. Keep one of: {places}")
+            raise DataError(f"{self.name}: the split {split!r} exists twice. Keep one of: {places}")
         return forms[0]
 
     def _numbered_parts(self):
@@ -166,7 +166,7 @@ class FolderDataset:
         if not more:
             stem = _COMPRESSION.sub("", str(path)).rpartition(".")[0]
             missing = f"{stem}.{self.target if side == 'source' else self.source}"
-            raise DataError(f"{missing}: no such file. {path.name} needs it as its other side")
+            raise DataError(f"{missing}: no such file. It must contain the other side of {path.name}")
         return FilePair(sides["source"], sides["target"])
 
     def _parse_name(self, path):
@@ -274,7 +274,7 @@ def _unpack_into(path, folder, max_bytes):
         for number, (name, size, open_member) in enumerate(_members(path), start=1):
             parts = re.split(r"[/\\]", name)
             if ".." in parts or parts[0] == "" or re.match("[A-Za-z]:", name) or "\0" in name:
-                raise DataError(f"{path}: {name!r} leads outside the folder. Nothing was unpacked")
+                raise DataError(f"{path}: {name!r} points outside the folder. Nothing was unpacked")
             num_bytes += size
             if num_bytes > max_bytes or number > MAX_MEMBERS:
                 raise DataError(
@@ -289,7 +289,9 @@ def _unpack_into(path, folder, max_bytes):
         raise DataError(f"{path}: {error}. Unpack it and name the folder") from error
     except _DAMAGED as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{path}: is damaged, cut short or no archive ({reason}). Get it again") from error
+        raise DataError(
+            f"{path}: damaged, truncated or not an archive ({reason}). Download it again"
+        ) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be unpacked into {folder.parent}: {error.strerror}") from error
 
@@ -302,7 +304,7 @@ def _members(path):
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 _check_kind(path, member.filename, kind in (0, stat.S_IFREG, stat.S_IFDIR))
                 if member.flag_bits & 1:
-                    raise DataError(f"{path}: is protected by a password. Unpack it and name the folder")
+                    raise DataError(f"{path}: protected by a password. Unpack it and name the folder")
                 open_member = None if member.is_dir() else functools.partial(archive.open, member)
                 yield member.filename, member.file_size, open_member
     else:

@@ -37,8 +37,8 @@ _COMPRESSED = {
 }
 _ENDINGS = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2"}
 _UNREADABLE = {
-    b"\x28\xb5\x2f\xfd": "is compressed by zstd. Decompress it (unzstd FILE)",
-    b"PK\x03\x04": "is a zip archive. Name it as --dataset, or unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd. Decompress it (unzstd FILE)",
+    b"PK\x03\x04": "a zip archive. Use it as --dataset, or unpack it",
 }
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
@@ -90,7 +90,7 @@ def _raw_lines(stream, name):
         if len(line) > MAX_LINE_BYTES:
             raise DataError(
                 f"{name}: line {number} is longer than {MAX_LINE_BYTES:,} bytes. "
-                "Give text with one sentence a line"
+                "Give text with one sentence per line"
             )
         yield line
 
@@ -144,7 +144,7 @@ def _decode_line(line, name, number, on_bad_utf8):
         if on_bad_utf8 == "refuse":
             raise DataError(
                 f"{name}: line {number}: byte {error.start + 1} (0x{line[error.start]:02x}) "
-                "is not valid UTF-8. Convert the file to UTF-8, or, in a corpus, replace them: "
+                "is not valid UTF-8. Convert the file to UTF-8, or, for training, replace them: "
                 "--set data.on_bad_utf8=replace"
             ) from error
         return line.decode("utf-8", errors="replace"), True
@@ -188,7 +188,7 @@ class LineReader:
     def __init__(self, path):
         self.path = pathlib.Path(path)
         if self.path.is_dir():
-            raise DataError(f"{path}: is a folder. Name a text file")
+            raise DataError(f"{path} is a folder. Choose a text file")
         try:
             self._file = self.path.open("rb")
         except FileNotFoundError as error:
@@ -226,7 +226,7 @@ class LineReader:
         form = _ENDINGS.get(path.suffix)
         if form and any(byte < 9 for byte in first):  # such control bytes do not occur in text
             raise DataError(
-                f"{path}: ends in {path.suffix} and is neither {form} nor text. Get or make it again"
+                f"{path}: ends in {path.suffix} but is neither {form} nor text. Download or create it again"
             )
         return None
 
@@ -241,7 +241,7 @@ class LineReader:
                 yield line if line.endswith(b"\n") else line + b"\n"
         except (*_DAMAGED, OSError) as error:
             if self.is_compressed and (isinstance(error, _DAMAGED) or error.errno is None):
-                reason = f"is damaged or cut short ({self._form}: {error}). Get or make it again"
+                reason = f"damaged or truncated ({self._form}: {error}). Download or create it again"
                 raise DataError(f"{self.path}: {reason}") from error
             raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
 
@@ -279,4 +279,4 @@ def read_lines(path, *, on_bad_utf8="refuse"):
 
 def raise_empty_file(path):
     """Raises `DataError` for a file without lines."""
-    raise DataError(f"{path}: the file is empty. Give a file with one sentence a line")
+    raise DataError(f"{path}: the file is empty. Give a file with one sentence per line")

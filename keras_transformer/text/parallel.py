@@ -328,7 +328,7 @@ def stream_columns(stream, name, num_pairs):
 def check_split(dataset, split):
     """Raises `DataError` if a dataset (see `open_dataset`) has no such split."""
     if split not in dataset.splits:
-        raise DataError(f"{dataset.name}: no split {split!r}. Known: {', '.join(dataset.splits)}")
+        raise DataError(f"{dataset.name}: no split {split!r}. Choose from: {', '.join(dataset.splits)}")
 
 
 def drop_empty(pairs):
@@ -343,7 +343,7 @@ def drop_empty(pairs):
     kept = [pair for pair in zip(*pairs, strict=True) if all(map(str.strip, pair))]
     num_pairs, num_dropped = len(pairs.source), len(pairs.source) - len(kept)
     if not kept:
-        raise DataError(f"all {num_pairs} pairs are blank on one side or both: nothing is left")
+        raise DataError(f"all {num_pairs} pairs have a blank side")
     if num_dropped > 0.01 * num_pairs:
         logger.warning("dropped %d of %d pairs: one side is blank", num_dropped, num_pairs)
     return Pairs(*map(list, zip(*kept, strict=True))), num_dropped

@@ -117,7 +117,7 @@ class TfdsDataset:
         except tf.errors.OpError as error:
             raise DataError(
                 f"{self._damaged(split)}: cannot be read ({_one_line(error.message)}). Delete the folder "
-                "and prepare it again with the same command"
+                "and run the same command again"
             ) from error
 
     def _damaged(self, split):
@@ -178,7 +178,7 @@ def _find_config(dataset, config, known, source, target):
             return candidate
     near = difflib.get_close_matches(config or "", known, n=3) or known[:12]
     what = f"no config {config!r}" if config else f"no config for {source} and {target}"
-    raise DataError(f"{dataset}: {what}. Known: {', '.join(near)}{', ...' if near != known else ''}")
+    raise DataError(f"{dataset}: {what}. Choose from: {', '.join(near)}{', ...' if near != known else ''}")
 
 
 def _check_languages(dataset, features, source, target):
@@ -188,11 +188,11 @@ def _check_languages(dataset, features, source, target):
     languages = [name for name in names if isinstance(features[name], text)]
     if len(languages) < 2:
         raise DataError(
-            f"{dataset}: its examples are no texts in two languages. Received: {type(features).__name__}"
+            f"{dataset}: its examples are not texts in two languages. Received: {type(features).__name__}"
         )
     if not {source, target} <= set(languages):
         raise DataError(
-            f"{dataset} holds {', '.join(languages)}. Received: source {source!r}, target {target!r}"
+            f"{dataset}: the languages are {', '.join(languages)}. Received: {source!r} and {target!r}"
         )
 
 
@@ -234,7 +234,7 @@ def _download_error(dataset, manual_dir, error, reason, attempts):
     times = f" {attempts} times" if attempts > 1 else ""
     advice = (
         f"{dataset}: download of {url or 'a file'} failed{times}: {reason}. "
-        "Run the same command again later; what is complete is kept."
+        "Run the same command again later; completed downloads are kept."
     )
     if url:
         file = url.rpartition("/")[2]

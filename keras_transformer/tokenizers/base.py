@@ -170,9 +170,7 @@ def check_special(actual, special, name):
     """Returns `actual`, the `SpecialIds` of a vocabulary; raises `ValueError` if they are not `special`."""
     special = special or SpecialIds()
     if actual != special:
-        raise ValueError(
-            f"{name} has other special ids than asked for. Expected: {special}. Received: {actual}"
-        )
+        raise ValueError(f"{name} has different special ids. Expected: {special}. Received: {actual}")
     return actual
 
 

@@ -108,7 +108,7 @@ def inspect_vocabulary(tokenizer, texts, *, top=10):
             ids.update(row)
             num_fallback += sum(tokenizer.is_fallback(row))
     if not words:
-        raise ValueError(f"The text must hold words. Received: {lines} lines, all blank")
+        raise ValueError(f"The text must contain words. Received: {lines} lines, all blank")
 
     num_words, num_characters, num_pieces = words.total(), characters.total(), ids.total()
     covered = sum(count for char, count in characters.items() if tokenizer.has_own_token(char))

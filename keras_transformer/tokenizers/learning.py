@@ -110,7 +110,7 @@ def learn_pieces(texts, vocab_size, *, character_coverage, split_digits):
         counts.update(words)
         num_texts += 1
     if not counts:
-        raise ValueError(f"`texts` must hold text. Received: {num_texts} texts, all blank")
+        raise ValueError(f"`texts` must contain text. Received: {num_texts} texts, all blank")
     alphabet = _covering_characters(counts, character_coverage) | set(ESCAPE_CHARACTERS)
     singles = [SPACE, *sorted(alphabet)]
     num_longer = vocab_size - NUM_SPECIAL - len(singles)

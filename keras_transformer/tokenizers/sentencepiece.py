@@ -342,7 +342,7 @@ def _training_error(error, vocab_size, num_texts):
     """Translates an error of SentencePiece's trainer into a `ValueError` that names the setting."""
     message = str(error)
     if "sentences_.empty()" in message or "all_chars_count" in message:
-        return ValueError(f"`texts` must hold text. Received: {num_texts} texts, all blank")
+        return ValueError(f"`texts` must contain text. Received: {num_texts} texts, all blank")
     if largest := re.search(r"value <= (\d+)", message):
         return ValueError(
             f"`vocab_size` is too large for these {num_texts} texts: the largest possible "
@@ -363,15 +363,15 @@ def _parse(model_bytes, name):
     try:
         proto = sentencepiece_model_pb2.ModelProto.FromString(bytes(model_bytes))
     except DecodeError as error:
-        raise ValueError(f"{name} is not a SentencePiece model, or is cut short") from error
+        raise ValueError(f"{name} is not a SentencePiece model, or is truncated") from error
     # A file that is truncated between two fields still parses, so check the fields, in file order.
     if not proto.pieces or not proto.HasField("trainer_spec"):
-        raise ValueError(f"{name} is not a SentencePiece model, or is cut short")
+        raise ValueError(f"{name} is not a SentencePiece model, or is truncated")
     if len(proto.pieces) != proto.trainer_spec.vocab_size:
         raise ValueError(
-            f"{name} is damaged: it holds {len(proto.pieces)} tokens "
-            f"and states {proto.trainer_spec.vocab_size}"
+            f"{name} is damaged: it has {len(proto.pieces)} tokens "
+            f"but declares {proto.trainer_spec.vocab_size}"
         )
     if not proto.HasField("normalizer_spec"):
-        raise ValueError(f"{name} is cut short: its normalization rules are missing")
+        raise ValueError(f"{name} is truncated: its normalization rules are missing")
     return proto

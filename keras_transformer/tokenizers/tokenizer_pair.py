@@ -85,7 +85,7 @@ def learn_tokenizers(read_pairs, data):
     except DataError:
         raise  # an error in the text, which is read while learning, and not in the settings
     except ValueError as error:
-        raise ValueError(f"{error}. Change it with --set data.vocab_size=NUMBER") from error
+        raise ValueError(f"{error}. Set --set data.vocab_size=NUMBER") from error
 
 
 def load_tokenizer(path, *, special=None):
@@ -172,7 +172,7 @@ def check_vocabularies(tokenizers, model, *, special=None):
     sizes = model.source_vocab_size, model.target_vocab_size
     if sizes != tokenizers.sizes:
         raise ValueError(
-            "The model must have as many tokens as its vocabularies. Received: "
+            "The model and its vocabularies must have the same sizes. Received: "
             f"{tokenizers.sizes[0]} and {tokenizers.sizes[1]} tokens, "
             f"the model has {sizes[0]} (source) and {sizes[1]} (target)"
         )

@@ -291,7 +291,7 @@ def _parse(content, name):
         ValueError: the file is damaged or not a file of word pieces.
     """
     if not content:
-        raise ValueError(f"{name} is empty: not a file of word pieces")
+        raise ValueError(f"{name} is empty: not a word-piece vocabulary")
     try:
         first, *lines = content.decode("utf-8").split("\n")
         header = json.loads(first)
@@ -301,11 +301,11 @@ def _parse(content, name):
     except (ValueError, KeyError, TypeError, RecursionError):
         usable = False
     if not usable:
-        raise ValueError(f"{name}: line 1: not a file of word pieces, or cut short. Train it again")
+        raise ValueError(f"{name}: line 1: not a word-piece vocabulary, or truncated. Train it again")
     *pieces, rest = lines or [""]
     if rest or len(pieces) != size - NUM_SPECIAL:  # `rest` is the text after the last newline
         raise ValueError(
-            f"{name} is damaged or cut short: it holds {len(pieces) + NUM_SPECIAL} tokens "
+            f"{name} is damaged or truncated: it has {len(pieces) + NUM_SPECIAL} tokens "
             f"and states {size}. Train it again"
         )
     line_of = {}

@@ -14,9 +14,9 @@ PAPER_LAYERS = 6
 # float32 weight, gradient and both Adam moments.
 _BYTES_PER_PARAMETER = 16
 _TIE_TEXTS = {
-    "all": "one matrix for both embeddings and the output",
-    "decoder": "one matrix for target embedding and output",
-    "none": "no matrix shared",
+    "all": "source embedding, target embedding and output share one matrix",
+    "decoder": "target embedding and output share one matrix",
+    "none": "no shared matrix",
 }
 _ALLOCATION = re.compile(
     r"OOM when allocating tensor with shape\[[\d,]*\] and type \w+|[Oo]ut of memory[^.\n]*bytes"
@@ -40,7 +40,7 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
         str, several lines of two columns.
     """
     model, data, training = config.model, config.data, config.training
-    tested = f", {len(corpus.test.source):,} for the test" if corpus.test else ""
+    tested = f", {len(corpus.test.source):,} for testing" if corpus.test else ""
     sizes = [f"{size:,}" for size in corpus.tokenizers.sizes[: 1 if corpus.tokenizers.shared else 2]]
     budget = f"up to {data.batch_tokens:,} tokens a side"
     if config.devices.micro_batch_tokens:
@@ -96,7 +96,7 @@ def learning_rate_note(config):
     at_once = max(batch_tokens, config.data.max_length)
     return (
         f"note: training.learning_rate_scale={scale:g} suits batches of {PAPER_BATCH_TOKENS:,} tokens a side;"
-        f" with {batch_tokens:,} the loss may stick or become NaN. Either keep the paper's batch and cut it"
+        f" with {batch_tokens:,} training may stall or diverge to NaN. Either use micro-batches"
         f" (--set data.batch_tokens={PAPER_BATCH_TOKENS} --set devices.micro_batch_tokens={at_once})"
         f" or lower the rate (--set training.learning_rate_scale={lower:.2g})"
     )
@@ -116,8 +116,8 @@ def warmup_note(config):
         return None
     return (
         f"note: training.warmup_steps={training.warmup_steps} is not below "
-        f"training.max_steps={training.max_steps}: the learning rate rises to the end, and hardly a "
-        f"checkpoint can be averaged. {_shorter_warmup(training, training.max_steps)}"
+        f"training.max_steps={training.max_steps}: the learning rate never decays, and few "
+        f"checkpoints can be averaged. {_shorter_warmup(training, training.max_steps)}"
     )
 
 
@@ -136,7 +136,7 @@ def time_note(training, num_steps):
     return (
         f"note: at this speed about {num_steps:,} steps fit into {_minutes(training)} "
         f"(training.max_minutes), fewer than training.warmup_steps={training.warmup_steps}: no checkpoint "
-        f"of after the warm-up will be averaged. In a new run: {_shorter_warmup(training, num_steps)}"
+        f"after the warm-up will be averaged. In a new run: {_shorter_warmup(training, num_steps)}"
     )
 
 
@@ -146,7 +146,7 @@ def _shorter_warmup(training, num_steps):
     scale = training.learning_rate_scale * (steps / training.warmup_steps) ** 0.5
     return (
         f"--set training.warmup_steps={steps} --set training.learning_rate_scale={scale:.2g} "
-        "(the same highest rate)"
+        "(the same peak rate)"
     )
 
 
@@ -164,8 +164,8 @@ def depth_note(config):
     if model.norm_first or layers <= PAPER_LAYERS:
         return None
     return (
-        f"note: {layers} layers that normalise after each sublayer often do not train at all:"
-        " --set model.norm_first=true trains deeper stacks"
+        f"note: post-norm training of {layers} layers often fails;"
+        " --set model.norm_first=true trains deep stacks"
     )
 
 
@@ -256,10 +256,10 @@ def out_of_memory_error(shape, config, error):
     advice = []
     if suggested < current:
         advice.append(
-            f"--set devices.micro_batch_tokens={suggested} (the same batches, computed in smaller parts)"
+            f"--set devices.micro_batch_tokens={suggested} (the same batches in smaller micro-batches)"
         )
     if not config.devices.recompute:
-        advice.append("--set devices.recompute=true (the same results in about a fifth more time)")
+        advice.append("--set devices.recompute=true (the same results, about 20 % slower)")
     advice += [f"a data.max_length below {max_length}", "a smaller data.vocab_size"]
     # TensorFlow's message, shortened to one line.
     text = str(error).strip() or type(error).__name__

@@ -123,14 +123,14 @@ class NonFiniteGuard(keras.callbacks.Callback):
             return
         if self.is_chief:
             print(
-                f"step {self.step:,}: loss or gradient is not finite; nothing changed"
-                f" ({self.in_a_row} in a row, {self.max_nonfinite_steps} end the run)",
+                f"step {self.step:,}: loss or gradient is not finite; the update is skipped"
+                f" ({self.in_a_row} in a row; training ends at {self.max_nonfinite_steps})",
                 file=sys.stderr,
                 flush=True,
             )
         if self.in_a_row >= self.max_nonfinite_steps:
             raise NotFiniteError(
-                f"step {self.step:,}: {self.in_a_row} steps in a row had no finite loss or gradient"
+                f"step {self.step:,}: loss or gradient was not finite in {self.in_a_row} steps in a row"
             )
 
 
@@ -163,7 +163,7 @@ class StopCallback(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.is_chief and self.max_minutes and self.clock.seconds >= 60 * self.max_minutes:
             self.max_minutes, minutes = 0, self.max_minutes
-            self.stop("1 minute is up" if minutes == 1 else f"{minutes:g} minutes are up")
+            self.stop("1 minute is over" if minutes == 1 else f"{minutes:g} minutes are over")
         if self.signals.received is not None:
             self.consensus.ask(SIGNAL)
         if self.consensus.agreed(SIGNAL, logs):
@@ -177,7 +177,7 @@ class StopCallback(keras.callbacks.Callback):
         received = self.signals.received
         name = "a signal to another worker" if received is None else received.name
         return StoppedError(
-            f"stopped by {name} after step {step:,}, which is saved; the same command with --run-dir "
-            f"{run_dir} goes on from there",
+            f"stopped by {name} after step {step:,}, which is saved. The same command with --run-dir "
+            f"{run_dir} continues from there",
             EXIT_CODES.get(received, ExitCode.TERMINATED),
         )

@@ -90,7 +90,7 @@ def advice(config, step):
     return (
         f"learning rate {_learning_rate(config, step):.2e} at step {step:,}, warm-up"
         f" {training.warmup_steps:,} steps, batches of up to {batch_tokens:,} tokens a side: try"
-        f" {' '.join(changes)} in a new --run-dir, there also larger batches (--set data.batch_tokens="
+        f" {' '.join(changes)} in a new --run-dir, also with larger batches (--set data.batch_tokens="
         f"{2 * batch_tokens}); or go back to an earlier checkpoint with --resume-from"
     )
 

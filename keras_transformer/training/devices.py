@@ -114,7 +114,7 @@ def choose_devices(config, *, precision="float32"):
     if strategy == "multiworker" and not workers:
         raise ValueError(
             "strategy=multiworker needs the environment variable TF_CONFIG with the addresses of all workers "
-            "and the number of this one. See docs/distributed.md, or use strategy=mirrored"
+            "and the index of this one. See docs/distributed.md, or use strategy=mirrored"
         )
     names = _device_names(
         config, gpus, needs_gpu=config.replicas > 0 or config.strategy in ("mirrored", "multiworker")
@@ -124,8 +124,8 @@ def choose_devices(config, *, precision="float32"):
     num_replicas = len(names) * (len(workers) if strategy == "multiworker" else 1)
     if precision == "mixed_float16" and num_replicas > 1:
         raise ValueError(
-            "precision=mixed_float16 trains on one device only: Keras looks for overflow on the first of "
-            f"several replicas. Received: {num_replicas} replicas. Use mixed_bfloat16 or devices.replicas=1"
+            "precision=mixed_float16 trains on one device only: Keras checks only the first replica for "
+            f"overflow. Received: {num_replicas} replicas. Use mixed_bfloat16 or devices.replicas=1"
         )
     if strategy == "mirrored":
         _check_choice(config.cross_device_ops, _CROSS_DEVICE_OPS, "on one machine")
@@ -175,8 +175,8 @@ def worker_lost_error(error):
     match = re.search(r"remote target /job:worker/replica:\d+/task:(\d+)", text)
     cause = f"worker {match[1]}" if match else type(error).__name__
     return WorkerLostError(
-        "another worker ended or cannot be reached; nothing that was saved is lost. Look at the other "
-        f"workers' output, then start all of them again with the same command ({cause})"
+        "another worker ended or cannot be reached; saved state is not lost. Check the other "
+        f"workers' output, then restart all workers with the same command ({cause})"
     )
 
 
@@ -215,7 +215,7 @@ def _read_tf_config():
     if others:
         raise ValueError(
             f"TF_CONFIG names {', '.join(others)}: ParameterServerStrategy has no code path in Keras 3 "
-            "(keras#20585). Make all of them `worker`; worker 0 is the chief"
+            "(keras#20585). Make all tasks `worker`; worker 0 is the chief"
         )
     if kind != "worker" or not 0 <= number < len(workers):
         raise ValueError(
@@ -230,7 +230,7 @@ def _device_names(config, gpus, needs_gpu):
     if gpus:
         if number > len(gpus):
             raise ValueError(
-                f"devices.replicas={number}, but TensorFlow sees {len(gpus)} GPUs. Lower it, or look at "
+                f"devices.replicas={number}, but TensorFlow sees {len(gpus)} GPUs. Lower it, or check "
                 "CUDA_VISIBLE_DEVICES"
             )
         if number < len(gpus):
@@ -238,7 +238,7 @@ def _device_names(config, gpus, needs_gpu):
         return [f"GPU:{i}" for i in range(number)]
     if needs_gpu and not config.allow_cpu:
         raise ValueError(
-            "a GPU was asked for and TensorFlow sees none: install the extra `gpu`, and look at nvidia-smi "
+            "GPUs are required but TensorFlow sees none: install the extra `gpu`, and check nvidia-smi "
             "and CUDA_VISIBLE_DEVICES; or train on the CPU with --allow-cpu"
         )
     return _logical_cpus(number)
@@ -254,7 +254,7 @@ def _logical_cpus(number):
         except RuntimeError as error:
             raise ValueError(
                 f"devices.replicas={number}, but TensorFlow has started with {len(existing)} logical CPU "
-                "devices in this process. Start another one"
+                "devices in this process. Start a new process"
             ) from error
     return [f"CPU:{i}" for i in range(number)]
 
@@ -314,7 +314,7 @@ def _wait_as_chief(workers, port):
                 continue
             if addresses != list(workers):
                 raise ValueError(
-                    f"TF_CONFIG: worker {number} has other addresses than worker 0. Give all of them the same"
+                    f"TF_CONFIG: worker {number} and worker 0 have different addresses. Give all the same"
                 )
             callers[number] = caller
         listener.close()

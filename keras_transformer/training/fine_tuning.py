@@ -111,7 +111,7 @@ def check_initial_weights(run, config, checkpoint="final"):
         )
         advice = " ".join(f"--set model.{name}={getattr(before, name)}" for name in differing)
         raise ValueError(
-            f"{run.path}: a run cannot start from weights of another shape. Received: {changes}. "
+            f"{run.path}: cannot start from weights of a different shape. Received: {changes}. "
             f"Give the new run the same shape: {advice}; or leave training.init_from empty"
         )
     run.check_weights(checkpoint)

@@ -204,7 +204,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         stop_callback,
     ]
     if devices.is_chief:
-        print("compiling, and trying the largest batch", flush=True)
+        print("compiling and trying the largest batch", flush=True)
     with signals.deferred():
         largest = try_largest_batch(model, devices, batches, config)
     try:
@@ -220,7 +220,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         with contextlib.suppress(OSError):  # report the non-finite gradient, not a full disk
             write_crash_dump(run, model, failed_step, batch, plan.key, run.read_history())
         raise NotFiniteError(
-            f"{error}. {run.path / 'crash'} has the batch; {advice(config, failed_step)}"
+            f"{error}. The batch is in {run.path / 'crash'}; {advice(config, failed_step)}"
         ) from error
     raise_if_interrupted()
     finish()

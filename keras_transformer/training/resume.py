@@ -49,8 +49,8 @@ def apply_config_changes(run, config, *, sha256, allowed=()):
     if old not in (None, sha256):
         if "data.dataset" not in allowed:
             raise ValueError(
-                f"{run.path}: the training text is not the one that this run began with (see {CORPUS_SUM}). "
-                "Put it back, pass --allow-config-change data.dataset, or choose another --run-dir"
+                f"{run.path}: the training text differs from the one this run started with ({CORPUS_SUM}). "
+                "Restore it, pass --allow-config-change data.dataset, or choose another --run-dir"
             )
         changes.append((CORPUS_SUM, old, sha256))
     if run.writes and old != sha256:
@@ -75,8 +75,7 @@ def recorded_sha256(run):
     content = file.read_bytes() if file.exists() else None
     if content is not None and not re.fullmatch(rb"[0-9a-f]{64}\n", content):
         raise ValueError(
-            f"{file}: damaged. Put it back from a copy, or remove it: then the run goes on with the text "
-            "that there is now"
+            f"{file}: damaged. Restore it from a copy, or delete it to continue with the text as it is now"
         )
     return content and content.decode().strip()
 
@@ -93,13 +92,13 @@ def _is_fixed(path):
 
 def _refused_changes_message(folder, refused):
     listed = ", ".join(f"{path} {_display(before)} -> {_display(after)}" for path, before, after in refused)
-    problem = f"{folder}: this run has other settings: {listed}"
+    problem = f"{folder}: this run has different settings: {listed}"
     fixed = [path for path, _, _ in refused if _is_fixed(path)]
     if fixed:
         remedy = "choose another --run-dir"
         if all(path in FIXED or path.endswith("_vocab_size") for path in fixed):
-            remedy += f"; --init-from {folder} --new-vocabulary starts from its weights"
-        return f"{problem}. {fixed[0]} makes another model: {remedy}"
+            remedy += f"; --init-from {folder} --new-vocabulary starts a new run from its weights"
+        return f"{problem}. {fixed[0]} changes the model: {remedy}"
     names = ",".join(path for path, _, _ in refused)
     return f"{problem}. Pass --allow-config-change {names}, or choose another --run-dir"
 
@@ -115,7 +114,7 @@ def check_setting_names(allowed, config):
     for name in map(configs.path_now, allowed):
         if name not in known:
             what = "--allow-config-change: no setting"
-            raise ValueError(unknown(what, name, known, otherwise="Name it as in --set"))
+            raise ValueError(unknown(what, name, known, otherwise="Write it as in --set"))
 
 
 def batch_order_key(config, sha256):

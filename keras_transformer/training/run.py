@@ -92,7 +92,7 @@ def _translate_unseen(session, step):
     search, target = run.config.search, run.config.data.target
     translations = run.read_translations(split, step)
     if is_done := translations is not None:
-        message = f"finished before, at step {step:,}; nothing to do. To go on, {_how_to_prolong(run, step)}"
+        message = f"already finished at step {step:,}. To train longer, {_how_to_prolong(run, step)}"
         print(f"{run.path}: {message}", flush=True)
     else:
         beam = f"beam {search.beam_size}, alpha {search.alpha:g}"

@@ -112,7 +112,7 @@ def _check_memory(config):
     needed = BYTES_IN_TRAINING * config.model.num_weights
     if needed > memory and not tf.config.list_physical_devices("GPU"):
         raise ValueError(
-            f"A model of {config.model.num_weights:,} weights takes {needed / 1e9:,.0f} GB to train, this "
+            f"A model of {config.model.num_weights:,} weights needs {needed / 1e9:,.0f} GB to train, this "
             f"machine has {memory / 1e9:,.0f} GB. Choose another --preset, or lower model.d_model"
         )
 
@@ -129,7 +129,7 @@ def _print_notes(config, corpus, num_long):
     """Prints notes on the corpus and on risky settings to standard error."""
     notes = list(corpus.notes)
     if num_long:
-        notes.append(f"validation: left out {num_long:,} pairs of over {config.data.max_length} tokens")
+        notes.append(f"validation: left out {num_long:,} pairs longer than {config.data.max_length} tokens")
     notes += [note for note in (learning_rate_note(config), warmup_note(config), depth_note(config)) if note]
     for note in notes:
         print(note, file=sys.stderr, flush=True)

@@ -63,7 +63,7 @@ class Signals:
                 # TensorFlow may have converted the handler's exception to an error of its own.
                 cause = None if isinstance(error, _Interrupted) else error
                 raise StoppedError(
-                    f"stopped by {self._raised.name}; the same command goes on from what is saved",
+                    f"stopped by {self._raised.name}; the same command continues from the saved state",
                     EXIT_CODES[self._raised],
                 ) from cause
             finally:
@@ -109,11 +109,11 @@ class Signals:
                 self._num_resent -= 1
             elif first is None:
                 first = now
-                what = "the step at work ends first, then the state is saved" if self._deferred else "ending"
-                _write_stderr(f"{number.name}: heard; {what} (again: stop at once)")
+                what = "finishing the current step and saving" if self._deferred else "ending"
+                _write_stderr(f"{number.name}: {what}; send it again to stop at once")
             elif now - first > DUPLICATE_SECONDS:
                 # No flushing and no exit handlers: the second signal must end the process at once.
-                _write_stderr("stopped at once; the newest checkpoint is whole")
+                _write_stderr("stopped at once; the newest checkpoint is complete")
                 os._exit(EXIT_CODES[number])
 
     def _handle(self, number, frame):

@@ -34,7 +34,7 @@ def early_stopping_reason(records, training):
     if name == "bleu":
         value = f"BLEU {validations[best]['bleu']:.2f}"
     times = "validation was" if waited == 1 else f"{waited} validations were"
-    return f"the last {times} no better than step {validations[best]['step']:,} ({value})"
+    return f"the last {times} not better than step {validations[best]['step']:,} ({value})"
 
 
 def _rank(value, name):

@@ -96,7 +96,7 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
     """
     models = list(models) if isinstance(models, (list, tuple)) else [models]
     if config.sampling and uniforms is None:
-        raise ValueError("`uniforms` are needed where `config.sampling` is on. Received: None")
+        raise ValueError("`uniforms` is required with `config.sampling`. Received: None")
     special = models[0].special
     max_lengths = max_target_lengths(models, source_ids, config, prefix_ids)
     max_length = ops.maximum(ops.max(max_lengths), 1)  # 1 for an empty batch

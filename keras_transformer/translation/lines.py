@@ -77,13 +77,13 @@ class Input:
         lines = list(itertools.islice(self._lines, number))
         self._num_lines += len(lines)
         if len(lines) < number:
-            raise DataError(f"{self._name}: ends after {self._num_lines} lines; the input has more")
+            raise DataError(f"{self._name}: only {self._num_lines} lines; the input has more")
         return lines
 
     def expect_end(self):
         """Raises `DataError` if the file has more lines than the main input."""
         if next(self._lines, None) is not None:
-            raise DataError(f"{self._name}: has more than the {self._num_lines} lines of the input")
+            raise DataError(f"{self._name}: more lines than the input, which has {self._num_lines}")
 
 
 def is_regular_file(stream):

@@ -50,7 +50,7 @@ class Rules(NamedTuple):
                 raise ValueError(f"`{name}` must be an integer of at least 0. Received: {name}={value}")
         if self.eos_id in self.forbidden_ids:
             raise ValueError(
-                "`forbidden_ids` must not contain `eos_id`, or nothing would end. "
+                "`forbidden_ids` must not contain `eos_id`. "
                 f"Received: forbidden_ids={self.forbidden_ids}, eos_id={self.eos_id}"
             )
         length_penalty(1, self.alpha, self.penalty)  # raises ValueError for an unknown name

@@ -28,7 +28,7 @@ class TooLongError(ValueError):
     def __init__(self, side, number, length, limit):
         self.side = side
         self.number = number
-        self.reason = f"{length:,} tokens, end of sentence included, are over the limit of {limit:,}"
+        self.reason = f"{length:,} tokens with the end of sentence, more than the limit of {limit:,}"
         super().__init__(f"`{side}`: text {number}: {self.reason} (`max_length`)")
 
 
@@ -137,7 +137,7 @@ class Scorer:
         """
         if len(sources) != len(targets):
             raise ValueError(
-                f"`sources` and `targets` must be as many. Received: {len(sources)} and {len(targets)}"
+                f"`sources` and `targets` differ in length. Received: {len(sources)} and {len(targets)}"
             )
         rows = []
         for side, tokenizer, texts in zip(

@@ -342,7 +342,7 @@ class TextTranslator:
                 raise TypeError(f"`{name}` must be a list of str. Received: one {type(given).__name__}")
         if prefixes is not None and len(prefixes) != len(texts):
             raise ValueError(
-                "`prefixes` must be as many as `texts`. "
+                "`prefixes` and `texts` must have the same length. "
                 f"Received: {len(prefixes)} prefixes, {len(texts)} texts"
             )
         config = self._config(search)

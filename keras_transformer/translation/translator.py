@@ -72,8 +72,8 @@ class Translator(TextTranslator):
             for side, first, other in zip(tokenizers._fields, tokenizers, run.load_tokenizers(), strict=True):
                 if first.sha256 != other.sha256 or first.special != other.special:
                     raise ValueError(
-                        f"{run.path}: its {side} vocabulary is not that of {runs[0].path}. "
-                        "Models that translate together need the same vocabularies: train them with one"
+                        f"{run.path}: the {side} vocabulary differs from that of {runs[0].path}. "
+                        "The models of an ensemble need the same vocabularies"
                     )
         models = [run.load_model(checkpoint=checkpoint) for run in runs]
         config = runs[0].config

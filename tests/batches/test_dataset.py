@@ -259,7 +259,7 @@ def test_encoding_ends_each_side_with_eos():
 
 
 def test_sentences_without_a_partner_are_refused_at_once():
-    with pytest.raises(ValueError, match="as many sentences. Received: 3 and 1"):
+    with pytest.raises(ValueError, match="the same length. Received: 3 and 1"):
         encode_pairs(["10 11", "11", "12"], ["10"], WordTokenizer())
 
 

@@ -237,7 +237,7 @@ def test_a_corpus_of_weight_zero_is_left_out():
     source, target = random_lengths(307)
     planner = EpochPlanner(source, target, batch_tokens=701, sizes=(100, 207), weights=(0, 1))
     assert [counts.sum() for counts in corpus_counts(planner, (100, 207), 0)] == [0, 207]
-    with pytest.raises(ValueError, match="leave no pair"):
+    with pytest.raises(ValueError, match="must keep at least one pair"):
         EpochPlanner(source, target, batch_tokens=701, sizes=(100, 207), weights=(0, 0))
 
 
@@ -251,7 +251,7 @@ def test_what_cannot_be_planned_is_refused():
         EpochPlanner(source[:0], target[:0], batch_tokens=800)
     with pytest.raises(ValueError, match="`padding` must be one of .*'fixed'.* Received: 'some'"):
         EpochPlanner(source, target, batch_tokens=800, padding="some")
-    with pytest.raises(ValueError, match="`sizes` must add up"):
+    with pytest.raises(ValueError, match="`sizes` must sum to"):
         EpochPlanner(source, target, batch_tokens=800, sizes=(1, 2), weights=(1, 1))
 
 

@@ -156,7 +156,7 @@ def test_either_direction_is_read(prepared):
     reverse = PreparedCorpus(prepared.path, "de", "en")
     assert texts_of(reverse) == [(german, english) for english, german in SENTENCES]
     assert reverse.load_text("valid").source == [pair[1] for pair in SENTENCES[:11]]
-    with pytest.raises(DataError, match="holds en and de. Received: source 'en', target 'fr'"):
+    with pytest.raises(DataError, match="the languages are en and de. Received: source 'en', target 'fr'"):
         PreparedCorpus(prepared.path, "en", "fr")
 
 
@@ -259,9 +259,9 @@ LANGUAGES = ("--source", "en", "--target", "de")
         (lambda folder: None, ("--model-type", "bbpe"), "bpe"),
         (lambda folder: None, ("--workers", "0"), "--workers must be at least 1"),
         (lambda folder: None, ("--tokenizer", "no.model"), "no.model"),
-        (lambda folder: None, ("--tokenizer", "x", "--vocab-size", "9"), "--tokenizer gives the vocabulary"),
-        (lambda folder: None, ("--set", "training.max_steps=3"), "belongs to training"),
-        (lambda folder: None, ("--set", "data.dataset_weights=1,2"), "belongs to training"),
+        (lambda folder: None, ("--tokenizer", "x", "--vocab-size", "9"), "--tokenizer fixes the vocabulary"),
+        (lambda folder: None, ("--set", "training.max_steps=3"), "a setting of training"),
+        (lambda folder: None, ("--set", "data.dataset_weights=1,2"), "a setting of training"),
         (lambda folder: None, ("--plot", "no/such/folder.png"), "--plot must be a .png file"),
         (lambda folder: None, ("--examples", "-3"), "--examples must be at least 0"),
     ],
@@ -281,7 +281,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, make, arguments, message):
 
 def test_a_folder_with_other_files_is_refused_untouched(corpus, tmp_path):
     (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(DataError, match="holds other files"):
+    with pytest.raises(DataError, match="contains other files"):
         prepare_some(corpus, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -296,13 +296,13 @@ def test_a_finished_preparation_is_left_as_it_is(corpus, prepared):
 
 def test_a_prepared_corpus_is_not_mixed_with_others(corpus, prepared, tmp_path):
     for dataset in (f"{prepared.path},{corpus}", f"{corpus}, {prepared.path}"):
-        with pytest.raises(DataError, match="is prepared and stands alone"):
+        with pytest.raises(DataError, match="a prepared corpus cannot be combined with others"):
             prepare_some(dataset, tmp_path / "out")
 
 
 def test_a_folder_inside_the_corpus_is_refused(tmp_path):
     corpus = write_corpus(tmp_path / "corpus")
-    with pytest.raises(DataError, match="lies in the corpus"):
+    with pytest.raises(DataError, match="inside the corpus"):
         prepare_some(corpus, corpus / "out")
     assert not (corpus / "out").exists()
 
@@ -332,8 +332,8 @@ def test_a_damaged_file_is_refused_by_name(prepared, tmp_path, side, damage):
     [
         ("", "not JSON"),
         ("[" * 100_000, "nested too deeply"),
-        ("{}", "is not of the format"),
-        ("[1]", "no JSON object"),
+        ("{}", "the format is not"),
+        ("[1]", "not a JSON object"),
         (json.dumps({"format": FORMAT}), "manifest.json: damaged .*'languages'.*Remove the folder"),
         (json.dumps({"format": FORMAT, "languages": 3}), "manifest.json: damaged .*Remove the folder"),
     ],
@@ -350,7 +350,7 @@ def test_a_manifest_that_was_changed_is_refused_and_one_of_earlier_versions_read
     manifest = json.loads(path.read_text(encoding="utf-8"))
     assert manifest.pop("sha256")
     path.write_text(path.read_text(encoding="utf-8").replace('"num_pairs"', '"num_qairs"', 1))
-    with pytest.raises(DataError, match=r"manifest\.json: its content is not what its checksum says"):
+    with pytest.raises(DataError, match=r"manifest\.json: its content does not match its checksum"):
         PreparedCorpus(folder)
     path.write_text(json.dumps(manifest), encoding="utf-8")
     assert PreparedCorpus(folder).sha256 == prepared.sha256
@@ -464,7 +464,7 @@ def test_a_second_process_on_the_same_folder_is_refused(corpus, tmp_path):
         first.wait(timeout=300)
     if still_running:
         assert second.returncode == 2
-        assert "another process is working in this folder" in second.stderr
+        assert "another process is using this folder" in second.stderr
     assert first.returncode == 0
 
 
@@ -484,7 +484,7 @@ def test_a_full_disk_ends_with_exit_code_3_and_continues_later(corpus, tmp_path)
     assert found.returncode == 3, found.stderr
     last = found.stderr.strip().split("\n")[-1]
     assert os.strerror(errno.EFBIG) in last
-    assert "What is finished stays, the same command continues. Raise the limit" in last
+    assert "Finished parts are kept; the same command continues. Raise the limit" in last
     leftovers = [path.name for path in (tmp_path / "out").rglob(".*") if path.name != ".lock"]
     assert not leftovers
     assert start(corpus, tmp_path / "out").wait(timeout=300) == 0

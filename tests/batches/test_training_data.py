@@ -180,7 +180,7 @@ def test_a_smaller_longest_length_drops_pairs_of_a_prepared_corpus(prepared, cor
     assert found.sizes == [sum(short[:156]), sum(short[156:])]
     assert min(found.sizes) > 0
     dropped = 276 - sum(found.sizes)
-    assert found.notes == [f"left out {dropped} pairs of over {limit} tokens (data.max_length)"]
+    assert found.notes == [f"left out {dropped} pairs longer than {limit} tokens (data.max_length)"]
     # Raw text is cut off at the same place: the same vocabulary, for it is learned before.
     raw = load(make_config(*corpora, max_length=limit))
     assert rows_of(raw.train) == rows_of(found.train)
@@ -188,7 +188,7 @@ def test_a_smaller_longest_length_drops_pairs_of_a_prepared_corpus(prepared, cor
 
 
 def test_a_prepared_corpus_of_which_nothing_is_short_enough_is_refused(prepared):
-    with pytest.raises(DataError, match="all pairs have over 3 tokens. Raise data.max_length"):
+    with pytest.raises(DataError, match="all pairs are longer than 3 tokens. Raise data.max_length"):
         load(make_config(prepared, max_length=3))
 
 
@@ -226,7 +226,7 @@ def test_what_is_prepared_cannot_be_cleaned_in_another_way(dirty, tmp_path):
     for cleaning in ({}, CLEANING):
         loaded = load(make_config(tmp_path / "prepared", cleaning=cleaning))
         assert texts_of(loaded) == SENTENCES[24:80]
-    with pytest.raises(DataError, match="Leave cleaning.* out, or prepare it with other settings"):
+    with pytest.raises(DataError, match="Remove cleaning.*, or prepare it with other settings"):
         load(make_config(tmp_path / "prepared", cleaning={"min_length": 2}))
 
 
@@ -302,7 +302,7 @@ def test_validation_is_never_cleaned_but_for_its_length(dirty, tmp_path):
     assert len(loaded.validation.source) == 5
     batches, num_dropped = validation_batches(config.data, loaded)
     assert (batches.pairs.num_pairs, num_dropped) == (4, 1)
-    with pytest.raises(DataError, match="validation: all 5 pairs have over 2 tokens. Raise data.max_length"):
+    with pytest.raises(DataError, match="validation: all 5 pairs exceed 2 tokens. Raise data.max_length"):
         validation_batches(configs.replace(config.data, max_length=2), loaded)
 
 
@@ -329,9 +329,7 @@ def test_an_epoch_sees_each_dataset_as_often_as_its_weight_says(corpora, prepare
 @pytest.mark.parametrize("weights", ["1", "1,2,3", "1,0", "1,x"])
 def test_weights_that_are_not_one_for_each_dataset_are_refused_at_once(corpora, prepared, capsys, weights):
     for folders in (corpora, [prepared]):
-        with pytest.raises(
-            ValueError, match="`dataset_weights` must be 2 numbers above 0, one for each dataset"
-        ):
+        with pytest.raises(ValueError, match="`dataset_weights` must be 2 numbers above 0, one per dataset"):
             load(make_config(*folders, dataset_weights=weights))
     assert "learning" not in capsys.readouterr().out
 
@@ -457,7 +455,7 @@ def test_a_run_does_not_continue_on_other_text(tmp_path, capsys):
     (corpus / "train.en").write_text("".join(f"{a} today\n" for a, _ in SENTENCES), encoding="utf-8")
     capsys.readouterr()
     assert train_wmt.main(arguments_of(corpus, run, data__vocab_size=330)) == 2
-    assert "the training text is not the one that this run began with" in capsys.readouterr().err
+    assert "the training text differs from the one this run started with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("setting", ["data.vocab_size=99", "data.model_type=unigram"])
@@ -467,19 +465,21 @@ def test_training_cannot_change_the_vocabulary_of_a_prepared_corpus(prepared, tm
         ["--dataset", str(prepared), *languages, "--set", setting, "--run-dir", str(tmp_path / "run")]
     )
     assert found == 2
-    assert f"--set {setting}: {prepared} is prepared with" in capsys.readouterr().err
+    assert f"--set {setting}: {prepared} was prepared with" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 def test_a_prepared_corpus_beside_another_is_refused(corpora, prepared):
-    with pytest.raises(DataError, match="is prepared and stands alone"):
+    with pytest.raises(DataError, match="a prepared corpus cannot be combined with others"):
         load(make_config(prepared, corpora[0]))
 
 
 def test_an_interrupted_preparation_is_no_corpus(tmp_path):
     (tmp_path / "progress").mkdir()
     (tmp_path / "progress" / "settings.json").write_text("{}")
-    with pytest.raises(DataError, match="the preparation was interrupted. Run it again, it continues"):
+    with pytest.raises(
+        DataError, match="the preparation was interrupted. Run the same command again to continue"
+    ):
         load(make_config(tmp_path))
 
 
@@ -547,7 +547,7 @@ def test_damaged_text_of_a_run_is_prepared_again(dirty, tmp_path, name, damage):
         content[len(content) // 2] ^= 1
         (folder / name).write_bytes(content)
     if (damage, name) == ("gone", "manifest.json"):
-        with pytest.raises(DataError, match="its manifest.json is missing. Remove the folder"):
+        with pytest.raises(DataError, match="manifest.json is missing. Delete the folder"):
             load_in(make_config(dirty), folder, first.tokenizers)
         return
     again = load_in(make_config(dirty), folder, first.tokenizers)

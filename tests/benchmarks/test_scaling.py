@@ -124,7 +124,7 @@ def test_bad_arguments_are_refused(capsys, arguments, message):
     ("arguments", "message"),
     [
         (["--batches", "32x"], "--batches must be like 32x32, sentences x tokens. Received: '32x'"),
-        (["--compare", "model.droput=0"], "ModelConfig has no field 'droput'"),
+        (["--compare", "model.droput=0"], "model has no setting 'droput'"),
         (["--rounds", "0"], "--rounds must be at least 1. Received: 0"),
     ],
 )

@@ -108,7 +108,7 @@ def test_averaging_nothing_is_refused(new_run):
 
 @pytest.mark.parametrize("arguments", [{}, {"last": 1, "best": 1}, {"last": 0}, {"best": -1}])
 def test_one_number_must_be_given(run, arguments):
-    with pytest.raises(ValueError, match="`last` or `best` must be given, at least 1"):
+    with pytest.raises(ValueError, match="Either `last` or `best` must be given and at least 1"):
         run.average(**arguments)
 
 
@@ -191,28 +191,29 @@ def test_weights_of_another_model_are_refused(run, config, change):
     other = replace(config, model=replace(config.model, **change))
     write_text(run.path / "config.json", to_json(other))
     for weights in ("last", "averaged"):
-        with pytest.raises(ValueError, match=r"(step-12|last-2): of another model: "):
+        with pytest.raises(ValueError, match=r"(step-12|last-2): a different model: "):
             RunFolder(run.path).load_model(checkpoint=weights)
 
 
 @pytest.mark.parametrize("weights", ["best", "ema", "last-7", "best-1", "step-7", "step-", "newest", ""])
 def test_absent_weights_are_refused_with_what_there_is(run, weights):
     there = "`final`, `averaged`, `last`, `last-2`, `step-6`, `step-9`, `step-12`"
-    with pytest.raises(ValueError, match=f"no {weights!r} weights. There is {there}[^\n]*$"):
+    with pytest.raises(ValueError, match=f"no {weights!r} weights. Available: {there}[^\n]*$"):
         run.load_model(checkpoint=weights)
 
 
 def test_a_run_that_never_trained_has_no_weights(new_run):
     assert new_run.weights_names() == []
     for weights in ("final", "averaged"):
-        with pytest.raises(ValueError, match=f"no '{weights}' weights. There is no checkpoint"):
+        with pytest.raises(ValueError, match=f"no '{weights}' weights. Available: no checkpoint"):
             new_run.load_model(checkpoint=weights)
 
 
 def test_who_asks_for_the_delivered_weights_too_early_is_told_of_the_last(new_run):
     Training(new_run).save(5)
     with pytest.raises(
-        ValueError, match="no 'final' weights.*writes `final` at its end. .*--checkpoint last$"
+        ValueError,
+        match="no 'final' weights.*`final` is written at the end of training. .*--checkpoint last$",
     ):
         new_run.load_model()
 
@@ -231,7 +232,7 @@ def test_states_that_were_forced_are_averaged_only_when_asked_for(new_run):
 
 def test_where_all_states_were_forced_the_way_to_average_them_is_told(new_run):
     Training(new_run).save(6, on_schedule=False)
-    with pytest.raises(ValueError, match="saved on schedule. --off-schedule averages others"):
+    with pytest.raises(ValueError, match="saved on schedule. --off-schedule includes the others"):
         new_run.average(last=2)
 
 
@@ -275,7 +276,9 @@ def test_a_state_that_is_missing_is_named_with_what_the_mean_is_of(run):
         path.unlink()
     chosen = run.averages.choose(3)
     assert (chosen.steps, chosen.missing) == ([6, 12], [9])
-    assert missing_note("there", chosen) == "there: step-9 missing or damaged; the mean is of the steps 6, 12"
+    assert (
+        missing_note("there", chosen) == "there: step-9 missing or damaged; the average is over steps 6, 12"
+    )
     assert missing_note("there", chosen._replace(missing=[])) is None
 
 

@@ -136,7 +136,7 @@ def test_a_missing_state_is_told_at_the_end(new_run, capsys):
     ended = Ended(new_run)
     flip_a_byte(data_of(new_run, 8))
     ended.deliver(loss=1.0)
-    assert "checkpoints: step-8 missing or damaged; the mean is of the steps 12\n" in capsys.readouterr().err
+    assert "checkpoints: step-8 missing or damaged; the average is over steps 12\n" in capsys.readouterr().err
     assert ended.finals[0]["candidates"]["averaged"]["steps"] == [12]
 
 
@@ -205,7 +205,7 @@ def test_what_is_delivered_is_made_anew_where_it_is_damaged_or_missing(new_run, 
     assert new_run.read_translations("test", 12) == ["a"]
     harm(new_run.path / "final" / "weights.data-00000-of-00001")
     ended.deliver(loss=1.0)
-    assert re.search(r"final/weights: (damaged.*|missing)\. .* are made anew\n", capsys.readouterr().err)
+    assert re.search(r"final/weights: (damaged.*|missing)\. .* are computed again\n", capsys.readouterr().err)
     assert_weights(new_run, expected)
     assert new_run.read_translations("test", 12) is None  # they may be of other weights
     assert len(ended.finals) == 2
@@ -226,14 +226,18 @@ def test_damaged_best_weights_give_way_to_the_next(new_run, capsys):
         (
             "final",
             "final/weights",
-            "The keras-transformer train command of this run, .* makes it anew; or .*--checkpoint av",
+            "Run this run's keras-transformer train command again to write it; or .*--checkpoint av",
         ),
         (
             "last-2",
             "averaged/last-2",
-            r"keras-transformer average '.*' --last 2 makes it anew",
+            r"keras-transformer average '.*' --last 2 makes it again",
         ),
-        ("last", "checkpoints/step-12", r"Name others: --checkpoint averaged or best or last-2 or step-4 or"),
+        (
+            "last",
+            "checkpoints/step-12",
+            r"Choose others: --checkpoint averaged or best or last-2 or step-4 or",
+        ),
     ],
 )
 @pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])

@@ -52,7 +52,7 @@ def test_a_damaged_configuration_is_refused_with_the_file(run, text):
 def test_a_damaged_tokenizer_is_refused_with_the_file(run):
     path = run.path / "tokenizer.model"
     path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(ValueError, match=r"tokenizer\.model.* Put it back from a copy"):
+    with pytest.raises(ValueError, match=r"tokenizer\.model.* Restore it from a copy"):
         run.load_tokenizers()
 
 
@@ -153,8 +153,8 @@ def test_a_damaged_record_is_left_out_said_and_put_aside(new_run, capsys):
         assert [record["step"] for record in run.read_history()] == [1, 2]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
-    assert said[0].startswith(f"{file}: line 2 is damaged (not JSON (")
-    assert said[1] == f"{file}: line 3 is damaged (not what its checksum says) and left out"
+    assert said[0].startswith(f"{file}: line 2 is damaged and ignored (not JSON (")
+    assert said[1] == f"{file}: line 3 is damaged and ignored (does not match its checksum)"
     run.rewind_history(1)
     assert file.read_bytes() == lines[0]
     assert (new_run.path / "history.damaged").read_bytes() == b"junk\n" + damaged
@@ -243,7 +243,10 @@ def test_two_processes_do_not_train_in_one_folder(new_run):
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(ValueError, match=f"{new_run.path}: another process is working"), new_run.lock():
+        with (
+            pytest.raises(ValueError, match=f"{new_run.path}: another process is using this folder"),
+            new_run.lock(),
+        ):
             pass
         with RunFolder(new_run.path, writes=False).lock():
             pass
@@ -347,11 +350,13 @@ def test_a_run_whose_folder_was_renamed_says_so_and_begins_no_other(run):
     training = Training(run)
     training.checkpoints.restore()
     run.path.rename(run.path.with_name("other"))
-    with pytest.raises(StorageError, match="step-15: cannot be written: its folder is gone") as caught:
+    with pytest.raises(
+        StorageError, match="step-15: cannot be written: its folder no longer exists"
+    ) as caught:
         training.save(15)
     assert "room" not in str(caught.value)
     assert "MB" not in str(caught.value)
-    with pytest.raises(StorageError, match=r"history\.jsonl: cannot be written: its folder is gone"):
+    with pytest.raises(StorageError, match=r"history\.jsonl: cannot be written: its folder no longer exists"):
         run.append_history({"kind": "train", "step": 15})
     assert not run.path.exists()
 
@@ -376,7 +381,7 @@ def test_another_vocabulary_of_the_same_size_is_refused(run, tokenizer):
     assert (run.path / "tokenizer.sha256").read_text() == f"{digest}  tokenizer.model\n"
     other = SubwordTokenizer.train([text[::-1] for text in TEXTS * 3], vocab_size=tokenizer.vocab_size)
     other.save(run.path / "tokenizer.model")
-    with pytest.raises(ValueError, match="the vocabulary is not the one that this run began with"):
+    with pytest.raises(ValueError, match="the vocabulary differs from the one this run started with"):
         run.load_tokenizers()
 
 

@@ -284,7 +284,7 @@ def test_when_all_are_damaged_nothing_is_done(run):
     training = Training(run)
     values = training.values()
     with pytest.raises(
-        ValueError, match=r"checkpoints: every checkpoint is damaged \(step-6, step-9, step-12"
+        ValueError, match=r"checkpoints: all checkpoints are damaged \(step-6, step-9, step-12"
     ):
         training.checkpoints.restore()
     assert_same(training.values(), values)
@@ -323,7 +323,7 @@ def test_states_of_another_model_are_refused_and_stay(run, config, change):
     before = files_of(run)
     training = Training(run)
     values = training.values()
-    with pytest.raises(ValueError, match=r"checkpoints/step-12: of another model: "):
+    with pytest.raises(ValueError, match=r"checkpoints/step-12: a different model: "):
         training.checkpoints.restore()
     assert_same(training.values(), values)
     assert files_of(run) == before
@@ -342,7 +342,7 @@ def test_an_earlier_step_is_restored_when_asked_and_later_ones_are_dropped(run):
 
 def test_a_step_that_is_missing_or_damaged_is_refused(run):
     training = Training(run)
-    with pytest.raises(ValueError, match=r"no checkpoint of step 7. There is step-6, step-9, step-12"):
+    with pytest.raises(ValueError, match=r"no checkpoint of step 7. Available: step-6, step-9, step-12"):
         training.checkpoints.restore(7)
     break_state(run, 9, "bit")
     with pytest.raises(ValueError, match=r"checkpoints/step-9: damaged"):
@@ -360,7 +360,7 @@ def test_states_without_their_list_are_not_started_over(run, content):
     run.clean()
     training = Training(run)
     with pytest.raises(
-        ValueError, match=r"missing or damaged, but there is step-6, step-9\..*--resume-from 9"
+        ValueError, match=r"missing or damaged, but there are checkpoints: step-6, step-9\..*--resume-from 9"
     ):
         training.checkpoints.restore()
     assert training.checkpoints.restore(9) == 9
@@ -373,7 +373,7 @@ def test_a_run_that_trained_is_not_started_over_without_states(run, emptied):
     shutil.rmtree(run.path / "checkpoints")
     if emptied:
         (run.path / "checkpoints").mkdir()
-    with pytest.raises(ValueError, match=r"checkpoints: no checkpoint, but history\.jsonl"):
+    with pytest.raises(ValueError, match=r"checkpoints: there is no checkpoint, but history\.jsonl"):
         Training(run).checkpoints.restore()
 
 
@@ -401,7 +401,7 @@ def test_what_is_not_finite_is_not_saved(new_run, where, value):
     changed = variable.numpy()
     changed.flat[-1] = value
     variable.assign(changed)
-    with pytest.raises(NotFiniteError, match="not finite at step 2; nothing is saved. There is step-1"):
+    with pytest.raises(NotFiniteError, match="not finite at step 2; nothing was saved. Available: step-1"):
         training.checkpoints.save(1.0)
     assert files_of(new_run) == before
     training.save(3)
@@ -464,7 +464,7 @@ def test_files_that_may_not_grow_leave_all_states_of_before(run):
     for words in (
         "checkpoints/step-15: cannot be written: File too large. It needs ",
         " MB. ",
-        "newest whole checkpoint is step-12",
+        "newest complete checkpoint is step-12",
     ):
         assert words in out
     assert steps_on_disk(run) == listed_steps(run) == [9, 12, 15]
@@ -500,7 +500,9 @@ def test_a_full_disk_leaves_all_states_of_before_and_history_whole(small_disk, c
     run.append_history({"kind": "train", "step": 1})
     free = shutil.disk_usage(small_disk).free
     (small_disk / "filler").write_bytes(b"\0" * (free - 3 * 4096))
-    with pytest.raises(StorageError, match=r"step-2: cannot be written: .*newest whole checkpoint is step-1"):
+    with pytest.raises(
+        StorageError, match=r"step-2: cannot be written: .*newest complete checkpoint is step-1"
+    ):
         training.save(2)
     with pytest.raises(StorageError, match=r"history\.jsonl: cannot be written: No space left"):
         fill_history(run)

@@ -57,10 +57,10 @@ def test_a_setting_said_once_is_checked_documented_and_listed():
     changed = dataclasses.replace(Numbers(count=9, kind="odd"), share=0.1)
     assert Numbers(count=9, share=0.1, kind="odd") == changed
     for changes, message in (
-        ({"count": 10}, "`count` of Numbers must be from 1 to 9. Received: count=10"),
-        ({"count": "2"}, "`count` of Numbers must be int or None. Received: '2'"),
-        ({"share": 1.0}, "`share` of Numbers must be above 0 and below 1. Received: share=1.0"),
-        ({"kind": "evn"}, "`kind` of Numbers cannot be 'evn'. Did you mean 'even'? Known: even, odd"),
+        ({"count": 10}, "`numbers.count` must be from 1 to 9. Received: count=10"),
+        ({"count": "2"}, "`numbers.count` must be int or None. Received: '2'"),
+        ({"share": 1.0}, "`numbers.share` must be above 0 and below 1. Received: share=1.0"),
+        ({"kind": "evn"}, "`numbers.kind` must be one of even, odd. Received: 'evn'. Did you mean 'even'?"),
         ({"count": 2, "kind": "odd"}, "`kind` must be even for two. Received: kind='odd'"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

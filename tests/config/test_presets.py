@@ -243,9 +243,9 @@ def test_preset_changes_fields_of_the_model():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("autoo", r"No preset 'autoo'. Did you mean 'auto'\?"),
-        ("bases", r"No preset 'bases'. Did you mean 'base'\?"),
-        ("zzz", "No preset 'zzz'. Known: base, big, big_enfr, table3"),
+        ("autoo", r"There is no preset 'autoo'. Did you mean 'auto'\?"),
+        ("bases", r"There is no preset 'bases'. Did you mean 'base'\?"),
+        ("zzz", "There is no preset 'zzz'. Choose from: base, big, big_enfr, table3"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name, message):
@@ -254,7 +254,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(name, message):
 
 
 def test_an_unknown_field_is_refused_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no field 'd_modle'. Did you mean 'd_model'\?"):
+    with pytest.raises(ValueError, match=r"no setting 'd_modle'. Did you mean 'd_model'\?"):
         preset("base", d_modle=3)
 
 
@@ -269,7 +269,7 @@ def test_with_vocab_size_takes_a_size_for_each_side():
     config = preset("base", tie_embeddings="decoder")
     found = with_vocab_size(config, 29, 31).model
     assert (found.source_vocab_size, found.target_vocab_size) == (29, 31)
-    with pytest.raises(ValueError, match="`tie_embeddings='all'` needs one vocabulary"):
+    with pytest.raises(ValueError, match="`tie_embeddings='all'` needs one shared vocabulary"):
         with_vocab_size(Config(), 29, 31)
 
 

@@ -194,7 +194,7 @@ def test_the_seed_can_be_set(monkeypatch):
 def test_equal_systems_do_not_differ(significance, caplog):
     found = scored(GOOD, list(GOOD), significance=significance, bootstrap_samples=100, ter=False)
     assert figure(found, "bleu", 1)["p_value"] == 1.0
-    assert "out/1.de: differs from out/0.de on 0 lines only" in caplog.text
+    assert "out/1.de: differs from out/0.de on only 0 lines" in caplog.text
 
 
 def test_several_systems_stand_in_one_table():
@@ -232,7 +232,7 @@ def test_empty_hypotheses_are_scored_counted_and_warned_about(caplog):
     found = scored([text[0], " "], references=[text])
     assert found.num_empty == [1]
     assert found.to_dict()["systems"][0]["num_empty"] == 1
-    assert "out/0.de: 1 of 2 lines are empty; they count as they are" in caplog.text
+    assert "out/0.de: 1 of 2 lines are empty and scored as they are" in caplog.text
     # 6 tokens of 10, all of them right.
     assert figure(found, "bleu")["score"] == pytest.approx(100 * math.exp(1 - 10 / 6))
     assert figure(scored(["", ""], references=[text]), "bleu")["score"] == 0
@@ -250,12 +250,12 @@ def test_raw_text_is_not_warned_about(caplog):
         ([["a", "b"]], [["a"]], {}, "out/0.de: 2 lines, but ref/0.de has 1. Give translations"),
         ([["a"], ["a", "b"]], [["a"]], {}, "out/1.de: 2 lines, but ref/0.de has 1"),
         ([["a"]], [["a"], ["a", "b"]], {}, "ref/1.de: 2 lines, but ref/0.de has 1"),
-        ([[]], [[]], {}, "ref/0.de: has no lines"),
+        ([[]], [[]], {}, "ref/0.de: no lines"),
         (
             [],
             [["a"]],
             {},
-            "must hold one text at least. Received: systems=0, references=1",
+            "must have at least one text. Received: systems=0, references=1",
         ),
         ([["a"]], [], {}, "Received: systems=1, references=0"),
         (

@@ -346,7 +346,7 @@ def test_the_exact_rule_is_not_theirs(two_searches):
 @pytest.mark.parametrize(
     ("search", "words"),
     [
-        ({}, ["length_penalty=gnmt of the run does not carry over", "8 hypotheses", "--early-stop"]),
+        ({}, ["length_penalty=gnmt of the run is replaced", "8 hypotheses", "--early-stop"]),
         ({"early_stop": True}, ["length_penalty=gnmt", "--length-penalty average --early-stop"]),
         ({"length_penalty": "average", "beam_size": 3}, ["early_stop=false of the run", "6 hypotheses"]),
         ({"length_penalty": "none", "early_stop": True}, ["as early_stop=false does", "--no-early-stop"]),
@@ -467,13 +467,13 @@ def test_what_cannot_be_exported_is_refused(run, tmp_path, settings, message):
 
 
 def test_a_folder_in_use_is_refused(run, folder):
-    with pytest.raises(ValueError, match="exists and is not an empty folder. Remove it"):
+    with pytest.raises(ValueError, match="exists and is not an empty folder. Delete it"):
         export_ctranslate2(run, folder, checkpoint="last")
 
 
 def test_a_run_is_told_from_an_export(run):
     with pytest.raises(
-        ValueError, match="a run. Export it first: keras-transformer export .* --format ctranslate2"
+        ValueError, match="is a run folder. Export it first: keras-transformer export .* --format ctranslate2"
     ):
         CTranslate2Translator(run.path)
 
@@ -497,11 +497,14 @@ def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path
 @pytest.mark.parametrize(
     ("search", "message"),
     [
-        ({"sampling": True}, "searched here, not sampled. Received: sampling=True"),
-        ({"length_penalty": "gnmt"}, "'average' and 'none'. Received: length_penalty='gnmt'"),
-        ({"beam_size": 0}, "`beam_size` of SearchConfig must be from 1"),
+        ({"sampling": True}, "not available for CTranslate2 models here. Received: sampling=True"),
+        ({"length_penalty": "gnmt"}, "'average' or 'none' for CTranslate2. Received: length_penalty='gnmt'"),
+        ({"beam_size": 0}, "`search.beam_size` must be from 1"),
         ({"alpha": 1e38}, "an alpha of at most 20. Received: alpha=1e"),
-        ({"max_source_length": 10**6}, "exported with .* positions. Received: max_source_length=1000000"),
+        (
+            {"max_source_length": 10**6},
+            "the positions of the exported model. Received: max_source_length=1000000",
+        ),
     ],
 )
 def test_settings_that_ctranslate2_lacks_are_refused(folder, search, message):
@@ -528,12 +531,12 @@ def test_the_program_exports_with_settings_of_search(run, tmp_path, capsys):
     assert "int16" not in printed
     argv[1] = str(tmp_path / "int16")
     assert export_model.main([*argv, "--quantization", "int16"]) == 0
-    assert "CPUs with an int16 product (Intel's) compute in int16; others load" in capsys.readouterr().out
+    assert "only Intel CPUs compute in int16; on other CPUs CTranslate2 loads" in capsys.readouterr().out
     assert export_model.main(argv) == 2
     assert "exists and is not an empty folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         export_model.parse_args([*argv, "--frozen"])
-    assert "--frozen is for --format savedmodel, not ctranslate2" in capsys.readouterr().err
+    assert "--frozen needs --format savedmodel, not ctranslate2" in capsys.readouterr().err
 
 
 def translated(argv, text):
@@ -554,8 +557,8 @@ def test_the_program_refuses_in_one_line(folder, tmp_path, capsys):
     for argv, message in (
         ([tmp_path], "keras-transformer translate-ctranslate2: .*not an exported model"),
         ([folder, "--length-penalty", "gnmt"], "Received: length_penalty='gnmt'"),
-        ([folder, "--beam-size", "0"], "`beam_size` of SearchConfig must be from 1"),
-        ([folder, "--seed", "4"], "--seed is for --sampling"),
+        ([folder, "--beam-size", "0"], "`search.beam_size` must be from 1"),
+        ([folder, "--seed", "4"], "--seed needs --sampling"),
     ):
         assert translated(argv, b"x\n")[0] == 2
         error = capsys.readouterr().err

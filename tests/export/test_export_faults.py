@@ -209,7 +209,9 @@ def test_f57_ids_outside_the_vocabulary_are_refused(model, ids):
 
 
 def test_f57_sources_and_targets_of_other_numbers_are_refused(model):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`source` and `target` must be as many"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="`source` and `target` must have the same length"
+    ):
         model.signatures["score"](source=tf.constant(["a", "b"]), target=tf.constant(["a"]))
 
 
@@ -310,9 +312,9 @@ def flip(path):
         (lambda path: flip(path / "variables/variables.data-00000-of-00001"), "data-00000.*was changed"),
         (lambda path: flip(path / "assets.extra/model_card.json"), "model_card.json: was changed"),
         (lambda path: (path / "variables/variables.index").unlink(), "variables.index: is missing"),
-        (lambda path: (path / "assets/more.txt").write_text("x"), "assets/more.txt: was added"),
+        (lambda path: (path / "assets/more.txt").write_text("x"), "assets/more.txt: is not in manifest"),
         (lambda path: (path / "assets/link").symlink_to("/etc/passwd"), "link: a link"),
-        (lambda path: (path / "manifest.sha256").unlink(), r"exported model \(it has no manifest.sha256"),
+        (lambda path: (path / "manifest.sha256").unlink(), r"exported model \(manifest.sha256 is missing"),
         (lambda path: (path / "manifest.sha256").write_text("x\n"), "manifest.sha256: empty or damaged"),
         (lambda path: (path / "manifest.sha256").write_text(""), "manifest.sha256: empty or damaged"),
     ],

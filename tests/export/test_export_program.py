@@ -57,14 +57,14 @@ def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path,
     ("arguments", "message"),
     [
         (["--checkpoint", "best"], "no 'best' weights"),
-        (["--sampling"], "does not sample"),
-        (["--beam-size", "0"], "`beam_size` of SearchConfig must be from 1"),
+        (["--sampling"], "Sampling is not available"),
+        (["--beam-size", "0"], "`search.beam_size` must be from 1"),
         (["--max-sentences", "0"], "`max_sentences` must be"),
         (["--input", "beam_size"], "`inputs` must be among alpha, max_length_offset"),
         (["--version", "0"], "A version must be a whole number from 1 to 9223372036854775807"),
         (["--max-characters", str(10**20)], "`max_characters` must be a whole number from 1 to 16777216"),
-        (["--long-lines", "split"], "it cuts long lines"),
-        (["--name", "../up"], "`name` must have letters"),
+        (["--long-lines", "split"], "a SavedModel truncates long lines"),
+        (["--name", "../up"], "`name` may contain only letters"),
     ],
 )
 def test_what_is_refused_is_one_line(run, tmp_path, capsys, arguments, message):
@@ -93,7 +93,7 @@ def test_a_folder_of_something_else_is_left_as_it_is(run, tmp_path, capsys):
     assert "load_keras" in capsys.readouterr().out
     for folder in (out, run):
         assert export_model.main([str(run), str(folder), "--no-warmup", "--checkpoint", "last"]) == 2
-        assert "which is no version of a served model. Name another folder" in capsys.readouterr().err
+        assert "which is not a version of a served model. Choose another" in capsys.readouterr().err
     assert sorted(out.iterdir()) == before
     with pytest.raises(ValueError, match="not a SavedModel of this package"):
         load_exported(out)
@@ -156,7 +156,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_left(run, tmp_path, kind):
     _, error = started.communicate(timeout=120)
     assert (started.returncode, error.count("\n")) == (3, 1), error
     assert error.startswith("export_model.py: ")
-    assert "Make room" in error
+    assert "Free disk space" in error
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
     assert not left
 

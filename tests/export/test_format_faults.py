@@ -113,7 +113,7 @@ def test_the_program_exports_both(kind, run, tmp_path, capsys):
     assert json.loads((out / "keras_transformer.json").read_text())["search"]["alpha"] == 0.9
     load_keras(out)
     assert export_model.main([*argv, "--beam-size", "0"]) == 2
-    assert "`beam_size` of SearchConfig must be" in capsys.readouterr().err
+    assert "`search.beam_size` must be" in capsys.readouterr().err
 
 
 def test_keras_alone_loads_the_file_in_a_fresh_process(run, tmp_path):
@@ -196,7 +196,7 @@ def test_f65_nothing_but_a_transformer_is_loaded(fault, keras_file, tmp_path, mo
 
 def test_f65_the_archive_holds_three_files_and_no_more(keras_file):
     rewritten(keras_file, extra={"../../harmed": b"", "assets/x": b""})
-    with pytest.raises(ValueError, match="must hold config.json, metadata.json, model.weights.h5. Rec"):
+    with pytest.raises(ValueError, match="must contain config.json, metadata.json, model.weights.h5. Rec"):
         load_keras_file(keras_file)
 
 
@@ -276,7 +276,7 @@ HARMFUL_WEIGHTS = {
     link_of_a_group: "is a link. Weights must be in the file itself",
     external_data: "keeps its data in another file",
     virtual_data: "keeps its data in another file",
-    circle: "is there twice. Weights must be a tree",
+    circle: "occurs twice. Weights must be a tree",
     strings: "is not an array of numbers",
 }
 
@@ -353,7 +353,7 @@ def other_format(folder):
     [
         (changed, "tokenizer.model: was changed"),
         (removed, "tokenizer.model: is missing"),
-        (added, "more: was added"),
+        (added, "more: is not in manifest"),
         (linked, "tokenizer.target.model: a link"),
         (path_upwards, "passwd: is missing"),
         (no_facts, "keras_transformer.json: not an exported model, or damaged"),
@@ -447,7 +447,7 @@ def test_two_that_write_one_folder_at_once_do_not_mix(tmp_path):
             (other / "b").write_text("other")
 
     with pytest.raises(
-        ValueError, match="out: exists and is not an empty folder. Remove it, or name another"
+        ValueError, match="out: exists and is not an empty folder. Delete it, or choose another"
     ):
         write()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -68,24 +68,24 @@ REFUSED = {
     "a folder": (f"--hypothesis {{0}} {R}", ["is a folder"]),
     "not UTF-8": (f"--hypothesis {{0}}/latin.de {R}", ["latin.de: line 1: byte 6", "UTF-8"]),
     "nothing to score": ("", ["RUN", "--hypothesis"]),
-    "both": (f"runs/x {H} {R}", ["RUN", "--hypothesis", "not both"]),
+    "both": (f"runs/x {H} {R}", ["RUN", "--hypothesis", "give either RUN or --hypothesis FILE"]),
     "no references": (H, ["--reference", "--test-set"]),
-    "two kinds of references": (f"{H} {R} {SET} wmt14", ["--reference", "--test-set", "not both"]),
-    "references of a run": (f"runs/x {R}", ["--reference: of no use with a RUN"]),
-    "languages of a run": ("runs/x --target de", ["--target: of no use with a RUN"]),
-    "split and set": ("runs/x --split test --test-set wmt14", ["--split: of no use", "--test-set"]),
-    "search without a run": (f"{H} {R} --beam-size 1 --alpha 0", ["--beam-size, --alpha: of no use"]),
-    "weights without a run": (f"{H} {R} --checkpoint last", ["--checkpoint: of no use with --hyp"]),
-    "output without a run": (f"{H} {R} --output {{0}}/out", ["--output: of no use"]),
+    "two kinds of references": (f"{H} {R} {SET} wmt14", ["needs either --reference FILE or --test-set"]),
+    "references of a run": (f"runs/x {R}", ["--reference cannot be used with a RUN"]),
+    "languages of a run": ("runs/x --target de", ["--target cannot be used with a RUN"]),
+    "split and set": ("runs/x --split test --test-set wmt14", ["--split cannot be used", "--test-set"]),
+    "search without a run": (f"{H} {R} --beam-size 1 --alpha 0", ["--beam-size, --alpha cannot be used"]),
+    "weights without a run": (f"{H} {R} --checkpoint last", ["--checkpoint cannot be used with --hyp"]),
+    "output without a run": (f"{H} {R} --output {{0}}/out", ["--output cannot be used"]),
     "detokenize without a language": (
-        f"{H} --reference {{0}}/ref.txt --detokenize both", ["--detokenize needs --target"]
+        f"{H} --reference {{0}}/ref.txt --detokenize both", ["--detokenize needs the language"]
     ),
     "samples of nothing": (f"{H} {R} --bootstrap-samples 100", ["--bootstrap-samples needs --confidence"]),
     "too few samples": (f"{H} {R} --confidence --bootstrap-samples 1", ["-samples must be at least 40"]),
 }  # fmt: skip
 # Hypotheses; words of the one line that warns.
 WARNED = {
-    "blanks.de": ["blanks.de: 2 of 3 lines are empty; they count as they are"],
+    "blanks.de": ["blanks.de: 2 of 3 lines are empty and scored as they are"],
     "some_blank.de": ["some_blank.de: 1 of 3 lines are empty"],
     "tokens.de": ["tokens.de: 3 of 3 lines look tokenised (' .', first on line 1)", "--detokenize"],
     "pieces.de": ["pieces.de: 1 of 3 lines look cut into sub-words ('@@ ', first on line 1)", "join"],

@@ -422,7 +422,7 @@ LIST = (
 )
 STATES = "checkpoints/checkpoint"
 RESUME = as_told(r"--resume-from \d+")
-NO_GPU = "a GPU was asked for and TensorFlow sees none", "or train on the CPU with --allow-cpu"
+NO_GPU = "GPUs are required but TensorFlow sees none", "or train on the CPU with --allow-cpu"
 OTHERS = {
     "model.d_ff": 25,
     "data.vocab_size": 320,
@@ -433,18 +433,18 @@ REFUSED = [
     Row("F30", "list garbage", change(STATES, lambda data: b"\xff\0?"), (LIST,), then=RESUME),
     Row("F30", "list empty", change(STATES, lambda data: b""), (LIST,)),
     Row("F30", "list gone", lose(STATES), (LIST,)),
-    Row("F30", "folder gone", lose("checkpoints"), ("{run}/checkpoints: no checkpoint", "Put the ch"),
+    Row("F30", "folder gone", lose("checkpoints"), ("{run}/checkpoints: no checkpoint", "Restore the ch"),
         then=put_back),
     Row("F36", "all that makes another run", Place.begin, (
-        "{run}: this run has other settings: ", "model.d_ff 24 -> 25", "data.vocab_size 330 -> 320",
-        "training.seed 1 -> 9", "training.warmup_steps 40 -> 50", "makes another model",
+        "{run}: this run has different settings: ", "model.d_ff 24 -> 25", "data.vocab_size 330 -> 320",
+        "training.seed 1 -> 9", "training.warmup_steps 40 -> 50", "changes the model",
     ), settings=OTHERS),
     Row("F36", "schedule", Place.begin, ("training.warmup_steps 40 -> 50. Pass --allow-config-change tr",),
         settings={"training.warmup_steps": 50}),
-    Row("F36", "changed by hand", by_hand, ("config.json: damaged", "checksum", "--set NAME=VALUE of")),
-    Row("F36", "sizes of no model", nothing, ("A model of 6.4e+13 weights takes",),
+    Row("F36", "do not edit the file", by_hand, ("config.json: damaged", "checksum", "--set NAME=VALUE of")),
+    Row("F36", "sizes of no model", nothing, ("This one has 6.4e+13 and needs",),
         settings={"model.d_ff": 10**12}),
-    Row("F36", "more than the memory", nothing, ("weights takes 10,240 GB to train, this machine has",),
+    Row("F36", "more than the memory", nothing, ("weights needs 10,240 GB to train, this machine has",),
         settings={"model.d_ff": 10**10}),
     Row("F36", "layers of no model", nothing, ("at most 1,000. Received: num_encoder_layers=1000000",),
         settings={"model.num_encoder_layers": 10**6}),
@@ -536,7 +536,7 @@ def test_f28_the_disk_is_full(place):
     assert "File too large. It needs 0.1 MB. " in ended.refusal
     assert "ulimit -f" in ended.refusal
     last = int(found[1]) - 2
-    assert f"The newest whole checkpoint is step-{last}." in ended.refusal
+    assert f"The newest complete checkpoint is step-{last}." in ended.refusal
     assert place.steps()[-1] == last
     assert not list((place.run / "checkpoints").glob(f"step-{last + 2}*"))
     again = place.call(settings={**LONG, "training.max_steps": last + 2})
@@ -585,12 +585,12 @@ def test_f31_steps_that_are_not_finite_end_the_run(place):
     settings |= {"training.max_steps": 100, "training.keep_checkpoints": 9}
     ended = place.call(settings=settings)
     assert ended.code == 4, ended.err
-    found = re.search(r": step (\d+): 3 steps in a row had no finite loss", ended.refusal)
+    found = re.search(r": step (\d+): loss or gradient was not finite in 3 steps", ended.refusal)
     assert found, ended.refusal
     step = int(found[1])
     told = [f"step {step - back}: loss or gradient is not finite" for back in (2, 1, 0)]
     assert [line.partition(";")[0] for line in ended.err.splitlines()[:-1]] == told
-    assert f"{place.run / 'crash'} has the batch" in ended.refusal
+    assert f"The batch is in {place.run / 'crash'}" in ended.refusal
     for name in ("training.learning_rate_scale=1", "training.warmup_steps=80", "data.batch_tokens=1280"):
         assert f"--set {name}" in ended.refusal
     report = json.loads((place.run / "crash" / f"step-{step}" / "report.json").read_text())
@@ -612,7 +612,7 @@ def test_f31_one_step_that_is_not_finite_is_skipped_and_counted(place):
     ended = place.call(settings={"training.checkpoint_every_steps": 1, "training.keep_checkpoints": STEPS})
     assert ended.code == 0, ended.err
     (line,) = ended.err.splitlines()
-    assert line.startswith("step 3: loss or gradient is not finite; nothing changed (1 in a row, ")
+    assert line.startswith("step 3: loss or gradient is not finite; the update is skipped (1 in a row; ")
     assert [record.get("skipped", 0) for record in place.history()] == [0, 0, 1, 0, 0, 0]
     parts = ("weights/", "optimizer/adam/")
 
@@ -667,7 +667,7 @@ def test_f33_a_signal_in_training_saves_the_step(number, code, place):
         ended = place.call()
     assert ended.code == code
     assert f"stopped by {number.name} after step 3, which is saved; " in ended.refusal
-    assert f"--run-dir {place.run} goes on" in ended.refusal
+    assert f"--run-dir {place.run} continues" in ended.refusal
     assert place.steps()[-1] == 3
     assert not place.history("validation")
     assert not list(place.run.glob("translations*"))
@@ -700,7 +700,7 @@ def test_f33_sigterm_outside_training(owner, name, makes_run, place):
         patch.setattr(owner, name, send)
         ended = place.call()
     assert ended.code == 143, ended.err
-    assert "stopped by SIGTERM; the same command goes on from what is saved" in ended.refusal
+    assert "stopped by SIGTERM; the same command continues from the saved state" in ended.refusal
     if makes_run:
         assert place.call().code == 0
         place.assert_ended_as(place.base)
@@ -735,7 +735,7 @@ def test_f33_sigterm_and_f38_a_second_process(place):
         process.wait_for_step(2)
         second = place.call()
         assert second.code == 2
-        assert f"{place.run}: another process is working in this folder" in second.refusal
+        assert f"{place.run}: another process is using this folder" in second.refusal
         process.send(signal.SIGTERM)
         ended = process.end()
     assert ended.code == 143, ended.err
@@ -763,8 +763,8 @@ def test_f33_a_second_signal_ends_at_once(place):
         ended = process.end()
         assert time.monotonic() - begin < 500
     assert ended.code == 143
-    assert "the step at work ends first, then the state is saved (again: stop at once)" in ended.err
-    assert "stopped at once; the newest checkpoint is whole" in ended.err
+    assert "finishing the current step and saving; send it again to stop at once" in ended.err
+    assert "stopped at once; the newest checkpoint is complete" in ended.err
     assert "Traceback" not in ended.err
     for step in place.steps():
         tensor_files.verify(place.run / "checkpoints" / f"step-{step}")
@@ -821,7 +821,7 @@ def test_f37_a_finished_run(place):
     ended = place.call()
     assert (ended.code, ended.err) == (0, "")
     assert f"{place.run}: trained at step {STEPS}" in ended.out
-    assert "nothing to do. To go on, raise training.max_steps" in ended.out
+    assert "To train longer, raise training.max_steps" in ended.out
     assert looks() == before
 
 

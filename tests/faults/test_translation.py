@@ -184,10 +184,10 @@ def test_f49_a_long_line_is_translated_in_parts_or_cut_and_counted(run, capsys):
     capsys.readouterr()
     out = lines_of(run, data, *arguments)
     assert out[0] == " ".join(part for part in parts if part)
-    assert "longer than the model takes, translated in parts: 1 of 2" in capsys.readouterr().err
+    assert "lines over the length limit, translated in parts: 1 of 2" in capsys.readouterr().err
     out = lines_of(run, data, *arguments, "--long-lines", "cut", "--format", "jsonl")
     assert [json.loads(line)["flags"][:1] == ["cut"] for line in out] == [True, False]
-    assert "longer than the model takes, the rest left out: 1 of 2" in capsys.readouterr().err
+    assert "lines over the length limit, truncated: 1 of 2" in capsys.readouterr().err
 
 
 def test_f53_a_thousand_sentences_come_in_order(run):
@@ -206,26 +206,26 @@ def test_f54_short_and_long_lines_are_translated_as_if_alone(run):
 
 
 REFUSED = [
-    (["--beam-size", "0"], ["`beam_size`", "from 1 to 1000", "beam_size=0"]),
+    (["--beam-size", "0"], ["`search.beam_size`", "from 1 to 1000", "beam_size=0"]),
     (["--beam-size", "-1"], ["from 1 to 1000", "beam_size=-1"]),
     (["--beam-size", "1000000"], ["from 1 to 1000", "beam_size=1000000"]),
-    (["--alpha", "nan"], ["`alpha`", "finite", "nan"]),
-    (["--alpha", "inf"], ["`alpha`", "finite", "inf"]),
-    (["--alpha", "-1"], ["`alpha`", "at least 0"]),
-    (["--length-penalty", "gnmd"], ["`length_penalty`", "Did you mean 'gnmt'"]),
-    (["--max-length", "0"], ["`max_length`", "at least 1"]),
+    (["--alpha", "nan"], ["`search.alpha`", "finite", "nan"]),
+    (["--alpha", "inf"], ["`search.alpha`", "finite", "inf"]),
+    (["--alpha", "-1"], ["`search.alpha`", "at least 0"]),
+    (["--length-penalty", "gnmd"], ["`search.length_penalty`", "Did you mean 'gnmt'"]),
+    (["--max-length", "0"], ["`search.max_length`", "at least 1"]),
     (["--min-length", "9", "--max-length", "9"], ["`min_length` must be below `max_length`"]),
-    (["--max-length-offset", "0"], ["`max_length_offset`", "at least 1"]),
-    (["--max-length-ratio", "-0.5"], ["`max_length_ratio`", "at least 0"]),
-    (["--no-repeat-ngram", "-1"], ["`no_repeat_ngram`", "at least 0"]),
+    (["--max-length-offset", "0"], ["`search.max_length_offset`", "at least 1"]),
+    (["--max-length-ratio", "-0.5"], ["`search.max_length_ratio`", "at least 0"]),
+    (["--no-repeat-ngram", "-1"], ["`search.no_repeat_ngram`", "at least 0"]),
     (["--n-best", "3"], ["`n_best` must be at most `beam_size`", "n_best=3, beam_size=2"]),
-    (["--temperature", "0"], ["`temperature`", "above 0"]),
-    (["--top-k", "-1"], ["`top_k`", "at least 0"]),
-    (["--top-p", "1.5"], ["`top_p`", "at most 1"]),
-    (["--seed", "-1"], ["`seed`", "at least 0"]),
-    (["--long-lines", "fold"], ["`long_lines`", "split, cut"]),
-    (["--max-source-length", "1"], ["`max_source_length`", "at least 2"]),
-    (["--batch-tokens", "0"], ["`batch_tokens`", "at least 1"]),
+    (["--temperature", "0"], ["`search.temperature`", "above 0"]),
+    (["--top-k", "-1"], ["`search.top_k`", "at least 0"]),
+    (["--top-p", "1.5"], ["`search.top_p`", "at most 1"]),
+    (["--seed", "-1"], ["`search.seed`", "at least 0"]),
+    (["--long-lines", "fold"], ["`search.long_lines`", "split, cut"]),
+    (["--max-source-length", "1"], ["`search.max_source_length`", "at least 2"]),
+    (["--batch-tokens", "0"], ["`search.batch_tokens`", "at least 1"]),
     (["--input", "no/such/file"], ["no/such/file: no such file"]),
     (["--prefix-file", "no/such/file"], ["no/such/file: no such file"]),
     (["--output", "no/such/folder/out"], ["no/such/folder"]),
@@ -278,7 +278,7 @@ def test_f60_a_translation_that_never_ends_stops_at_the_limit_and_is_flagged(
         assert len(record["token_log_probs"]) == limit(len(record["source_pieces"]) + 1)
         assert record["flags"] == ["unfinished"]
         assert record["finished"] is False
-    assert f"cut off at the limit of their length: {len(TEXTS)} of {len(TEXTS)}" in capsys.readouterr().err
+    assert f"truncated at the length limit: {len(TEXTS)} of {len(TEXTS)}" in capsys.readouterr().err
 
 
 def test_a_damaged_input_leaves_no_output(run, tmp_path, capsys):
@@ -287,7 +287,7 @@ def test_a_damaged_input_leaves_no_output(run, tmp_path, capsys):
     path.write_bytes(gzip.compress(joined(np.random.default_rng(0).permutation(10**5)))[:-20_000])
     code, _ = call(run, b"", "--input", path, "--output", tmp_path / "out", "--chunk-lines", 4)
     assert code == 2
-    assert "text.gz: is damaged or cut short" in capsys.readouterr().err
+    assert "text.gz: damaged or truncated" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir()] == ["text.gz"]
 
 
@@ -304,12 +304,12 @@ def test_models_with_other_vocabularies_are_refused(run, tmp_path, capsys):
     other = make_run(tmp_path / "other", texts=[text[::-1] for text in TEXTS])
     code, out = call([run, other], b"Hund\n")
     assert (code, out) == (2, b"")
-    assert "other: its source vocabulary is not that of" in capsys.readouterr().err
+    assert "other: the source vocabulary differs from that of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("prefixes", "words"),
-    [(b"Hund\n", "ends after 1 lines; the input has more"), (b"\n" * 9, "has more than the 5 lines")],
+    [(b"Hund\n", "only 1 lines; the input has more"), (b"\n" * 9, "more lines than the input, which has 5")],
 )
 def test_prefixes_must_be_as_many_as_lines(run, tmp_path, capsys, prefixes, words):
     path = tmp_path / "prefixes"

@@ -157,7 +157,7 @@ def test_weights_are_float32_under_mixed_precision():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"cross": (3,)}, "`cross` must hold numbers of layers, from 0 to 2. Received: .3,"),
+        ({"cross": (3,)}, "`cross` must contain layer numbers from 0 to 2. Received: .3,"),
         ({"decoder": (-1,)}, "`decoder` .* from 0 to 2"),
         ({"encoder": (0, 2)}, "`encoder` .* from 0 to 1"),
     ],

@@ -407,7 +407,7 @@ def test_metrics_of_this_package_use_the_fused_loss():
     [
         (TokenAccuracy(), r"must be a list, such as metrics=\[TokenAccuracy\(\)\]"),
         ("accuracy", "must be a list"),
-        (["nosuch"], "names, functions or objects of metrics as Keras has them. Received: 'nosuch'"),
+        (["nosuch"], r"Keras metrics \(names, functions or objects\). Received: 'nosuch'"),
         ([keras.metrics.SparseCategoricalCrossentropy()], "from_logits=False.*keras.metrics.SparseCat"),
         (["categorical_accuracy"], "`metrics`: categorical_accuracy must take"),
         ([lambda labels, logits: tf.reduce_mean(logits)], r"gives shape \(\)"),
@@ -605,7 +605,7 @@ def test_an_id_outside_of_the_vocabulary_is_named(side, value):
         ) as caught:
             method(*batch, verbose=0)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=f"{value} is outside of the vocabulary"):
+    with pytest.raises(ValueError, match=f"{value} is outside the vocabulary"):
         model.fit(tf.data.Dataset.from_tensors(batch), shuffle=False, verbose=0)
 
 
@@ -703,7 +703,7 @@ def test_inputs_of_other_forms_are_refused_in_one_line():
         ((source, labels), r"must be a pair .* Received: one of int32"),
         (((source, target),), "labels are missing"),
         (((ragged, target), labels), "`source_ids` must be padded to one length.*to_tensor"),
-        ((batches,), r"no dataset yet. Use fit\(batches.dataset\(epochs=10\)\)"),
+        ((batches,), r"not a dataset. Use fit\(batches.dataset\(epochs=10\)\)"),
         (((source[:0], target[:0]), labels[:0]), "0 rows"),
         ((dataset().take(0),), "no batch"),
         ((dataset().filter(lambda x, y: False),), "no batch"),

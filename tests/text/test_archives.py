@@ -100,7 +100,7 @@ def test_a_single_folder_within_is_entered_unless_it_is_a_split(tmp_path, ending
 @pytest.mark.parametrize("name", ["../x.en", "a/../../x.en", "/tmp/x.en", "C:/x.en", "..\\x.en", "a/.."])
 def test_a_member_that_leads_outside_is_refused(tmp_path, ending, name):
     path = write_archive(tmp_path / f"bad{ending}", {"train.en": b"a\n", name: b"b\n"})
-    check_refused(path, tmp_path, "leads outside the folder")
+    check_refused(path, tmp_path, "points outside the folder")
     assert not (tmp_path / "x.en").exists()
 
 
@@ -164,7 +164,7 @@ def test_a_zip_file_that_lies_about_its_size_is_refused(tmp_path):
     path = write_archive(tmp_path / "bomb.zip", {"train.en": bytes(2**22)})
     content = path.read_bytes().replace((2**22).to_bytes(4, "little"), (100).to_bytes(4, "little"))
     path.write_bytes(content)
-    check_refused(path, tmp_path, "is damaged, cut short or no archive")
+    check_refused(path, tmp_path, "damaged, truncated or not an archive")
 
 
 def incompressible(number):
@@ -180,7 +180,7 @@ def test_an_archive_that_is_cut_short_is_refused_and_leaves_nothing(tmp_path, en
     # A plain tar ends with blocks of zeros that nobody misses.
     share = min(share, 0.7) if ending == ".tar" else share
     path.write_bytes(whole[: int(share * len(whole))])
-    check_refused(path, tmp_path, "is damaged, cut short or no archive")
+    check_refused(path, tmp_path, "damaged, truncated or not an archive")
     path.write_bytes(whole)
     assert (unpack(path, tmp_path / "parent") / "a.de").read_bytes() == incompressible(3000)
 
@@ -192,7 +192,7 @@ def test_an_archive_with_a_flipped_bit_is_refused(tmp_path, ending, share):
     content = bytearray(path.read_bytes())
     content[int(share * len(content))] ^= 1
     path.write_bytes(content)
-    check_refused(path, tmp_path, "is damaged, cut short or no archive")
+    check_refused(path, tmp_path, "damaged, truncated or not an archive")
 
 
 def test_a_password_is_told_of(tmp_path):

@@ -248,7 +248,7 @@ def test_what_is_no_locale_is_refused(name):
 
 
 def test_locales_must_differ():
-    with pytest.raises(ValueError, match="`source` and `target` must be two locales"):
+    with pytest.raises(ValueError, match="`source` and `target` must be different locales"):
         cldr.make_pairs("pt-BR", "pt_BR")
 
 

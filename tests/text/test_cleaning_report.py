@@ -115,5 +115,5 @@ def test_refuses_when_all_are_dropped():
 
 
 def test_refuses_when_there_are_none():
-    with pytest.raises(DataError, match="corpus/train: no pairs to train on"):
+    with pytest.raises(DataError, match="corpus/train: no training pairs"):
         CleaningReport().check("corpus/train")

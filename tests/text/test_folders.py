@@ -119,15 +119,15 @@ def test_other_splits_are_found_by_name_and_never_joined(tmp_path, names, split)
 )
 def test_a_held_out_set_is_never_trained_on_for_want_of_another(tmp_path, name):
     write(tmp_path, f"{name}.en", f"{name}.de")
-    with pytest.raises(DataError, match=f"no split 'train'. Known: {name}"):
+    with pytest.raises(DataError, match=f"no split 'train'. Choose from: {name}"):
         read(tmp_path, "train")
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["train.en"], r"train\.de: no such file. train\.en needs it"),
-        (["train.de.gz"], r"train\.en: no such file. train\.de\.gz needs it"),
+        (["train.en"], r"train\.de: no such file. It must contain the other side of train\.en"),
+        (["train.de.gz"], r"train\.en: no such file. It must contain the other side of train\.de\.gz"),
         (["train.de-en.en"], r"train\.de-en\.de: no such file"),
         (["train/a.en", "train/a.de", "train/b.en"], r"train/b\.de: no such file"),
         (["train.1.en", "train.1.de", "train.2.de"], r"train\.2\.en: no such file"),
@@ -137,9 +137,9 @@ def test_a_held_out_set_is_never_trained_on_for_want_of_another(tmp_path, name):
         (["train.en", "train.de", "train.tsv"], r"train\.(en|de) and .*train\.tsv are the same split twice"),
         (["train.tsv", "train.de-en.tsv"], r"the same split twice. Keep one of the two"),
         (["train.en", "train.de", "train.1.en", "train.1.de"], r"twice. Keep one of: .*train\.1\.en"),
-        (["train.en", "train.de", "train/a.en", "train/a.de"], r"'train' is there twice. Keep .*train\.en"),
+        (["train.en", "train.de", "train/a.en", "train/a.de"], r"'train' exists twice. Keep .*train\.en"),
         (["notes.txt"], r"no files of en and de: no such file as .*train\.en with .*train\.de, or train"),
-        (["valid.en", "valid.de"], "no split 'train'. Known: valid"),
+        (["valid.en", "valid.de"], "no split 'train'. Choose from: valid"),
     ],
 )  # fmt: skip
 def test_half_and_double_splits_are_refused(tmp_path, names, message):

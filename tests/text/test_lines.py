@@ -225,7 +225,7 @@ def test_a_compressed_file_that_is_cut_short_is_refused(tmp_path, ending, where)
     packed = PACKERS[ending](random_lines())
     packed = packed[: int(where * len(packed)) if isinstance(where, float) else where]
     path = write(tmp_path, f"text.de.{ending}", packed)
-    with pytest.raises(DataError, match=rf"text\.de\.{ending}: is damaged or cut short") as info:
+    with pytest.raises(DataError, match=rf"text\.de\.{ending}: damaged or truncated") as info:
         read_lines(path)
     assert "\n" not in str(info.value)
 
@@ -234,7 +234,7 @@ def test_a_compressed_file_that_is_cut_short_is_refused(tmp_path, ending, where)
 def test_a_compressed_file_with_a_flipped_bit_is_refused(tmp_path, ending):
     packed = bytearray(PACKERS[ending](random_lines()))
     packed[len(packed) // 2] ^= 4
-    with pytest.raises(DataError, match=rf"text\.de\.{ending}: is damaged or cut short"):
+    with pytest.raises(DataError, match=rf"text\.de\.{ending}: damaged or truncated"):
         read_lines(write(tmp_path, f"text.de.{ending}", packed))
 
 
@@ -243,15 +243,15 @@ def test_a_packed_file_whose_first_byte_is_damaged_is_no_text(tmp_path, ending, 
     content = packer(b"one\ntwo\n")
     path = tmp_path / f"train.en{ending}"
     path.write_bytes(b"A" + content[1:])
-    with pytest.raises(DataError, match=rf"train\.en{ending}: ends in {ending} and is neither .* nor text"):
+    with pytest.raises(DataError, match=rf"train\.en{ending}: ends in {ending} but is neither .* nor text"):
         LineReader(path)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\x28\xb5\x2f\xfd\x04", "is compressed by zstd. Decompress it"),
-        (b"PK\x03\x04\x14", "is a zip archive"),
+        (b"\x28\xb5\x2f\xfd\x04", "compressed with zstd. Decompress it"),
+        (b"PK\x03\x04\x14", "a zip archive"),
     ],
 )
 def test_what_is_packed_in_another_way_is_refused_by_name(tmp_path, content, message):

@@ -116,11 +116,11 @@ def test_a_corpus_takes_its_splits_from_a_set(prepared):
     ("name", "languages", "message"),
     [
         ("wmt14_tranlate/de-en", "en-de", r"wmt14_tranlate/de-en: no such folder.*: wmt14_translate,"),
-        ("wmt14_translate/de-xx", "de-xx", "no config 'de-xx'. Known: .*de-en"),
-        ("wmt14_translate", "de-fr", "no config for de and fr. Known: cs-en, de-en"),
-        ("wmt14_translate/de-en", "en-fr", "holds de, en. Received: source 'en', target 'fr'"),
+        ("wmt14_translate/de-xx", "de-xx", "no config 'de-xx'. Choose from: .*de-en"),
+        ("wmt14_translate", "de-fr", "no config for de and fr. Choose from: cs-en, de-en"),
+        ("wmt14_translate/de-en", "en-fr", "the languages are de, en. Received: 'en' and 'fr'"),
         ("wmt14_translate/de-en:9.9.9", "en-de", "wmt14_translate/de-en:9.9.9: .*9.9.9"),
-        ("mnist", "en-de", "mnist: its examples are no texts in two languages"),
+        ("mnist", "en-de", "mnist: its examples are not texts in two languages"),
     ],
 )
 def test_a_name_that_does_not_fit_is_refused_in_one_line(prepared, name, languages, message):
@@ -130,7 +130,9 @@ def test_a_name_that_does_not_fit_is_refused_in_one_line(prepared, name, languag
 
 
 def test_an_unknown_split_is_refused_with_the_known_ones(prepared):
-    with pytest.raises(DataError, match=r"no split 'dev2'. Known: train, validation, test|Known: .*test"):
+    with pytest.raises(
+        DataError, match=r"no split 'dev2'. Choose from: train, validation, test|from: .*test"
+    ):
         load_split("wmt14_translate/de-en", "dev2", "en", "de", data_dir=prepared)
 
 

@@ -64,7 +64,7 @@ def test_many_lines_are_the_sum_of_their_parts(by_hand):
 
 
 def test_a_text_without_words_is_refused(by_hand):
-    with pytest.raises(ValueError, match="must hold words. Received: 2 lines"):
+    with pytest.raises(ValueError, match="must contain words. Received: 2 lines"):
         inspect_vocabulary(by_hand, ["", "  "])
 
 
@@ -112,7 +112,7 @@ def test_the_program_takes_a_run_folder(by_hand, tmp_path, capsys):
     [
         (["absent"], b"a", "absent: cannot read the tokenizer model"),
         (["FOLDER"], b"a", "must hold tokenizer.model"),
-        (["FOLDER/vocabulary"], b"", "must hold words"),
+        (["FOLDER/vocabulary"], b"", "must contain words"),
         (["FOLDER/vocabulary"], b"a\xff", "standard input: line 1: byte 2"),
         (["FOLDER/vocabulary", "FOLDER/absent"], b"", "absent: no such file"),
         (["FOLDER/text"], b"a", "text is not a SentencePiece model"),

@@ -312,7 +312,7 @@ def test_refuses_a_vocabulary_without_room_for_the_characters():
 
 @pytest.mark.parametrize("texts", [[], [""], ["  ", ""]])
 def test_refuses_texts_without_text(texts):
-    with pytest.raises(ValueError, match="`texts` must hold text"):
+    with pytest.raises(ValueError, match="`texts` must contain text"):
         SubwordTokenizer.train(texts, vocab_size=300)
 
 
@@ -407,7 +407,7 @@ def test_load_refuses_a_missing_file_and_a_folder(tmp_path):
 def test_load_refuses_other_special_ids(tokenizer, tmp_path):
     path = tmp_path / "subwords.model"
     tokenizer.save(path)
-    with pytest.raises(ValueError, match=r"subwords\.model has other special ids.*pad=5"):
+    with pytest.raises(ValueError, match=r"subwords\.model has different special ids.*pad=5"):
         SubwordTokenizer.load(path, special=SpecialIds(pad=5))
 
 

@@ -40,7 +40,7 @@ def test_every_kind_is_learned_and_recognised_from_its_file(kind, tmp_path):
     assert type(loaded) is CLASSES[kind]
     assert loaded.sha256 == trained.sha256
     assert loaded.normalization == "identity"
-    with pytest.raises(ValueError, match="vocabulary has other special ids"):
+    with pytest.raises(ValueError, match="vocabulary has different special ids"):
         load_tokenizer(tmp_path / "vocabulary", special=SpecialIds(pad=3, unk=0))
 
 

@@ -249,7 +249,7 @@ def test_refuses_training_arguments(arguments, message):
 
 
 def test_texts_without_text_are_refused():
-    with pytest.raises(ValueError, match="`texts` must hold text. Received: 2 texts"):
+    with pytest.raises(ValueError, match="`texts` must contain text. Received: 2 texts"):
         WordPieceTokenizer.train(["", "  "], vocab_size=95)
 
 
@@ -276,7 +276,7 @@ def test_special_ids_are_the_ones_asked_for(tmp_path):
     assert trained.decode([[0, *ids, 1, 3]]) == ["noch einmal"]
     trained.save(tmp_path / "words")
     assert WordPieceTokenizer.load(tmp_path / "words", special=special).sha256 == trained.sha256
-    with pytest.raises(ValueError, match="words has other special ids than asked for"):
+    with pytest.raises(ValueError, match="words has different special ids"):
         WordPieceTokenizer.load(tmp_path / "words")
 
 
@@ -310,13 +310,13 @@ GOOD = by_hand(["a"])
     ("content", "message"),
     [
         (b"", "bad is empty"),
-        (b"garbage " * 20, "bad: line 1: not a file of word pieces"),
-        (bytes(1000), "bad: line 1: not a file of word pieces"),
-        (b"\xff" + GOOD, "bad: line 1: not a file of word pieces"),
-        (b"[" * 100_000, "bad: line 1: not a file of word pieces"),
-        (b"{}\na\n", "bad: line 1: not a file of word pieces"),
-        (by_hand(["a"], normalization="nfd"), "bad: line 1: not a file of word pieces"),
-        (by_hand(["a"], vocab_size=19), "bad is damaged.*holds 18 tokens and states 19"),
+        (b"garbage " * 20, "bad: line 1: not a word-piece vocabulary"),
+        (bytes(1000), "bad: line 1: not a word-piece vocabulary"),
+        (b"\xff" + GOOD, "bad: line 1: not a word-piece vocabulary"),
+        (b"[" * 100_000, "bad: line 1: not a word-piece vocabulary"),
+        (b"{}\na\n", "bad: line 1: not a word-piece vocabulary"),
+        (by_hand(["a"], normalization="nfd"), "bad: line 1: not a word-piece vocabulary"),
+        (by_hand(["a"], vocab_size=19), "bad is damaged.*has 18 tokens and states 19"),
         (by_hand(["a", "b", "a"]), "bad: line 17: the piece 'a' stands on line 15, too"),
         (by_hand(["a", "", "b"]), "bad: line 16: the piece is empty"),
         (GOOD.replace("▁".encode(), b"x"), "bad lacks the piece '▁'"),

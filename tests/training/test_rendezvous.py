@@ -86,7 +86,7 @@ def test_other_addresses_are_refused():
     chief = start(workers, 0, ended)
     start([workers[0], "localhost:9"], 1, ended)
     chief.join(20)
-    assert "worker 1 has other addresses than worker 0" in ended[0]
+    assert "worker 1 and worker 0 have different addresses" in ended[0]
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:x", ":2222", "localhost:70000", 7])

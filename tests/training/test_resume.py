@@ -62,9 +62,9 @@ def test_length_places_devices_and_search_may_change(started, config):
 def test_any_other_change_is_refused_with_all_of_them_and_the_way_out(started, config):
     new = changed(config, "training.warmup_steps=7", "data.batch_tokens=500", "training.max_steps=3")
     message = (
-        f"{started.path}: this run has other settings: data.batch_tokens 400 -> 500, training.warmup_steps "
-        "4 -> 7. Pass --allow-config-change data.batch_tokens,training.warmup_steps, or choose another "
-        "--run-dir"
+        f"{started.path}: this run has different settings: data.batch_tokens 400 -> 500, "
+        "training.warmup_steps 4 -> 7. Pass --allow-config-change data.batch_tokens,training.warmup_steps, "
+        "or choose another --run-dir"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         apply_config_changes(started, new, sha256=SUM)
@@ -100,7 +100,7 @@ def test_what_makes_another_model_is_never_allowed(started, config, assignment):
     remedy = "choose another --run-dir"
     if name.startswith("data."):
         remedy += f"; --init-from {started.path} --new-vocabulary"
-    with pytest.raises(ValueError, match=rf"{name} .* -> .* makes another model: {remedy}"):
+    with pytest.raises(ValueError, match=rf"{name} .* -> .* changes the model: {remedy}"):
         apply_config_changes(started, changed(config, assignment), sha256=SUM, allowed=[name])
     left_as_it_was(started, config)
 
@@ -123,7 +123,9 @@ def test_an_unknown_name_is_refused_with_the_nearest(started, config):
 
 
 def test_another_text_is_refused_unless_allowed(started, config):
-    with pytest.raises(ValueError, match="training text is not the one.*--allow-config-change data.dataset"):
+    with pytest.raises(
+        ValueError, match="training text differs from the one.*--allow-config-change data.dataset"
+    ):
         apply_config_changes(started, config, sha256=OTHER_SUM)
     left_as_it_was(started, config)
     changes = apply_config_changes(started, config, sha256=OTHER_SUM, allowed=["data.dataset"])

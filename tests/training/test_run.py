@@ -205,10 +205,7 @@ def test_a_finished_run_is_left_as_it_is(whole, corpus, capsys):
     assert whole.run.read_history() == history
     assert again.translations == whole.translations
     assert again.scores == whole.scores
-    assert (
-        "finished before, at step 12; nothing to do. To go on, raise training.max_steps"
-        in capsys.readouterr().out
-    )
+    assert "already finished at step 12. To train longer, raise training.max_steps" in capsys.readouterr().out
 
 
 def test_a_finished_run_whose_weights_are_damaged_makes_them_anew(whole, corpus, tmp_path, capsys):
@@ -229,7 +226,7 @@ def test_a_finished_run_whose_weights_are_damaged_makes_them_anew(whole, corpus,
     [
         ("training", {"warmup_steps": 7}, "training.warmup_steps 6 -> 7. Pass --allow-config-change"),
         ("training", {"seed": 9}, "training.seed 1 -> 9"),
-        ("model", {"d_ff": 25}, "model.d_ff 24 -> 25.*makes another model"),
+        ("model", {"d_ff": 25}, "model.d_ff 24 -> 25.*changes the model"),
         (
             "data",
             {"batch_tokens": 641, "max_length": 41},

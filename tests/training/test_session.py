@@ -64,7 +64,7 @@ def test_a_run_refused_after_its_text_was_prepared_leaves_nothing(config, corpus
         run.mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
     write(corpus, "valid", [("dogs " * 50, "Hunde " * 50)])
-    with pytest.raises(DataError, match="validation: all 1 pairs have over 40 tokens"):
+    with pytest.raises(DataError, match="validation: all 1 pairs exceed 40 tokens"):
         start(config, run)
     assert sorted(tmp_path.rglob("*")) == before
     write(corpus, "valid", PAIRS[:9])
@@ -125,7 +125,7 @@ def test_a_text_of_their_own_in_an_earlier_run_is_left_alone(config, tmp_path):
     for path in (run / "corpus").iterdir():
         path.unlink()
     (run / "corpus" / "precious.txt").touch()
-    with pytest.raises(DataError, match="corpus: holds other files"):
+    with pytest.raises(DataError, match="corpus: contains other files"):
         start(config, run)
     assert names(run / "corpus") == {"precious.txt"}
 
@@ -135,6 +135,6 @@ def test_other_settings_are_refused_before_the_text_is_read(config, tmp_path):
     start(config, run)
     (run / "history.jsonl").touch()
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    with pytest.raises(ValueError, match="this run has other settings: data.max_length 40 -> 30"):
+    with pytest.raises(ValueError, match="this run has different settings: data.max_length 40 -> 30"):
         start(replace_data(config, max_length=30), run)
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before

@@ -20,7 +20,7 @@ def work(rounds):  # in C, without Python's lock, as TensorFlow compiles
     print("working", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"word", b"salt", rounds)
 """
-HEARD = "{}: heard; the step at work ends first, then the state is saved (again: stop at once)\n"
+HEARD = "{}: finishing the current step and saving; send it again to stop at once\n"
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def test_while_no_python_runs_a_signal_is_heard_and_a_second_one_ends_the_proces
             time.sleep(0.5)
             process.send_signal(number)
         assert process.wait() == code
-        assert process.stderr.read() == "stopped at once; the newest checkpoint is whole\n"
+        assert process.stderr.read() == "stopped at once; the newest checkpoint is complete\n"
 
 
 def test_outside_of_training_too_it_is_heard_before_python_can_act():
@@ -69,8 +69,8 @@ def test_outside_of_training_too_it_is_heard_before_python_can_act():
         "except StoppedError as error:\n"
         "    print(error.exit_code, error)\n"
     )
-    assert out == "working\n143 stopped by SIGTERM; the same command goes on from what is saved\n"
-    assert err == "SIGTERM: heard; ending (again: stop at once)\n"
+    assert out == "working\n143 stopped by SIGTERM; the same command continues from the saved state\n"
+    assert err == "SIGTERM: ending; send it again to stop at once\n"
 
 
 def test_a_signal_that_comes_twice_at_once_is_one():

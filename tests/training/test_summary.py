@@ -36,10 +36,10 @@ def test_the_table_has_what_is_read_and_what_is_done_with_it():
     shapes = [(8, 11, 13), (16, 7, 5), (4, 20, 23)]
     found = table(CONFIG, shapes)
     assert found["corpus"] == "texts, en to fr"
-    assert found["pairs"] == "12,345 training pairs, 7 for validation, 11 for the test"
+    assert found["pairs"] == "12,345 training pairs, 7 for validation, 11 for testing"
     assert found["vocabulary"] == "3,000 and 5,000 tokens (bpe)"
     assert found["model"] == "3 + 2 layers, d_model 64, d_ff 128, 4 heads, post-norm, dropout 0.1"
-    assert found["parameters"] == "1,250,000, one matrix for both embeddings and the output"
+    assert found["parameters"] == "1,250,000, source embedding, target embedding and output share one matrix"
     assert found["batches"] == "50 an epoch, up to 1,024 tokens a side, 87.5 % of them real"
     assert found["updates"] == "120 (2.4 epochs), learning rate at most 4.00e-05 (update 40)"
     assert found["devices"] == "2 GPUs, float32"

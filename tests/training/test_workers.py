@@ -202,7 +202,7 @@ def test_workers_that_find_no_progress_end_together(start):
     assert newest(workers[0].run) in (6, 7)
     again = start("stopped", settings)
     assert ended(again) == [0, 0]
-    assert "finished before" in again[0].out
+    assert "already finished" in again[0].out
 
 
 @pytest.mark.slow
@@ -210,11 +210,11 @@ def test_workers_whose_time_is_up_end_together(start):
     settings = {"training.max_minutes": 0.01, "training.max_steps": 1000}
     workers = start("stopped", settings)
     assert ended(workers) == [0, 0]
-    assert "0.01 minutes are up" in workers[0].err
+    assert "0.01 minutes are over" in workers[0].err
     assert 1 <= newest(workers[0].run) < 1000
     again = start("stopped", settings)
     assert ended(again) == [0, 0]
-    assert "finished before" in again[0].out
+    assert "already finished" in again[0].out
 
 
 # Writes the weights of each worker as it has them at the end.

@@ -237,7 +237,7 @@ def test_no_sentence_gives_no_hypothesis(beam_size):
 
 
 def test_sampling_without_random_numbers_is_refused():
-    with pytest.raises(ValueError, match="`uniforms` are needed"):
+    with pytest.raises(ValueError, match="`uniforms` is required"):
         search_ids(make_model(), sources(), SearchConfig(sampling=True))
 
 

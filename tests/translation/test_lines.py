@@ -153,11 +153,11 @@ def test_a_pipe_is_no_regular_file():
 def test_a_file_beside_another_must_have_as_many_lines():
     prefixes = Input.of_stream(io.BytesIO(b"1\n\n3\n"), "prefixes.de")
     assert prefixes.take(2) == ["1", ""]
-    with pytest.raises(DataError, match="prefixes.de: has more than the 2 lines of the input"):
+    with pytest.raises(DataError, match="prefixes.de: more lines than the input, which has 2"):
         prefixes.expect_end()
     prefixes = Input.of_stream(io.BytesIO(b"1\n2\n"), "prefixes.de")
     assert prefixes.take(1) == ["1"]
-    with pytest.raises(DataError, match="prefixes.de: ends after 2 lines; the input has more"):
+    with pytest.raises(DataError, match="prefixes.de: only 2 lines; the input has more"):
         prefixes.take(2)
 
 

@@ -204,13 +204,13 @@ def test_other_numbers_of_texts_are_refused(scorer):
 
 def test_a_text_that_is_too_long_is_refused_and_never_cut(model, tokenizers):
     scorer = Scorer(model, tokenizers, max_length=9)
-    with pytest.raises(TooLongError, match="`sources`: text 1: [0-9]+ tokens, .* over the limit of 9"):
+    with pytest.raises(TooLongError, match="`sources`: text 1: [0-9]+ tokens, .* more than the limit of 9"):
         scorer.score([SOURCES[1], SOURCES[3]], TARGETS[1:3])
 
 
 def test_learned_positions_limit_texts(tokenizers):
     model = make_model(tokenizers, positions="learned", max_positions=9)
-    with pytest.raises(TooLongError, match="`targets`: text 0: .* over the limit of 9"):
+    with pytest.raises(TooLongError, match="`targets`: text 0: .* more than the limit of 9"):
         Scorer(model, tokenizers).score(["a"], TARGETS[-1:])
 
 
@@ -350,10 +350,10 @@ def test_bytes_in_files_that_are_not_utf_8_are_replaced_and_counted(run, files, 
         (["--target", "{folder}/none.de"], ["none.de: no such file"]),
         (["--target", "{folder}/short.de"], ["text.en and ", "Received: 6 and 2 lines"]),
         (["--target", "{folder}/empty.de"], ["empty.de: the file is empty"]),
-        (["--max-length", "12"], ["text.en: line 4: ", "are over the limit of 12", "--max-length"]),
+        (["--max-length", "12"], ["text.en: line 4: ", "more than the limit of 12", "--max-length"]),
         (["--max-length", "0"], ["`max_length` must be at least 1"]),
         (["--batch-tokens", "0"], ["`batch_tokens` must be at least 1"]),
-        (["--checkpoint", "best"], ["no 'best' weights. There is `last`"]),
+        (["--checkpoint", "best"], ["no 'best' weights. Available: `last`"]),
         (["--alignment", "hard", "--alignment-layer", "2"], ["`layers` must hold numbers from 0 to 1"]),
         (["--alignment", "hard", "--alignment-head", "2"], ["`heads` must hold numbers from 0 to 1"]),
         (["--output", "{folder}/none/scores"], ["its folder does not exist"]),
@@ -386,7 +386,10 @@ def test_a_line_without_a_tab_is_refused_with_its_number(run, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--source", "x"], "go together"), (["--chunk-lines", "0"], "--chunk-lines must be at least 1, not 0")],
+    [
+        (["--source", "x"], "give both --source and --target"),
+        (["--chunk-lines", "0"], "--chunk-lines must be at least 1, not 0"),
+    ],
 )
 def test_arguments_that_do_not_fit_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit, match="2"):

@@ -203,7 +203,7 @@ def test_one_str_is_refused(translator):
     [
         ({"beam_size": 0}, "beam_size=0"),
         ({"alpha": -1.0}, "alpha=-1.0"),
-        ({"beamsize": 2}, "no field 'beamsize'. Did you mean 'beam_size'"),
+        ({"beamsize": 2}, "no setting 'beamsize'. Did you mean 'beam_size'"),
     ],
 )
 def test_a_bad_setting_is_refused(translator, change, message):

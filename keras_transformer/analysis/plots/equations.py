@@ -33,7 +33,9 @@ def boolean_maps(maps, titles, *, rows="query position", columns="key position",
         ValueError: the numbers of titles and maps differ.
     """
     if len(maps) != len(titles):
-        raise ValueError(f"`titles` must hold one for each of {len(maps)} maps. Received: {len(titles)}")
+        raise ValueError(
+            f"`titles` must have one title for each of {len(maps)} maps. Received: {len(titles)}"
+        )
     across = min(len(maps), 5)
     lines = -(-len(maps) // across)
     figure, grid = subplots(1.9 * max(across, 2) + 0.8, 2.3 * lines + 0.5, lines, across)

@@ -40,7 +40,7 @@ def training_curves(history, *, title=""):
     train = [record for record in history if record["kind"] == "train"]
     validation = [record for record in history if record["kind"] == "validation"]
     if not train:
-        raise ValueError("`history` holds no record of training.")
+        raise ValueError("`history` has no training record.")
     measured = [record for record in train if "gradient_norm" in record]
     figure, (left, right, *unused) = subplots(9, 5.4 if measured else 3.6, 1 + bool(measured), 2, title=title)
     if measured:
@@ -106,7 +106,7 @@ def fit_curves(history, rates, *, steps_per_epoch, figures=("loss", "token_accur
     """
     missing = [name for name in figures if name not in history]
     if missing:
-        raise ValueError(f"`history` has no {missing[0]!r}. It has: {', '.join(history)}")
+        raise ValueError(f"`history` has no {missing[0]!r}. Choose from: {', '.join(history)}")
     columns = 1 + len(figures)
     figure, (first, *others) = subplots(3.2 * columns, 3.2, columns=columns, title=title)
     first.plot(range(1, len(rates) + 1), rates, color=GREEN)

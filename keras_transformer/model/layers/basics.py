@@ -95,9 +95,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def __init__(self, *, epsilon=1e-6, **kwargs):
         unknown = kwargs.keys() - {"name", "dtype", "trainable"}
         if unknown:
-            raise TypeError(
-                f"unexpected arguments {sorted(unknown)}; only `epsilon` differs from the paper's"
-            )
+            raise TypeError(f"unexpected arguments {sorted(unknown)}; only `epsilon` can be set")
         super().__init__(epsilon=epsilon, **kwargs)
 
     def call(self, inputs):

@@ -167,6 +167,6 @@ class PositionalEmbedding(Layer):
             return
         if first_position + length > self.max_positions:
             raise ValueError(
-                f"There are {self.max_positions} learned positions (`max_positions`). "
-                f"Received: ids up to position {first_position + length - 1}"
+                f"Positions must be below `max_positions`={self.max_positions}. "
+                f"Received: positions up to {first_position + length - 1}"
             )

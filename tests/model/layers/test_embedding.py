@@ -119,7 +119,7 @@ def test_sinusoids_are_defined_for_any_length():
 def test_learned_positions_end_with_a_clear_error():
     layer = built("learned", max_positions=5)
     assert layer(IDS).shape == (2, 5, D_MODEL)
-    message = r"There are 5 learned positions \(`max_positions`\). .*up to position 5"
+    message = r"Positions must be below `max_positions`=5. Received: positions up to 5"
     with pytest.raises(ValueError, match=message):
         layer(IDS, first_position=1)
 
