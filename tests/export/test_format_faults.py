@@ -274,8 +274,8 @@ HARMFUL_WEIGHTS = {
     external_link: "is a link. Weights must be in the file itself",
     soft_link: "is a link. Weights must be in the file itself",
     link_of_a_group: "is a link. Weights must be in the file itself",
-    external_data: "keeps its data in another file",
-    virtual_data: "keeps its data in another file",
+    external_data: "stores its data in another file",
+    virtual_data: "stores its data in another file",
     circle: "occurs twice. Weights must be a tree",
     strings: "is not an array of numbers",
 }
