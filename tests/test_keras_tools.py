@@ -286,7 +286,7 @@ PAIR = r"`inputs` must be a pair \(source_ids, target_ids\), or a dict with thes
 INTEGERS = "must be an array or a tensor of integers, such as int32. Received: "
 REFUSED = {
     "one tensor": (SOURCE, TypeError, PAIR + r"one of int32, shape \(\w+, 7\)$"),
-    "three": ((SOURCE, TARGET, TARGET), ValueError, PAIR + "3 of them$"),
+    "three": ((SOURCE, TARGET, TARGET), ValueError, PAIR + "3 inputs$"),
     "other names": (
         {"encoder_inputs": SOURCE, "decoder_inputs": TARGET},
         ValueError,
@@ -335,8 +335,8 @@ def test_other_inputs_are_refused_in_one_line(model, kind):
         ((SOURCE[0], TARGET), ValueError, r"`source_ids` must have the shape .* shape \(7,\)$"),
         ((SOURCE[:1], TARGET), ValueError, "have the same number of rows. Received: 1 and 2$"),
         ((tf.sparse.from_dense(SOURCE), TARGET), TypeError, "`source_ids` must be a dense tensor"),
-        ((SOURCE + 1, TARGET), ValueError, "source id 23 is outside .* from 0 to 22.*"),
-        ((SOURCE, tf.constant(TARGET - 1)), ValueError, "target id -1 is outside .* from 0 to 18.*"),
+        ((SOURCE + 1, TARGET), ValueError, "source id 23 is outside .* 0 to 22.*"),
+        ((SOURCE, tf.constant(TARGET - 1)), ValueError, "target id -1 is outside .* 0 to 18.*"),
     ],
 )  # fmt: skip
 def test_other_inputs_of_a_call_are_refused_in_one_line(model, inputs, error, message):
