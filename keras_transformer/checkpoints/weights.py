@@ -217,7 +217,7 @@ def write_final_weights(run, model, devices, measure):
                 raise tensor_files.DamagedError(
                     f"{error}. No other weights are complete: restore the folder `checkpoints` from a copy"
                 ) from error
-            print(f"{error}; not considered for delivery", file=sys.stderr, flush=True)
+            print(f"{error}; not considered for the final weights", file=sys.stderr, flush=True)
             del candidates[0]
     run.append_history(record)
     if note := missing_note(run.path / "checkpoints", chosen):
@@ -238,7 +238,7 @@ def _has_final_weights(run, step):
         why = f"{prefix}: missing"
     except tensor_files.DamagedError as error:
         why = str(error)
-    print(f"{why}. The delivered weights are computed again", file=sys.stderr, flush=True)
+    print(f"{why}. The final weights are computed again", file=sys.stderr, flush=True)
     return False
 
 
@@ -274,7 +274,7 @@ def _write(prefix, target, record):
 
 def _summary_line(candidates, chosen, training):
     others = "".join(f"; {candidate}" for candidate in candidates[1:])
-    line = f"delivered weights: {candidates[0]}{others}"
+    line = f"final weights: {candidates[0]}{others}"
     if chosen.steps:
         return line
     every = f"training.checkpoint_every_steps={training.checkpoint_every_steps}"

@@ -195,8 +195,8 @@ def make_card(run, settings, *, name, checkpoint, num_parameters, versions, lice
     config, history = run.config, run.read_history()
     trained = [record for record in history if record["kind"] in ("train", "validation")]
     # Only the final weights have test scores. In early versions these were always the average.
-    delivered = [record["weights"] for record in history if record["kind"] == "final"] or ["averaged"]
-    is_scored = checkpoint in ("final", delivered[-1])
+    final = [record["weights"] for record in history if record["kind"] == "final"] or ["averaged"]
+    is_scored = checkpoint in ("final", final[-1])
     tests = [record for record in history if record["kind"] == "test" and is_scored]
     tests = {record["split"]: record for record in tests}  # a resumed run has several: take the last
     corpus = run.path / "corpus.sha256"

@@ -96,7 +96,7 @@ def _translate_unseen(session, step):
         print(f"{run.path}: {message}", flush=True)
     else:
         beam = f"beam {search.beam_size}, alpha {search.alpha:g}"
-        print(f"\ntranslating {split} with the delivered weights ({beam})", flush=True)
+        print(f"\ntranslating {split} with the final weights ({beam})", flush=True)
         translations = Translator.load(run.path).translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
     if not is_done:

@@ -104,7 +104,7 @@ def test_figures_of_all_are_recorded_and_printed(new_run, capsys):
     assert read_final(new_run.path) == new_run.read_history()[-1]
     out, err = capsys.readouterr()
     assert out == (
-        "delivered weights: best (step 8): validation loss 3.000, BLEU 2.00; mean of 2 checkpoints (steps 8, "
+        "final weights: best (step 8): validation loss 3.000, BLEU 2.00; mean of 2 checkpoints (steps 8, "
         "12): validation loss 3.250, BLEU 7.00; last (step 12): validation loss 4.000, BLEU 3.00\n"
     )
     assert err == ""
