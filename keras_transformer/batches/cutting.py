@@ -43,7 +43,7 @@ class Region(NamedTuple):
         return self.num_batches * self.rows * (self.source_len + self.target_len)
 
 
-def serpentine(major, minor, mass, num_bands, phase):
+def serpentine(major, minor, mass, num_bands, offset):
     """Orders cells in serpentine order.
 
     Cuts the cells by their `major` length into bands of equal mass, and sorts within the bands by `minor`
@@ -54,14 +54,14 @@ def serpentine(major, minor, mass, num_bands, phase):
         minor: int NumPy array, shape `(num_cells,)`, length on the other side.
         mass: int NumPy array, shape `(num_cells,)`, number of tokens of each cell.
         num_bands: number of bands.
-        phase: float in [0, 1), shifts the boundaries of the bands by this share of a band.
+        offset: float in [0, 1), shifts the boundaries of the bands by this fraction of a band.
 
     Returns:
         int NumPy array, shape `(num_cells,)`, the indices of the cells in their new order.
     """
     by_length = np.bincount(major, weights=mass)
     middle = np.cumsum(by_length) - by_length / 2
-    band = np.floor(middle / by_length.sum() * num_bands + phase).astype(int)[major]
+    band = np.floor(middle / by_length.sum() * num_bands + offset).astype(int)[major]
     return np.lexsort((major, np.where(band % 2, minor, -minor), band))
 
 

@@ -2,8 +2,8 @@
 
 The plan is a pure function of the lengths, the seed and the epoch, so a resumed run makes the same batches.
 
-1. Count the pairs of each cell. A cell is all pairs of one (source length, target length), such as 12 source
-   and 14 target tokens. Steps 2 to 4 use only these counts.
+1. Count the pairs of each cell. A cell is the set of all pairs with the same source length and the same
+   target length, such as 12 source and 14 target tokens. Steps 2 to 4 use only these counts.
 2. Order the cells so that neighbours have similar lengths on both sides: sort by one side into bands, and
    within the bands by the other side, descending and ascending in turn (serpentine order).
 3. Cut this order into few batches with little padding, by dynamic programming (`cutting.py`). With
@@ -11,7 +11,7 @@ The plan is a pure function of the lengths, the seed and the epoch, so a resumed
 4. Repeat 2 and 3 for several numbers of bands and keep the cheapest cut.
 5. Shuffle the pairs within each cell, fill the batches, and shuffle the order of the batches.
 
-A position is one token slot of a padded batch, on either side; a position without a token is padding.
+A position is one element of the padded id matrices of a batch, source or target; it holds a token or padding.
 """
 
 import functools
@@ -24,10 +24,10 @@ from keras_transformer.batches import cutting
 
 PADDINGS = ("longest", "fixed")
 
-# Successive epochs cycle through 8 cell orders (2 sorting sides, 4 offsets of the bands), so that the
-# same lengths do not share a batch in every epoch.
+# Successive epochs cycle through 8 cell orders (2 sides to sort by first, 4 offsets of the bands), so that
+# the same lengths do not share a batch in every epoch.
 _NUM_ORDERS = 8
-_PHASES = (0.5, 0.25, 0.67, 0.33)
+_BAND_OFFSETS = (0.5, 0.25, 0.67, 0.33)
 _NUM_BANDS = (3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 26, 32)
 
 
@@ -39,7 +39,8 @@ class BatchPlan(NamedTuple):
         rows: number of rows, a multiple of 8; rows beyond `num_pairs` are padding.
         source_len: padded source length, in tokens.
         target_len: padded target length, in tokens.
-        key: (seed, epoch, batch number within the epoch), the seed of random draws in this batch.
+        key: (seed, epoch, batch number within the epoch), the seed of all random draws for this batch, such
+            as subword dropout.
     """
 
     indices: np.ndarray
@@ -59,9 +60,9 @@ class _Layout(NamedTuple):
 
     Attributes:
         rank: int NumPy array, shape `(num_cells,)`, position of each cell in the cell order.
-        large_cells: list of int, the cells that fill whole batches by themselves.
-        regions: list of `Region`: first one for the full batches of each large cell, then those that
-            the remaining pairs are cut into, in cell order.
+        large_cells: list of int, the cells with enough pairs to fill whole batches by themselves.
+        regions: list of `Region`: first, for each large cell, the region of its full batches; then the
+            regions of the remaining pairs, in cell order.
         num_batches: int.
     """
 
@@ -106,7 +107,7 @@ class EpochPlanner:
         max_shapes: maximum number of shapes with `padding="fixed"`.
         sizes: list of int, number of pairs of each corpus; the pairs are the corpora concatenated in
             this order. `None` for one corpus.
-        weights: list of float, how many times an epoch sees each corpus; `None` for once each.
+        weights: list of float, how many times each corpus occurs in an epoch; `None` for once each.
 
     Raises:
         ValueError: there are no pairs, `batch_tokens` is less than 8 rows of the longest sentence, or `sizes`
@@ -149,7 +150,7 @@ class EpochPlanner:
         self._batch_tokens = batch_tokens
         self._max_shapes = max_shapes if padding == "fixed" else None
         self._corpora = list(zip(sizes, weights, strict=True))
-        # With a fractional weight every epoch samples its own pairs, so the counts and shapes differ too.
+        # With a fractional weight, other pairs are sampled in every epoch, so counts and shapes differ too.
         self._samples_pairs = any(weight % 1 for weight in weights)
         # `_cell`: the cell of each pair. `_source`, `_target`: the lengths of each cell.
         span = int(target_lengths.max()) + 1
@@ -172,14 +173,15 @@ class EpochPlanner:
         # The sort is stable, so the pairs of one cell stay in random order.
         indices = indices[np.argsort(rank, kind="stable")]
         begins = np.cumsum([0, *np.bincount(rank, minlength=len(layout.rank))])
-        # `members[r]`: the pairs of region r. A large cell fills its region; the others share what remains.
-        members, remains = [], np.ones(len(indices), bool)
+        # `members[r]`: the pairs of region r. Each large cell fills its own region; the pairs that are left
+        # fill the other regions.
+        members, is_left = [], np.ones(len(indices), bool)
         for cell, region in zip(layout.large_cells, layout.regions, strict=False):
             begin = begins[layout.rank[cell]]
-            remains[begin : begin + region.num_pairs] = False
+            is_left[begin : begin + region.num_pairs] = False
             members.append(indices[begin : begin + region.num_pairs])
         ends = np.cumsum([region.num_pairs for region in layout.regions[len(members) :]])
-        members += np.split(indices[remains], ends[:-1])
+        members += np.split(indices[is_left], ends[:-1])
         if self._max_shapes:
             self._shuffle_regions(layout.regions, members, rng)
         plans = [
@@ -237,9 +239,10 @@ class EpochPlanner:
         return np.bincount(self._cell[self._indices(epoch)], minlength=len(self._source))
 
     def _shuffle_regions(self, regions, members, rng):
-        """Swaps pairs between regions whose shapes hold both, then shuffles each region, in place.
+        """Swaps pairs that fit into either region between regions, then shuffles each region, in place.
 
-        The regions of `padding="fixed"` are the same in every epoch; this gives their batches new pairs.
+        With `padding="fixed"` the regions are the same in every epoch. Without the swaps, pairs of different
+        regions would never share a batch.
         """
         source, target = self._source[self._cell], self._target[self._cell]
 
@@ -249,42 +252,43 @@ class EpochPlanner:
 
         for (a, region_a), (b, region_b) in itertools.combinations(zip(members, regions, strict=True), 2):
             from_a, from_b = fitting(a, region_b), fitting(b, region_a)
-            number = min(len(from_a), len(from_b)) // 2
-            a[from_a[:number]], b[from_b[:number]] = b[from_b[:number]], a[from_a[:number]]
+            num_swaps = min(len(from_a), len(from_b)) // 2
+            a[from_a[:num_swaps]], b[from_b[:num_swaps]] = b[from_b[:num_swaps]], a[from_a[:num_swaps]]
         for pairs in members:
             rng.shuffle(pairs)
 
     def _layout_of(self, epoch):
         """Returns the `_Layout` of an epoch."""
-        # One order for all epochs with "fixed", because its few shapes must not change.
+        # With "fixed", all epochs use one order, because the shapes must not change.
         order = 0 if self._max_shapes else epoch % _NUM_ORDERS
         return self._make_layout(order, epoch if self._samples_pairs else 0)
 
     @functools.lru_cache(maxsize=_NUM_ORDERS)  # noqa: B019 - planners live as long as a run
     def _make_layout(self, order, epoch):
-        """Cuts the cells in several orders and returns the `_Layout` of the cheapest cut."""
+        """Cuts the cells for several numbers of bands and returns the `_Layout` of the cheapest cut."""
         source, target, budget = self._source, self._target, self._batch_tokens
         counts = self._counts(epoch)
         capacity = budget // np.maximum(source, target) // cutting.ROWS_MULTIPLE * cutting.ROWS_MULTIPLE
-        # A large cell fills all its batches but one by itself; the dynamic program sees only its other pairs.
+        # A large cell fills all but one of its batches by itself. Only its other pairs enter the dynamic
+        # program.
         num_full = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
         rest = counts - num_full * capacity
         large_cells = np.flatnonzero(num_full)
-        full = np.stack([num_full * capacity, capacity, source, target], axis=1)[large_cells].tolist()
+        full_regions = np.stack([num_full * capacity, capacity, source, target], axis=1)[large_cells].tolist()
         sides = ((source, target), (target, source))
         if self._max_shapes:
             orders = [(*side, bands, 0.5) for side in sides for bands in range(1, 8)]
             cut = functools.partial(cutting.cut_into_regions, max_regions=self._max_shapes)
         else:
-            orders = [(*sides[order % 2], bands, _PHASES[order // 2]) for bands in _NUM_BANDS]
+            orders = [(*sides[order % 2], bands, _BAND_OFFSETS[order // 2]) for bands in _NUM_BANDS]
             cut = cutting.cut_into_batches
 
-        def try_order(major, minor, bands, phase):
-            cells = cutting.serpentine(major, minor, rest * (source + target), bands, phase)
+        def try_order(major, minor, bands, offset):
+            cells = cutting.serpentine(major, minor, rest * (source + target), bands, offset)
             return cells, *cut(source[cells], target[cells], rest[cells], budget)
 
         cells, regions, _ = min(itertools.starmap(try_order, orders), key=lambda result: result[2])
         rank = np.empty(len(cells), self._cell.dtype)
         rank[cells] = np.arange(len(cells))
-        regions = [*itertools.starmap(cutting.Region, full), *regions]
+        regions = [*itertools.starmap(cutting.Region, full_regions), *regions]
         return _Layout(rank, large_cells.tolist(), regions, sum(region.num_batches for region in regions))

@@ -22,14 +22,14 @@ class DecoderState(NamedTuple):
             that hypothesis i of the sentence computed at that position.
         cross_attention: list with one `KeyValue` per layer, computed once per translation.
         source_mask: bool, shape `(batch, 1, source_len)`; True for real tokens.
-        beam_of_slot: int32, shape `(batch, n, positions)`. `beam_of_slot[b, i, p]` is the hypothesis that
-            computed position p of hypothesis i; -1 for positions not yet decoded.
+        beam_of_position: int32, shape `(batch, n, positions)`. `beam_of_position[b, i, p]` is the beam in
+            which position p of hypothesis i was computed; -1 for positions not yet decoded.
     """
 
     self_attention: list[KeyValue]
     cross_attention: list[KeyValue]
     source_mask: object
-    beam_of_slot: object
+    beam_of_position: object
 
 
 class ModelStep(NamedTuple):
@@ -47,10 +47,11 @@ class ModelStep(NamedTuple):
 class CachedDecoding:
     """Mix-in of `Transformer`: decodes one position at a time.
 
-    The hypotheses of a sentence share one cache. Each slot (position, hypothesis) is written once, and
-    `beam_of_slot` lists the slots that belong to each hypothesis. Example with 2 beams and 3 steps: if beam 1
-    computed position 0 of a hypothesis, and beam 0 computed positions 1 and 2, then the hypothesis sees the
-    slots (0, 1), (1, 0) and (2, 0). Reordering beams changes `beam_of_slot` and copies no keys or values.
+    The hypotheses of a sentence share one cache. Each slot (position, beam) is written once, and
+    `beam_of_position` lists the slots that belong to each hypothesis. Example with 2 beams and 3 steps: if
+    position 0 of a hypothesis was computed in beam 1, and positions 1 and 2 in beam 0, then the hypothesis
+    sees the slots (0, 1), (1, 0) and (2, 0). Reordering beams changes `beam_of_position` and copies no keys
+    or values.
     """
 
     def start(self, encoded, *, max_length, num_hypotheses=1):
@@ -107,16 +108,17 @@ class CachedDecoding:
         Returns:
             `ModelStep`.
         """
-        batch, n, _ = ops.shape(state.beam_of_slot)
+        batch, n, _ = ops.shape(state.beam_of_position)
         own = ops.broadcast_to(ops.arange(n, dtype="int32")[None, :, None], (batch, n, 1))
         if grows:
-            beam_of_slot = ops.concatenate([state.beam_of_slot, own], axis=2)
+            beam_of_position = ops.concatenate([state.beam_of_position, own], axis=2)
         else:
-            here = ops.arange(ops.shape(state.beam_of_slot)[2]) == position
-            beam_of_slot = ops.where(here, own, state.beam_of_slot)
+            here = ops.arange(ops.shape(state.beam_of_position)[2]) == position
+            beam_of_position = ops.where(here, own, state.beam_of_position)
         mask = None
-        if not grows or state.beam_of_slot.shape[1] != 1:  # in a growing cache, a single hypothesis sees all
-            visible = beam_of_slot[..., None] == ops.arange(n, dtype="int32")
+        # In a growing cache, a single hypothesis sees all slots.
+        if not grows or state.beam_of_position.shape[1] != 1:
+            visible = beam_of_position[..., None] == ops.arange(n, dtype="int32")
             mask = ops.reshape(visible, (batch, n, -1))
 
         x = self.target_embedding(ids[:, None], first_position=position)
@@ -136,12 +138,12 @@ class CachedDecoding:
             )
             caches.append(cache)
         logits = self._logits(self._final_norm(x), **({} if kernel is None else {"kernel": kernel}))
-        return ModelStep(logits, state._replace(self_attention=caches, beam_of_slot=beam_of_slot))
+        return ModelStep(logits, state._replace(self_attention=caches, beam_of_position=beam_of_position))
 
     def reorder(self, state, parents):
         """Reorders beams: hypothesis i of each sentence continues hypothesis `parents[:, i]`.
 
-        Changes only `beam_of_slot`; no cache is copied.
+        Changes only `beam_of_position`; no cache is copied.
 
         Args:
             state: `DecoderState`.
@@ -150,7 +152,7 @@ class CachedDecoding:
         Returns:
             `DecoderState`.
         """
-        return state._replace(beam_of_slot=take_along(state.beam_of_slot, parents))
+        return state._replace(beam_of_position=take_along(state.beam_of_position, parents))
 
     def select_sentences(self, state, sentences):
         """Keeps only the given sentences of the batch.

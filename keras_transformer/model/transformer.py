@@ -45,8 +45,8 @@ class Encoded(NamedTuple):
 class TransformerOutput(NamedTuple):
     """Logits, and the attention weights of the selected layers.
 
-    `cross`, `decoder` and `encoder` are dicts: layer index, from 0 -> float32 weights. The weights of a query
-    sum to 1 over the keys that it sees and are 0 for hidden keys.
+    `cross`, `decoder` and `encoder` are dicts from layer index (from 0) to float32 weights. The weights of a
+    query sum to 1 over the visible keys and are 0 for hidden keys.
 
     Attributes:
         logits: float, shape `(batch, target_len, target_vocab_size)`.
@@ -72,7 +72,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
 
     Args:
         config: a `ModelConfig`, or its fields as a dict.
-        special: `SpecialIds`, such as the padding id, which marks the positions to mask.
+        special: `SpecialIds`, the ids of the special tokens; positions with the padding id are masked.
 
     Call arguments:
         inputs: pair `(source_ids, target_ids)`, or a dict with these keys; int, shapes
@@ -244,16 +244,18 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         if not self._can_fuse_projection_and_loss():
             return super().statistics(inputs, labels, training)
         source_ids, target_ids = id_pair(inputs)
-        untied = self.output_projection is not None
-        # If all embeddings are tied, the encoder and the decoder both look up rows of the output matrix.
+        has_projection = self.output_projection is not None
+        # Number of embedding lookups in the matrix: by encoder and decoder, if all embeddings are tied.
         lookups = 2 if self.source_embedding is self.target_embedding else 1
         with contextlib.ExitStack() as stack:
-            if untied:
+            if has_projection:
                 matrix = self.output_projection.kernel
             else:
                 matrix = stack.enter_context(self.target_embedding.summed_gradients(lookups))
             hidden, *_ = self._decode(target_ids, self.encode(source_ids, training), training=training)
-        return self.loss.projected_statistics(labels, hidden, matrix, self.output_bias, transposed=untied)
+        return self.loss.projected_statistics(
+            labels, hidden, matrix, self.output_bias, transposed=has_projection
+        )
 
     def export(self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs):
         """Exports the forward pass, from ids to logits, like `keras.Model.export`.
@@ -290,14 +292,14 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         return (*target_shape, self.config.target_vocab_size)
 
     def get_config(self):
-        own = {"config": dataclasses.asdict(self.config), "special": dataclasses.asdict(self.special)}
-        return {**super().get_config(), **own}
+        arguments = {"config": dataclasses.asdict(self.config), "special": dataclasses.asdict(self.special)}
+        return {**super().get_config(), **arguments}
 
     def get_build_config(self):
-        return {}  # the constructor builds
+        return {}  # empty, because the constructor creates all weights
 
     def _encode(self, source_ids, layers=(), training=None):
-        """Returns `Encoded`, and a dict: index -> self-attention weights, for the indices in `layers`."""
+        """Returns `Encoded`, and a dict from layer index to self-attention weights, for the `layers`."""
         check_ids("source_ids", source_ids, self.special.pad)
         mask = padding_mask(source_ids, self.special.pad)
         x = self.source_embedding(source_ids)
@@ -316,8 +318,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         """Runs the decoder up to the output projection.
 
         Returns:
-            float, shape `(batch, target_len, d_model)`; and two dicts, index -> attention weights: of
-            cross-attention in the layers `cross`, and of self-attention in the layers `decoder`.
+            float, shape `(batch, target_len, d_model)`, and two dicts from layer index to attention weights:
+            of cross-attention for the layers `cross`, and of self-attention for the layers `decoder`.
         """
         check_ids("target_ids", target_ids, self.special.pad)
         # Padding follows the real tokens, so the causal mask also hides padding from real tokens.
@@ -342,7 +344,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         # float16 underflows to 0 for small probabilities.
         policy = self.dtype_policy
         supported = policy.variable_dtype == "float32" and policy.compute_dtype != "float16"
-        # A subclass may override how logits or loss are computed. The fused form would ignore that.
+        # A subclass may compute logits or loss in another way, which the fused kernel would ignore.
         return (
             supported
             and all(getattr(type(self), name) is getattr(Transformer, name) for name in ("call", "decode"))
@@ -352,7 +354,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         )
 
     def _has_tied_logits(self):
-        """Whether the target embedding makes the logits, and no subclass overrides how."""
+        """Whether the target embedding computes the logits, by methods that no subclass overrides."""
         return (
             self.output_projection is None
             and type(self)._logits is Transformer._logits
@@ -364,7 +366,10 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def _logits(self, x, **kernel):
-        """Projects `x` onto the vocabulary; `kernel=` passes a matrix from `step_kernel`."""
+        """Projects `x` onto the vocabulary.
+
+        Takes `kernel=`, the transposed embedding matrix from `step_kernel`, only if the logits are tied.
+        """
         if self.output_projection is not None:
             logits = self.output_projection(x)
         else:

@@ -114,9 +114,10 @@ def fit_session(session, devices, signals, resume_from):
     if not devices.is_chief and not is_new:
         checkpoints.restore(step)
     run.rewind_history(step)
+    # Step s is followed by batch `s + offset`, counted from epoch 0.
     offset = batch_offset(checkpoints, config, session.corpus, batches)
     clock = Clock(float(checkpoints.seconds.numpy()))
-    # The other workers may have read the history before the chief has rewritten it.
+    # The chief decides this too: other workers may have read the history before the chief rewrote it.
     is_finished = bool(devices.gather(int(_is_finished(run, step, clock)))[0])
     if devices.is_chief and not is_new:
         print(f"{run.path}: {'trained' if is_finished else 'continuing'} at step {step:,}", flush=True)
@@ -135,22 +136,22 @@ def _is_finished(run, step, clock):
 def _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished):
     """Runs `model.fit`, unless the run is finished, and writes the final weights.
 
-    First it repeats a validation that is due at the restored step but was interrupted.
+    First, if the validation due at the restored step was interrupted, it is repeated.
     """
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
     step = int(model.optimizer.iterations.numpy())
-    tokens = config.devices.micro_batch_tokens
+    micro_batch_tokens = config.devices.micro_batch_tokens
     consensus, events = WorkerConsensus(devices.num_workers), Events(run)
-    one_worker = devices.num_workers == 1
+    is_single_worker = devices.num_workers == 1
     stop_callback = StopCallback(
         consensus, clock, signals, is_chief=devices.is_chief, max_minutes=training.max_minutes
     )
 
     def is_interrupted():
-        # Several workers validate together, and a signal may reach only one of them. So it counts only
-        # after `stop_callback` has stopped all of them at the same step.
-        return stop_callback.by_signal or (one_worker and signals.received is not None)
+        # Several workers validate together, and a signal may reach only one of them. So a signal has no
+        # effect until `stop_callback` has stopped all of them at the same step.
+        return stop_callback.by_signal or (is_single_worker and signals.received is not None)
 
     def raise_if_interrupted():
         if is_interrupted():
@@ -169,7 +170,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         run,
         clock,
         events,
-        devices.distribute(tokens, lambda share: session.validation.dataset(share=share)),
+        devices.distribute(micro_batch_tokens, lambda share: session.validation.dataset(share=share)),
         session.validation.per_epoch,
         search,
         training=training,
@@ -181,7 +182,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     with signals.deferred():
         validation.catch_up()
     raise_if_interrupted()
-    # `catch_up` may have exhausted `patience`. The chief decides, as it has written the record.
+    # After `catch_up`, early stopping may be due. The chief decides, because only it has written the record.
     stopped_early = early_stopping_reason(run.read_history(), training) is not None
     if is_finished or devices.gather(int(stopped_early))[0]:
         finish()
@@ -198,7 +199,8 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
             max_minutes=training.max_minutes,
             time_note=functools.partial(time_note, training),
         ),
-        # After `Progress`, which resets the metrics of the interval; before `validation`, which takes long.
+        # After `Progress`, which resets the metrics of the interval, and before `validation`, so that a run
+        # that is killed during a long validation loses no steps.
         CheckpointCallback(checkpoints, consensus, clock, training, is_chief=devices.is_chief),
         validation,
         stop_callback,
@@ -206,18 +208,19 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     if devices.is_chief:
         print("compiling and trying the largest batch", flush=True)
     with signals.deferred():
-        largest = try_largest_batch(model, devices, batches, config)
+        largest_shape = try_largest_batch(model, devices, batches, config)
     try:
         with signals.deferred():
-            _fit(model, batches, devices, tokens, offset + step, offset + training.max_steps, callbacks)
+            begin, end = offset + step, offset + training.max_steps
+            _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks)
     except tf.errors.ResourceExhaustedError as error:
-        raise out_of_memory_error(largest, config, error) from error
+        raise out_of_memory_error(largest_shape, config, error) from error
     except NotFiniteError as error:
         failed_step = int(model.optimizer.iterations.numpy())
-        number = offset + failed_step - 1
-        plan = batches.planner.plans(number)[0]
-        batch = next(batches.dataset(number).as_numpy_iterator())
-        with contextlib.suppress(OSError):  # report the non-finite gradient, not a full disk
+        batch_number = offset + failed_step - 1
+        plan = batches.planner.plans(batch_number)[0]
+        batch = next(batches.dataset(batch_number).as_numpy_iterator())
+        with contextlib.suppress(OSError):  # a full disk must not hide the non-finite gradient
             write_crash_dump(run, model, failed_step, batch, plan.key, run.read_history())
         raise NotFiniteError(
             f"{error}. The batch is in {run.path / 'crash'}; {advice(config, failed_step)}"
@@ -226,18 +229,20 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     finish()
 
 
-def _fit(model, batches, devices, tokens, begin, end, callbacks):
+def _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks):
     """Trains on batches `begin` to `end - 1` of the run, numbered across epochs.
 
-    Each call of `model.fit` covers enough epochs for 1,000 batches. The plan of these epochs is computed
-    first, so that their dataset is a pure `tf.data` graph.
+    Each call of `model.fit` covers enough epochs to have at least 1,000 batches. These batches are planned
+    first, so that their dataset is a `tf.data` graph without Python functions.
     """
     callbacks = _CallbacksAcrossFits(callbacks, add_history=True, model=model)
     while begin < end and not callbacks.has_stopped:
         epochs, steps = batches.count_epochs(begin, min(1000, end - begin))
-        # Endless: with a finite dataset, every step asks each replica whether it has a batch left.
+        # `repeat` makes the dataset endless: with a finite one, TensorFlow checks at every step whether each
+        # replica has a batch left.
         dataset = devices.distribute(
-            tokens, lambda share, begin=begin, epochs=epochs: batches.dataset(begin, epochs, share).repeat()
+            micro_batch_tokens,
+            lambda share, begin=begin, epochs=epochs: batches.dataset(begin, epochs, share).repeat(),
         )
         steps = min(steps, end - begin)
         model.fit(dataset, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=callbacks)
@@ -246,7 +251,7 @@ def _fit(model, batches, devices, tokens, begin, end, callbacks):
 
 
 class _CallbacksAcrossFits(keras.callbacks.CallbackList):
-    """Callback list for several calls of `model.fit`: training begins and ends once."""
+    """Callback list for several calls of `model.fit`: `on_train_begin` and `on_train_end` run only once."""
 
     has_begun = False
 

@@ -42,7 +42,7 @@ class LoopState(NamedTuple):
 
     position: object  # int32, scalar
     done: object  # bool, (left,)
-    hypotheses: object  # `_Independent` or `_Beams` of `search`
+    hypotheses: object  # `_IndependentHypotheses` or `_Beams` of `search`
     state: object  # nested structure of tensors, of the model
 
 

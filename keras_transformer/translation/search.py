@@ -7,14 +7,15 @@ The caller passes `step(ids, position, state) -> Step`, which decodes one positi
 - `state`: nested structure of tensors (caches), or `()`. The returned state has the same
   structure and dtypes.
 
-Each sentence has n hypotheses, in slots 0 to n - 1; `rows = batch * n`, and row
-`sentence * n + slot` is one of them. Two optional functions rearrange the state:
+Each sentence has n hypotheses, in slots 0 to n - 1 (not the slots of a key-value cache); `rows = batch * n`,
+and row `sentence * n + slot` is one of them. Two optional functions rearrange the state:
 
 - `reorder(state, parents)`: slot i of each sentence continues the hypothesis in slot
   `parents[:, i]`; `parents` is int32, shape `(batch, n)`;
-- `select_sentences(state, sentences)`: keeps these sentences of the batch, int32, shape `(left,)`.
+- `select_sentences(state, sentences)`: keeps only the sentences of the batch with these indices, int32, shape
+  `(num_kept,)`.
 
-The defaults gather rows, so every tensor of `state` must then have `rows` rows.
+Without these functions, the search gathers rows, so every tensor of `state` must have `rows` rows.
 
 Beam slots by example: two beams, `n_best=2`, no length penalty, tokens `<s>`, `a`, `b` and eos, written
 `$`. The model gives these probabilities of the next token::
@@ -26,18 +27,19 @@ Beam slots by example: two beams, `n_best=2`, no length penalty, tokens `<s>`, `
     <s>ab   0.50  0.40  0.10
     <s>ba   0.75  0.20  0.05
 
-Slot 1 starts empty (probability 0), because two equal hypotheses would stay equal. The candidates of each
-position are the 4 best continuations (2 * beams)::
+Slot 1 starts empty (probability 0): two equal hypotheses would be continued in the same way. The candidates
+of each position are the 4 best continuations (2 * beams)::
 
-    position  candidates                       finished         live slots 0, 1  parents  beam_of_slot
+    position  candidates                       finished         live slots 0, 1  parents  beam_of_position
     0         a .5, b .4, $ .1, (empty)        $ .1             a, b             0, 0     [0], [0]
     1         ba .32, ab .25, a$ .15, aa .1    a$ .15, $ .1     ba, ab           1, 0     [0 1], [0 0]
     2         ba$ .24, ab$ .125, aba .1,       ba$ .24, a$ .15  aba, baa         1, 0     [0 0 1], [0 1 0]
               baa .064
 
 The search ends after position 2: no live hypothesis can become more probable than 0.1, and both finished
-ones are more probable. The last column is `DecoderState.beam_of_slot` of a `Transformer`: for positions
-0, 1 and 2, the slot in which the hypothesis was computed. Reordering moves these lists and copies no cache.
+ones are more probable. The last column is `DecoderState.beam_of_position` of a `Transformer`, one list
+for each live hypothesis: the slots in which its positions 0, 1 and so on were computed. Reordering moves
+these lists and copies no cache.
 
 Axes: `batch, beams (= beam_size), n_best, max_length, vocab_size, rows`.
 """
@@ -65,9 +67,9 @@ class Step(NamedTuple):
 class Hypotheses(NamedTuple):
     """N-best hypotheses of each sentence, best first (samples in the order drawn).
 
-    Hypotheses that end in eos come before those cut off at the length limit, regardless
-    of their scores. A sentence with fewer than `n_best` hypotheses has empty slots at the end:
-    score -inf, length 0, only padding.
+    Hypotheses that end in eos come before those cut off at the length limit, regardless of their scores. A
+    sentence with fewer than `n_best` hypotheses has empty slots at the end: score -inf, length 0, only
+    padding.
     """
 
     ids: object  # int32, (batch, n_best, max_length): with eos, then padding
@@ -90,13 +92,13 @@ def greedy_search(
         state: nested structure of tensors, for `batch` rows.
         first_ids: int32, shape `(batch,)`, input of the first step (bos).
         rules: `Rules`. The length penalty changes only the score.
-        max_lengths: int32, shape `(batch,)`, maximum number of tokens of each sentence, with
-            eos. A sentence with limit 0 gets the empty hypothesis, score 0.
-        max_length: int or int32 scalar, last axis of the returned `ids`. Larger `max_lengths`
-            are lowered to it.
+        max_lengths: int32, shape `(batch,)`, maximum number of tokens of each sentence, eos included. The
+            result for a sentence with limit 0 is the empty hypothesis with score 0.
+        max_length: int or int32 scalar, size of the last axis of the returned `ids`. Larger `max_lengths` are
+            clipped to it.
         prefix_ids: int32, shape `(batch, prefix_length)`, tokens that every hypothesis of a
             sentence starts with, padded at the end; or `None`. The score includes them.
-        reorder: not used.
+        reorder: not used; accepted so that all searches take the same arguments.
         select_sentences: see the top of this module.
 
     Returns:
@@ -105,7 +107,7 @@ def greedy_search(
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
 
     def select_token(log_probs, ids, position, sentences):
-        best = ops.argmax(log_probs, axis=-1)  # index 0 may be a blocked token
+        best = ops.argmax(log_probs, axis=-1)  # not index 0, which may hold a forbidden token
         return tuple(take_along(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
     return _decode_independently(
@@ -150,7 +152,7 @@ def sample(
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules, uniforms)
 
     def select_token(log_probs, ids, position, sentences):
-        # Best first; blocked tokens, with -inf, come last.
+        # Best first; forbidden tokens have -inf and come last.
         order = ops.cast(ops.argsort(-log_probs, axis=-1), "int32")
         log_probs, ids = take_along(log_probs, order), take_along(ids, order)
         top = log_probs if not top_k else log_probs[:, :top_k]
@@ -165,7 +167,7 @@ def sample(
         index = ops.minimum(ops.sum(ops.cast(skipped, "int32"), axis=-1), ops.maximum(last, 0))
         return tuple(take_along(x, index[:, None])[:, 0] for x in (log_probs, ids))
 
-    k = top_k or 10**9
+    k = top_k or 10**9  # 0 means all tokens
     return _decode_independently(
         step, state, first_ids, rules, sentences, max_length, select_token, k, n_best, select_sentences
     )
@@ -176,7 +178,7 @@ def beam_search(
     beam_size=4, n_best=1, early_stop=False,
     max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
 ):  # fmt: skip
-    """Beam search that stops when no live hypothesis can still win.
+    """Beam search that stops when no live hypothesis can still overtake the finished ones.
 
     At each position the candidates are the best `2 * beam_size` continuations of the live
     hypotheses, as in Tensor2Tensor, the paper's code. Candidates that end in eos compete for
@@ -188,15 +190,15 @@ def beam_search(
     bound is the best live log-probability divided by the length penalty at the limit:
     log-probabilities never rise and the penalty never falls, so no better hypothesis is lost.
 
-    Ties: the hypothesis that finished earlier wins, then the better beam, then the lower
-    token id.
+    Among equal scores, the hypothesis that finished earlier comes first, then the one from the better slot,
+    then the one with the lower token id.
 
     Args:
         state: nested structure of tensors, for `batch * beam_size` rows.
         beam_size: int, number of live hypotheses per sentence. It may exceed the vocabulary.
         n_best: int, number of hypotheses returned per sentence, at most `beam_size`.
         early_stop: bool. A sentence is done as soon as `beam_size` hypotheses have finished,
-            and eos counts only among the best `beam_size` candidates, as in fairseq. Faster,
+            and a hypothesis can finish only among the best `beam_size` candidates, as in fairseq. Faster,
             but may miss better hypotheses.
         reorder: see the top of this module.
         first_ids, rules, max_lengths, max_length, prefix_ids, select_sentences: as in `greedy_search`.
@@ -240,7 +242,7 @@ def beam_search(
         ended_log_probs = ops.where(accepted, total, NEG_INF)
         scores = rules.score(ended_log_probs, position + 1)
         lengths = ops.zeros_like(next_ids) + position + 1
-        finished = _merge_finished(beams.finished, _Finished(ids, scores, ended_log_probs, lengths))
+        finished = _merge_finished(beams.finished, _FinishedHypotheses(ids, scores, ended_log_probs, lengths))
 
         # The best candidates without eos stay live --> [batch, beams]
         live_log_probs, live_index = ops.top_k(ops.where(is_eos, NEG_INF, total), beam_size)
@@ -261,15 +263,15 @@ def beam_search(
     beams = _Beams(
         live_last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, beam_size)),
         live_ids=padding,
-        # Only slot 0 starts filled: equal hypotheses would stay equal.
+        # Only slot 0 starts filled: equal hypotheses would be continued in the same way.
         live_log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, empty),
-        finished=_Finished(padding, empty, empty, ops.zeros((batch, beam_size), dtype="int32")),
+        finished=_FinishedHypotheses(padding, empty, empty, ops.zeros((batch, beam_size), dtype="int32")),
     )
     beams = decode(advance, beams, sentences, state, beam_size, select_sentences)
     return _select_n_best(beams, sentences.limits, n_best, rules)
 
 
-class _Independent(NamedTuple):
+class _IndependentHypotheses(NamedTuple):
     """Greedy search and sampling: n independent hypotheses of each sentence."""
 
     last_ids: object  # int32, (batch, n)
@@ -279,7 +281,7 @@ class _Independent(NamedTuple):
     done: object  # bool, (batch, n)
 
 
-class _Finished(NamedTuple):
+class _FinishedHypotheses(NamedTuple):
     """Beam search: the finished hypotheses of each sentence."""
 
     ids: object  # int32, (batch, beam_size, max_length)
@@ -294,7 +296,7 @@ class _Beams(NamedTuple):
     live_last_ids: object  # int32, (batch, beam_size)
     live_ids: object  # int32, (batch, beam_size, max_length)
     live_log_probs: object  # float32, (batch, beam_size), best first; -inf in empty slots
-    finished: _Finished
+    finished: _FinishedHypotheses
 
 
 def _decode_independently(
@@ -313,7 +315,7 @@ def _decode_independently(
         forced_ids = sentences.forced_ids(position, n)
         allowed = rules.continuations(output, _merge_slots(old.ids), position, forced_ids, k)
         log_probs, ids = (ops.reshape(x, (-1, n)) for x in select_token(*allowed, position, sentences))
-        new = _Independent(
+        new = _IndependentHypotheses(
             last_ids=ids,
             ids=_write_at(old.ids, ids, position),
             log_probs=old.log_probs + log_probs,
@@ -324,7 +326,7 @@ def _decode_independently(
         return new, ops.all(new.done, axis=1) | (position + 1 >= sentences.limits), output.state
 
     batch = ops.shape(first_ids)[0]
-    result = _Independent(
+    result = _IndependentHypotheses(
         last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, n)),
         ids=ops.full((batch, n, max_length), rules.pad_id, dtype="int32"),
         log_probs=ops.zeros((batch, n), dtype="float32"),
@@ -358,7 +360,7 @@ def _merge_finished(old, new):
     both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
     scores, best = ops.top_k(both.scores, old.scores.shape[1])
     best = ops.cast(best, "int32")
-    return _Finished(
+    return _FinishedHypotheses(
         take_along(both.ids, best), scores, take_along(both.log_probs, best), take_along(both.lengths, best)
     )
 
@@ -366,11 +368,11 @@ def _merge_finished(old, new):
 def _select_n_best(beams, limits, n_best, rules):
     """Returns `Hypotheses`: the finished ones, then the live ones that the length limit cut off.
 
-    A sentence that stopped below its limit has `n_best` finished hypotheses or no live one,
-    so every live hypothesis that is returned was cut off at the limit.
+    A sentence that was done before its limit has `n_best` finished hypotheses or no live one, so every live
+    hypothesis that is returned was cut off at the limit.
     """
     beam_size = beams.live_log_probs.shape[1]
-    cut_off = _Finished(
+    cut_off = _FinishedHypotheses(
         ids=beams.live_ids,
         scores=rules.score(beams.live_log_probs, limits[:, None]),
         log_probs=beams.live_log_probs,
@@ -388,6 +390,7 @@ def _select_n_best(beams, limits, n_best, rules):
 
 
 def _pad_empty_slots(ids, scores, log_probs, lengths, finished, pad_id):
+    """Returns `Hypotheses`; those with score -inf get length 0 and only padding."""
     exists = scores > NEG_INF
     return Hypotheses(
         ids=ops.where(exists[..., None], ids, pad_id),

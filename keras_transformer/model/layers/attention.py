@@ -63,8 +63,10 @@ def scaled_dot_product_attention(
         mask: bool, broadcastable to `(batch, target_len, source_len)`; True means visible. `None` makes
             all keys visible. The output is 0 for a query that sees no key.
         dropout: function applied to the weights, or `None`.
-        training: whether gradients are needed; selects the faster order of operations.
-        no_empty_rows: the mask shows every query at least one key, so empty rows need no check.
+        training: whether gradients are needed; decides only where the scale 1 / sqrt(d_k) is applied, for
+            speed.
+        no_empty_rows: promises that every query sees at least one key, so that no row of the mask is empty;
+            skips the check for empty rows.
 
     Returns:
         `Attention`, whose output has the shape `(batch, num_heads, target_len, value_dim)`.
@@ -91,8 +93,8 @@ class MultiHeadAttention(Layer):
         query: float, shape `(batch, target_len, d_model)`.
         value: float, shape `(batch, source_len, features)`.
         key: float, shape `(batch, source_len, features)`; `None` means `value`.
-        query_mask: bool, shape `(batch, target_len)`; a False query sees no key.
-        value_mask: bool, shape `(batch, source_len)`; a False position is hidden from all queries.
+        query_mask: bool, shape `(batch, target_len)`; a query with False sees no key.
+        value_mask: bool, shape `(batch, source_len)`; a position with False is hidden from all queries.
         key_mask: like `value_mask`, for `key`.
         attention_mask: bool with three axes, broadcastable to `(batch, target_len, source_len)`; True
             means visible.
@@ -106,9 +108,9 @@ class MultiHeadAttention(Layer):
         ValueError: a mask has the wrong number of axes.
 
     The masks work as in `keras.layers.MultiHeadAttention`. They are combined with AND: a key is visible only
-    if all masks allow it. If a query sees no key, all its heads are 0, and so is its output (or the output is
-    the bias of W^O). A missing `query_mask`, `value_mask` or `key_mask` defaults to the implicit mask of its
-    tensor, as made by `Embedding(mask_zero=True)`. The output has the implicit mask of `query`.
+    if all masks allow it. If a query sees no key, all its heads are 0, and its output is 0, or the bias of
+    W^O if there is one. A missing `query_mask`, `value_mask` or `key_mask` defaults to the implicit mask of
+    its tensor, as made by `Embedding(mask_zero=True)`. The output has the implicit mask of `query`.
     """
 
     arguments = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias")
@@ -165,7 +167,8 @@ class MultiHeadAttention(Layer):
         return query_shape
 
     def compute_output_spec(self, *args, **kwargs):
-        # Traces a call: the number of outputs depends on `return_attention_scores`.
+        # Traces `call` and ignores `compute_output_shape`, because the number of outputs depends on
+        # `return_attention_scores`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def project(self, value, key=None):
@@ -213,7 +216,8 @@ class MultiHeadAttention(Layer):
     def empty_cache(self, batch_size, max_slots):
         """Returns an empty self-attention cache for step-by-step decoding.
 
-        A slot of the cache holds the key and the value of one position of one hypothesis.
+        A slot is one index of the cache's third axis and holds the key and the value of one position of one
+        hypothesis. (The slots of beam search are something else: the places in the beam.)
 
         Args:
             batch_size: int or scalar tensor, number of sentences.
@@ -233,7 +237,7 @@ class MultiHeadAttention(Layer):
         """Computes self-attention for one new position of every hypothesis.
 
         All n hypotheses of a sentence share one cache, and its slots are never moved. The mask selects the
-        slots that belong to each hypothesis, so reordering beams changes the mask only.
+        slots that belong to each hypothesis, so reordering the hypotheses changes only the mask.
 
         Args:
             query: float, shape `(batch * n, d_model)`.
@@ -247,6 +251,7 @@ class MultiHeadAttention(Layer):
             `CachedStep`; its output has the shape of `query`.
         """
         projections = self.query_projection, self.key_projection, self.value_projection
+        # The n hypotheses of a sentence take the place of n target positions.
         query, *new_key_value = (self._split_heads(layer(query), -1, num_hypotheses) for layer in projections)
         pairs = zip(cache, new_key_value, strict=True)
         if first_slot is None:
@@ -257,7 +262,7 @@ class MultiHeadAttention(Layer):
         heads = scaled_dot_product_attention(query, *cache, mask, no_empty_rows=True)
         return CachedStep(self.output_projection(self._join_heads(heads.output, -1)), cache)
 
-    def attend_step(self, query, key_value, mask=None, *, num_hypotheses=1):
+    def cross_step(self, query, key_value, mask=None, *, num_hypotheses=1):
         """Computes cross-attention for one new position of every hypothesis.
 
         Args:

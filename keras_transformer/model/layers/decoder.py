@@ -154,7 +154,7 @@ class DecoderLayer(TransformerLayer):
         x = self.self_attention_residual.post(x, y)
 
         y = self.cross_attention_residual.pre(x)
-        y = self.cross_attention.attend_step(
+        y = self.cross_attention.cross_step(
             y, encoder_key_value, cross_attention_mask, num_hypotheses=num_hypotheses
         )
         x = self.cross_attention_residual.post(x, y)
