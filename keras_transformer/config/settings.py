@@ -124,7 +124,10 @@ def override(config, assignments):
         given, renamed = current_names(section_class, {name: text.strip()})
         ((name, value),) = given.items()
         for old in renamed:
-            _say_once(f"{section}.{old} is now called {section}.{name}")
+            if isinstance(value, str):
+                _say_once(f"{section}.{old} is now called {section}.{name}")
+            else:
+                _say_once(f"{section}.{old}={text.strip()} is now {section}.{name}={str(value).lower()}")
         # `replace` raises the error for an unknown name.
         if name in hints and isinstance(value, str):
             value = _parse(f"{section}.{name}", value, hints[name])

@@ -19,13 +19,13 @@ CORPUS_SUM = "corpus.sha256"
 _LENGTH = ("max_steps", "max_minutes", "patience")
 _KEPT = ("keep_checkpoints", "keep_best", "average_last", "validation_beam_size")
 # `init_checkpoint` is used only before the first step.
-FREE = {f"training.{name}" for name in (*_LENGTH, *_KEPT, "init_checkpoint")} | {
+FREE = {f"training.{name}" for name in (*_LENGTH, *_KEPT, "log_every_steps", "init_checkpoint")} | {
     "data.data_dir",
     "data.manual_dir",
 }
 FREE_SECTIONS = ("devices.", "search.")
 # Settings that may never change: they decide the shapes of the weights or the meaning of the ids.
-FIXED = frozenset(f"data.{name}" for name in (*VOCABULARY, "vocab_texts"))
+FIXED = frozenset(f"data.{name}" for name in ("source", "target", *VOCABULARY, "vocab_texts"))
 
 
 def apply_config_changes(run, config, *, sha256, allowed=()):

@@ -113,7 +113,7 @@ class Signals:
                 _write_stderr(f"{number.name}: {what}; send it again to stop at once")
             elif now - first > DUPLICATE_SECONDS:
                 # No flushing and no exit handlers: the second signal must end the process at once.
-                _write_stderr("stopped at once; the newest checkpoint is complete")
+                _write_stderr("stopped at once; the run resumes from its newest checkpoint, if any")
                 os._exit(EXIT_CODES[number])
 
     def _handle(self, number, frame):

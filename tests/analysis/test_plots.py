@@ -46,7 +46,7 @@ def test_a_run_without_bleu_has_an_empty_right_side():
 
 
 def test_a_history_without_training_is_refused():
-    with pytest.raises(ValueError, match="no record of training"):
+    with pytest.raises(ValueError, match="no training record"):
         training_curves(HISTORY[-1:])
 
 

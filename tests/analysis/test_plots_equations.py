@@ -50,7 +50,7 @@ def test_more_than_five_boolean_maps_take_a_second_line():
 
 
 def test_a_boolean_map_without_a_title_is_refused():
-    with pytest.raises(ValueError, match="one for each of 1 maps. Received: 0"):
+    with pytest.raises(ValueError, match="one title for each of 1 maps. Received: 0"):
         boolean_maps([np.ones((2, 2), bool)], [])
 
 

@@ -73,7 +73,7 @@ def test_fit_curves_stand_over_updates():
 
 
 def test_a_figure_that_the_history_lacks_is_refused():
-    with pytest.raises(ValueError, match="no 'token_accuracy'. It has: loss"):
+    with pytest.raises(ValueError, match="no 'token_accuracy'. Choose from: loss"):
         fit_curves({"loss": [1.0]}, [0.1], steps_per_epoch=1)
 
 

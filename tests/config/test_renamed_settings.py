@@ -65,7 +65,8 @@ def test_every_renamed_setting_is_in_the_list():
 def test_an_old_name_after_set_is_understood_and_the_new_one_is_named(old, text, new, value, capsys):
     config = override(Config(), [f"{old}={text}"])
     assert value_of(config, new) == value
-    assert capsys.readouterr().err == f"{old} is now called {new}\n"
+    line = f"{old}={text} is now {new}={str(value).lower()}" if value in (True, False) else ""
+    assert capsys.readouterr().err == (line or f"{old} is now called {new}") + "\n"
     override(Config(), [f"{old}={text}"])
     assert capsys.readouterr().err == ""  # once in a process
 

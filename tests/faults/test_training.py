@@ -764,7 +764,7 @@ def test_f33_a_second_signal_ends_at_once(place):
         assert time.monotonic() - begin < 500
     assert ended.code == 143
     assert "finishing the current step and saving; send it again to stop at once" in ended.err
-    assert "stopped at once; the newest checkpoint is complete" in ended.err
+    assert "stopped at once; the run resumes from its newest checkpoint, if any" in ended.err
     assert "Traceback" not in ended.err
     for step in place.steps():
         tensor_files.verify(place.run / "checkpoints" / f"step-{step}")

@@ -44,6 +44,7 @@ def test_length_places_devices_and_search_may_change(started, config):
         "training.keep_best": 1,
         "training.average_last": 4,
         "training.patience": 3,
+        "training.log_every_steps": 9,
         "training.init_checkpoint": "best",
         "training.validation_beam_size": 1,
         "data.data_dir": "here",

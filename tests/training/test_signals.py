@@ -55,7 +55,9 @@ def test_while_no_python_runs_a_signal_is_heard_and_a_second_one_ends_the_proces
             time.sleep(0.5)
             process.send_signal(number)
         assert process.wait() == code
-        assert process.stderr.read() == "stopped at once; the newest checkpoint is complete\n"
+        assert (
+            process.stderr.read() == "stopped at once; the run resumes from its newest checkpoint, if any\n"
+        )
 
 
 def test_outside_of_training_too_it_is_heard_before_python_can_act():
