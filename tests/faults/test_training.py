@@ -401,7 +401,7 @@ def put_back(place, ended):
     before = place.files()
     again = place.call()
     assert again.code == 0
-    assert "nothing to do" in again.out
+    assert "already finished" in again.out
     assert place.files() == before
 
 

@@ -357,7 +357,7 @@ def test_mixed_precision_trains():
 
 def test_learned_positions_end_with_a_clear_error():
     model = model_with(positions="learned")
-    with pytest.raises(ValueError, match="There are 11 learned positions"):
+    with pytest.raises(ValueError, match="below `max_positions`=11"):
         model((np.ones((1, 12), int), TARGET[:1]))
 
 

@@ -215,10 +215,10 @@ def test_a_finished_run_whose_weights_are_damaged_makes_them_anew(whole, corpus,
     again = train(make_config(corpus), copy)
     printed = capsys.readouterr()
     assert "final/weights: damaged" in printed.err
-    assert "nothing to do" not in printed.out
+    assert "already finished" not in printed.out
     assert again.translations == whole.translations
     assert train(make_config(corpus), copy).translations == whole.translations
-    assert "nothing to do" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -341,5 +341,5 @@ def test_early_stopping_asks_to_stop_and_says_why(tiny, fit, tmp_path, monkeypat
 
     monkeypatch.setattr(Transformer, "evaluate", given)
     stopper = fit(run, search=False, validate_every_steps=1, patience=2)
-    assert stopper.reasons == ["the last 2 validations were no better than step 2 (loss 2.000)"]
+    assert stopper.reasons == ["the last 2 validations were not better than step 2 (loss 2.000)"]
     assert [record["step"] for record in run.of_kind("validation")] == [1, 2, 3, 4]
