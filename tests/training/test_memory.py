@@ -126,8 +126,8 @@ def test_the_message_names_shape_budget_and_what_to_lower_first():
     assert message == (
         "out of memory: a batch of 128 rows, 49 source and 52 target tokens each, within "
         "devices.micro_batch_tokens=6700 (OOM when allocating tensor with shape[6272,37000] and type float). "
-        "Try --set devices.micro_batch_tokens=3328 (the same batches, computed in smaller parts), "
-        "then --set devices.recompute=true (the same results in about a fifth more time), "
+        "Try --set devices.micro_batch_tokens=3328 (the same batches in smaller micro-batches), "
+        "then --set devices.recompute=true (the same results, about 20 % slower), "
         "then a data.max_length below 256, then a smaller data.vocab_size"
     )
 
@@ -155,7 +155,7 @@ def test_the_suggested_budget_is_one_that_the_settings_allow(shape, device_token
 
 def test_where_one_sentence_is_all_there_is_the_length_comes_first():
     message = str(out_of_memory_error((1, 256, 200), settings(256, 256), MemoryError("x" * 500)))
-    assert "time), then a data.max_length below 256, then a smaller data.vocab_size" in message
+    assert "slower), then a data.max_length below 256, then a smaller data.vocab_size" in message
     assert "--set devices.micro_batch_tokens" not in message
     assert len(message) < 470
 
