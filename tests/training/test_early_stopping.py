@@ -50,13 +50,13 @@ def test_a_run_stops_after_so_many_validations_that_were_no_better(by, patience,
 @pytest.mark.parametrize(
     ("by", "patience", "values", "reason"),
     [
-        ("loss", 1, [2.0, 3.0], "the last validation was no better than step 100 (loss 2.000)"),
-        ("loss", 2, [3.0, 2.5, 2.5, 4.0], "the last 2 validations were no better than step 200 (loss 2.500)"),
+        ("loss", 1, [2.0, 3.0], "the last validation was not better than step 100 (loss 2.000)"),
+        ("loss", 2, [3.0, 2.5, 2.5, 4.0], "the last 2 validations were not better than step 200 (loss 2.500)"),
         (
             "bleu",
             3,
             [0.0] * 9 + [31.2] + [1.0] * 3,
-            "the last 3 validations were no better than step 1,000 (BLEU 31.20)",
+            "the last 3 validations were not better than step 1,000 (BLEU 31.20)",
         ),
     ],
 )

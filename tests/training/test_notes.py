@@ -37,7 +37,7 @@ def test_each_remedy_for_the_rate_ends_the_note(batch_tokens):
     config = override(Config(), [f"data.batch_tokens={batch_tokens}"])
     note = learning_rate_note(config)
     assert "\n" not in note
-    assert f"with {batch_tokens:,} the loss" in note
+    assert f"with {batch_tokens:,} training may stall" in note
     *larger, lower = assignments(note)
     assert larger == ["data.batch_tokens=25000", f"devices.micro_batch_tokens={batch_tokens}"]
     for remedy in (larger, [lower]):
