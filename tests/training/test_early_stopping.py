@@ -51,7 +51,12 @@ def test_a_run_stops_after_so_many_validations_that_were_no_better(by, patience,
     ("by", "patience", "values", "reason"),
     [
         ("loss", 1, [2.0, 3.0], "the last validation was not better than step 100 (loss 2.000)"),
-        ("loss", 2, [3.0, 2.5, 2.5, 4.0], "the last 2 validations were not better than step 200 (loss 2.500)"),
+        (
+            "loss",
+            2,
+            [3.0, 2.5, 2.5, 4.0],
+            "the last 2 validations were not better than step 200 (loss 2.500)",
+        ),
         (
             "bleu",
             3,
