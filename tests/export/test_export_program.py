@@ -50,7 +50,7 @@ def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path,
     assert shape.as_list() == [None, 2]
 
     assert export_model.main(arguments) == 2
-    assert "4: this version is there" in capsys.readouterr().err
+    assert "4: this version exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path,
         (["--beam-size", "0"], "`search.beam_size` must be from 1"),
         (["--max-sentences", "0"], "`max_sentences` must be"),
         (["--input", "beam_size"], "`inputs` must be among alpha, max_length_offset"),
-        (["--version", "0"], "A version must be a whole number from 1 to 9223372036854775807"),
+        (["--version", "0"], "The version must be a whole number from 1 to 9223372036854775807"),
         (["--max-characters", str(10**20)], "`max_characters` must be a whole number from 1 to 16777216"),
         (["--long-lines", "split"], "a SavedModel truncates long lines"),
         (["--name", "../up"], "`name` may contain only letters"),

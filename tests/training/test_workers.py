@@ -198,7 +198,7 @@ def test_workers_that_find_no_progress_end_together(start):
     }
     workers = start("stopped", settings)
     assert ended(workers) == [0, 0]
-    assert "no better than step 3" in workers[0].err
+    assert "not better than step 3" in workers[0].err
     assert newest(workers[0].run) in (6, 7)
     again = start("stopped", settings)
     assert ended(again) == [0, 0]
