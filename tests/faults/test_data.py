@@ -382,7 +382,7 @@ REFUSED = [
     Row("F17", "word pieces cut", word_pieces(cut), ("tokenizer.model is damaged or truncated",)),
     Row("F17", "word pieces, a line twice", word_pieces(repeat_line), ("tokenizer.model: line 67: the p",)),
     Row("F17", "of a run", both(begin_run, change(RUN_VOCABULARY, cut)), ("run/tokenizer.model is",), TRAIN),
-    Row("F20", "bit", change("prepared/*.en.npy", flip), ("train-00000.en.npy: its",), TRAIN_PREPARED),
+    Row("F20", "bit", change("prepared/*.en.npy", flip), ("train-00000.en.npy: changed or damaged: its",), TRAIN_PREPARED),
     Row("F20", "cut", change("prepared/*.de.npy", cut), ("train-00000.de.npy: ",), TRAIN_PREPARED),
     Row("F20", "text cut", change("prepared/valid.de", cut), ("prepared/valid.de: ",), TRAIN_PREPARED),
     Row("F20", "looked at", change("prepared/*.en.npy", flip), ("en.npy",), "prepare {prepared}"),
