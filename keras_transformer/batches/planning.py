@@ -6,9 +6,10 @@ The plan is a pure function of the lengths, the seed and the epoch, so a resumed
    target length, such as 12 source and 14 target tokens. Steps 2 to 4 use only these counts.
 2. Order the cells so that neighbours have similar lengths on both sides: sort by one side into bands, and
    within the bands by the other side, descending and ascending in turn (serpentine order).
-3. Cut this order into few batches with little padding, by dynamic programming (`cutting.py`). With
-   `padding="fixed"`, cut it into at most `max_shapes` regions; all batches of a region have one shape.
-4. Repeat 2 and 3 for several numbers of bands and keep the cheapest cut.
+3. Cut this order into regions, by dynamic programming (`cutting.py`). A region is a sequence of pairs whose
+   batches all have one shape: with `padding="longest"` it is one batch; with `padding="fixed"` there are at
+   most `max_shapes` regions. The cost of a cut grows with the padding and with the number of batches.
+4. Repeat 2 and 3 for several numbers of bands and keep the cut with the lowest cost.
 5. Shuffle the pairs within each cell, fill the batches, and shuffle the order of the batches.
 
 A position is one element of the padded id matrices of a batch, source or target; it holds a token or padding.
@@ -59,7 +60,7 @@ class _Layout(NamedTuple):
     """The shapes of an epoch's batches, computed from the counts of the cells.
 
     Attributes:
-        rank: int NumPy array, shape `(num_cells,)`, position of each cell in the cell order.
+        rank: int NumPy array, shape `(num_cells,)`, place of each cell in the cell order, from 0.
         large_cells: list of int, the cells with enough pairs to fill whole batches by themselves.
         regions: list of `Region`: first, for each large cell, the region of its full batches; then the
             regions of the remaining pairs, in cell order.
@@ -153,12 +154,12 @@ class EpochPlanner:
         # With a fractional weight, other pairs are sampled in every epoch, so counts and shapes differ too.
         self._samples_pairs = any(weight % 1 for weight in weights)
         # `_cell`: the cell of each pair. `_source`, `_target`: the lengths of each cell.
-        span = int(target_lengths.max()) + 1
-        keys = source_lengths.astype(np.int64) * span + target_lengths
-        cell_keys = np.flatnonzero(np.bincount(keys))
-        self._source, self._target = np.divmod(cell_keys, span)
+        base = int(target_lengths.max()) + 1
+        codes = source_lengths.astype(np.int64) * base + target_lengths  # one integer for both lengths
+        cell_codes = np.flatnonzero(np.bincount(codes))
+        self._source, self._target = np.divmod(cell_codes, base)
         # NumPy sorts integers of up to 16 bits by counting, five times as fast.
-        self._cell = np.searchsorted(cell_keys, keys).astype(np.min_scalar_type(len(cell_keys)))
+        self._cell = np.searchsorted(cell_codes, codes).astype(np.min_scalar_type(len(cell_codes)))
 
     def plan(self, epoch):
         """Returns the batches of one epoch, a list of `BatchPlan` in training order.
@@ -222,13 +223,14 @@ class EpochPlanner:
         """Returns the indices of an epoch's pairs, unordered; corpora are repeated or sampled by weight."""
         indices, first, dtype = [], 0, np.int32 if len(self._cell) < 2**31 else np.int64
         for size, weight in self._corpora:
-            numbers = np.arange(first, first + size, dtype=dtype)
-            indices += [numbers] * int(weight)
+            pairs = np.arange(first, first + size, dtype=dtype)
+            indices += [pairs] * int(weight)
             if weight % 1:
                 rng = np.random.default_rng([self.seed, epoch, first])
-                numbers = rng.permutation(numbers)
-                by_cell = numbers[np.argsort(self._cell[numbers], kind="stable")]
-                # Systematic sampling: for a fraction of 1/n, every n-th pair from a random start.
+                pairs = rng.permutation(pairs)
+                by_cell = pairs[np.argsort(self._cell[pairs], kind="stable")]
+                # Systematic sampling: for a fraction of 1/n, every n-th pair from a random start. The pairs
+                # are sorted by cell, so about the same fraction of each cell is sampled.
                 steps = np.floor(np.arange(size + 1) * (weight % 1) + rng.random())
                 indices.append(by_cell[np.diff(steps) > 0])
             first += size
@@ -239,10 +241,10 @@ class EpochPlanner:
         return np.bincount(self._cell[self._indices(epoch)], minlength=len(self._source))
 
     def _shuffle_regions(self, regions, members, rng):
-        """Swaps pairs that fit into either region between regions, then shuffles each region, in place.
+        """Exchanges pairs between regions if they fit into both, then shuffles each region, in place.
 
-        With `padding="fixed"` the regions are the same in every epoch. Without the swaps, pairs of different
-        regions would never share a batch.
+        With `padding="fixed"` the regions are the same in every epoch. Without the exchange, pairs of
+        different regions would never share a batch.
         """
         source, target = self._source[self._cell], self._target[self._cell]
 
@@ -268,8 +270,9 @@ class EpochPlanner:
         """Cuts the cells for several numbers of bands and returns the `_Layout` of the cheapest cut."""
         source, target, budget = self._source, self._target, self._batch_tokens
         counts = self._counts(epoch)
+        # Largest number of rows in a batch of each cell.
         capacity = budget // np.maximum(source, target) // cutting.ROWS_MULTIPLE * cutting.ROWS_MULTIPLE
-        # A large cell fills all but one of its batches by itself. Only its other pairs enter the dynamic
+        # A large cell fills all of its full batches but one by itself. Only its other pairs enter the dynamic
         # program.
         num_full = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
         rest = counts - num_full * capacity
@@ -287,7 +290,7 @@ class EpochPlanner:
             cells = cutting.serpentine(major, minor, rest * (source + target), bands, offset)
             return cells, *cut(source[cells], target[cells], rest[cells], budget)
 
-        cells, regions, _ = min(itertools.starmap(try_order, orders), key=lambda result: result[2])
+        cells, regions, _cost = min(itertools.starmap(try_order, orders), key=lambda result: result[2])
         rank = np.empty(len(cells), self._cell.dtype)
         rank[cells] = np.arange(len(cells))
         regions = [*itertools.starmap(cutting.Region, full_regions), *regions]

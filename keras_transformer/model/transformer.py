@@ -83,8 +83,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         float logits, shape `(batch, target_len, target_vocab_size)`.
 
     Raises:
-        TypeError: `config` is not a `ModelConfig`, `inputs` is not a pair, or the ids are not a dense
-            integer tensor.
+        TypeError: `config` is neither a `ModelConfig` nor a dict, `inputs` is not a pair, or the ids are not
+            a dense integer tensor.
         ValueError: the ids have the wrong shape, or are outside the vocabulary. (The range is checked only
             outside a graph, where the values are known.)
     """
@@ -245,7 +245,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             return super().statistics(inputs, labels, training)
         source_ids, target_ids = id_pair(inputs)
         has_projection = self.output_projection is not None
-        # Number of embedding lookups in the matrix: by encoder and decoder, if all embeddings are tied.
+        # How often the embedding matrix is looked up, besides its use for the logits: for the target ids and,
+        # if all embeddings are tied, for the source ids.
         lookups = 2 if self.source_embedding is self.target_embedding else 1
         with contextlib.ExitStack() as stack:
             if has_projection:
@@ -341,7 +342,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
 
     def _can_fuse_projection_and_loss(self):
         """Whether `kernels.losses.projected_losses` may replace the output projection and the loss."""
-        # float16 underflows to 0 for small probabilities.
+        # In float16, small probabilities would underflow to 0.
         policy = self.dtype_policy
         supported = policy.variable_dtype == "float32" and policy.compute_dtype != "float16"
         # A subclass may compute logits or loss in another way, which the fused kernel would ignore.
@@ -365,15 +366,15 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         """Applies the layer normalisation after the last layer of a pre-norm decoder."""
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
-    def _logits(self, x, **kernel):
+    def _logits(self, x, **kernel_argument):
         """Projects `x` onto the vocabulary.
 
-        Takes `kernel=`, the transposed embedding matrix from `step_kernel`, only if the logits are tied.
+        `kernel_argument` is empty or, only if the logits are tied, `kernel=` and the result of `step_kernel`.
         """
         if self.output_projection is not None:
             logits = self.output_projection(x)
         else:
-            logits = self.target_embedding.logits(x, **kernel)
+            logits = self.target_embedding.logits(x, **kernel_argument)
         if self.output_bias is None:
             return logits
         # Keras casts weights to the compute dtype only inside `call`, not in `decode` or `step`.

@@ -85,7 +85,7 @@ def learn_tokenizers(read_pairs, data):
     except DataError:
         raise  # an error in the text, which is read while learning, and not in the settings
     except ValueError as error:
-        raise ValueError(f"{error}. Set --set data.vocab_size=NUMBER") from error
+        raise ValueError(f"{error}. Use --set data.vocab_size=NUMBER") from error
 
 
 def load_tokenizer(path, *, special=None):

@@ -68,7 +68,7 @@ def fit_session(session, devices, signals, resume_from):
         session: `Session`: run folder, corpus and batches.
         devices: `Devices`.
         signals: `Signals`.
-        resume_from: int, step of the checkpoint to continue from; `None` for the newest.
+        resume_from: int, step of the checkpoint to continue from; `None` for the newest, if there is one.
 
     Returns:
         int, the number of updates that the run has made.
@@ -84,8 +84,8 @@ def fit_session(session, devices, signals, resume_from):
         model = Transformer(config.model, dtype=training.precision)
         compile_model(model, training, xla=config.devices.xla, recompute=config.devices.recompute)
     if devices.is_chief:
-        share = devices.share(config.devices.micro_batch_tokens)
-        # (rows, source_len, target_len) of the batches of one device in the first epoch.
+        share = devices.share(config.devices.micro_batch_tokens)  # the part of each batch for one device
+        # (rows, source_len, target_len) of the micro-batches of one device in the first epoch.
         shapes = {share.shape(plan)[1:] for plan in batches.planner.plan(0)}
         table = summarize(
             config,
@@ -136,7 +136,7 @@ def _is_finished(run, step, clock):
 def _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished):
     """Runs `model.fit`, unless the run is finished, and writes the final weights.
 
-    First, if the validation due at the restored step was interrupted, it is repeated.
+    Before that, it repeats the validation of the restored step if that was interrupted.
     """
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
@@ -159,14 +159,14 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
 
     def finish():
         with signals.deferred():
-            write_final_weights(run, model, devices, validation.measure)
+            write_final_weights(run, model, devices, validation_callback.measure)
         raise_if_interrupted()
 
     search = None
     if training.validation_sentences and run.writes:
         translator = Translator(model, session.corpus.tokenizers, config.search)
         search = ValidationSearch(translator, session.corpus.validation, config, is_interrupted)
-    validation = Validation(
+    validation_callback = Validation(
         run,
         clock,
         events,
@@ -177,12 +177,13 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         stop=stop_callback.stop,
         interrupted=is_interrupted,
     )
-    validation.set_model(model)
+    validation_callback.set_model(model)
     consensus.model = model
     with signals.deferred():
-        validation.catch_up()
+        validation_callback.catch_up()
     raise_if_interrupted()
-    # After `catch_up`, early stopping may be due. The chief decides, because only it has written the record.
+    # After `catch_up`, early stopping may be due. The chief decides, because only it has written the
+    # result of the validation.
     stopped_early = early_stopping_reason(run.read_history(), training) is not None
     if is_finished or devices.gather(int(stopped_early))[0]:
         finish()
@@ -199,10 +200,10 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
             max_minutes=training.max_minutes,
             time_note=functools.partial(time_note, training),
         ),
-        # After `Progress`, which resets the metrics of the interval, and before `validation`, so that a run
-        # that is killed during a long validation loses no steps.
+        # After `Progress`, so that the checkpoint contains the metrics as reset for the next interval, and
+        # before `validation_callback`, so that a run that is killed during a long validation loses no steps.
         CheckpointCallback(checkpoints, consensus, clock, training, is_chief=devices.is_chief),
-        validation,
+        validation_callback,
         stop_callback,
     ]
     if devices.is_chief:

@@ -8,7 +8,7 @@ The caller passes `step(ids, position, state) -> Step`, which decodes one positi
   structure and dtypes.
 
 Each sentence has n hypotheses, in slots 0 to n - 1 (not the slots of a key-value cache); `rows = batch * n`,
-and row `sentence * n + slot` is one of them. Two optional functions rearrange the state:
+and row `sentence * n + slot` is the one in that slot. Two optional functions rearrange the state:
 
 - `reorder(state, parents)`: slot i of each sentence continues the hypothesis in slot
   `parents[:, i]`; `parents` is int32, shape `(batch, n)`;
@@ -27,8 +27,8 @@ Beam slots by example: two beams, `n_best=2`, no length penalty, tokens `<s>`, `
     <s>ab   0.50  0.40  0.10
     <s>ba   0.75  0.20  0.05
 
-Slot 1 starts empty (probability 0): two equal hypotheses would be continued in the same way. The candidates
-of each position are the 4 best continuations (2 * beams)::
+Slot 1 starts empty (probability 0): if it held `<s>` too, both slots would be continued in the same way. The
+candidates of each position are the 4 best continuations (2 * beams)::
 
     position  candidates                       finished         live slots 0, 1  parents  beam_of_position
     0         a .5, b .4, $ .1, (empty)        $ .1             a, b             0, 0     [0], [0]
@@ -107,11 +107,11 @@ def greedy_search(
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
 
     def select_token(log_probs, ids, position, sentences):
-        best = ops.argmax(log_probs, axis=-1)  # not index 0, which may hold a forbidden token
+        best = ops.argmax(log_probs, axis=-1)  # index 0 may hold a forbidden token, with -inf
         return tuple(take_along(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
     return _decode_independently(
-        step, state, first_ids, rules, sentences, max_length, select_token, 1, 1, select_sentences
+        step, state, first_ids, rules, sentences, max_length, select_token, select_sentences, k=1, n=1
     )
 
 
@@ -169,7 +169,7 @@ def sample(
 
     k = top_k or 10**9  # 0 means all tokens
     return _decode_independently(
-        step, state, first_ids, rules, sentences, max_length, select_token, k, n_best, select_sentences
+        step, state, first_ids, rules, sentences, max_length, select_token, select_sentences, k=k, n=n_best
     )
 
 
@@ -185,10 +185,10 @@ def beam_search(
     `beam_size` finished slots by score; the best `beam_size` others become the live
     hypotheses. (With one beam there is one candidate: greedy search.)
 
-    A sentence is done at its length limit, when no hypothesis is live, or when the score of
-    its `n_best`-th finished hypothesis is at least what a live one can still reach. That
-    bound is the best live log-probability divided by the length penalty at the limit:
-    log-probabilities never rise and the penalty never falls, so no better hypothesis is lost.
+    A sentence is done at its length limit, when no hypothesis is live, or when the score of its `n_best`-th
+    finished hypothesis has reached a bound: the best live log-probability, divided by the length penalty at
+    the length limit. No live hypothesis can score above this bound, because a log-probability is at most 0
+    and never rises, and the penalty never falls.
 
     Among equal scores, the hypothesis that finished earlier comes first, then the one from the better slot,
     then the one with the lower token id.
@@ -197,9 +197,9 @@ def beam_search(
         state: nested structure of tensors, for `batch * beam_size` rows.
         beam_size: int, number of live hypotheses per sentence. It may exceed the vocabulary.
         n_best: int, number of hypotheses returned per sentence, at most `beam_size`.
-        early_stop: bool. A sentence is done as soon as `beam_size` hypotheses have finished,
-            and a hypothesis can finish only among the best `beam_size` candidates, as in fairseq. Faster,
-            but may miss better hypotheses.
+        early_stop: bool. If true, a sentence is done as soon as `beam_size` hypotheses have finished, and a
+            candidate with eos counts only if it is among the best `beam_size` candidates, as in fairseq.
+            Faster, but may miss better hypotheses.
         reorder: see the top of this module.
         first_ids, rules, max_lengths, max_length, prefix_ids, select_sentences: as in `greedy_search`.
 
@@ -263,7 +263,7 @@ def beam_search(
     beams = _Beams(
         live_last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, beam_size)),
         live_ids=padding,
-        # Only slot 0 starts filled: equal hypotheses would be continued in the same way.
+        # Only slot 0 starts filled: if all held bos, all would be continued in the same way.
         live_log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, empty),
         finished=_FinishedHypotheses(padding, empty, empty, ops.zeros((batch, beam_size), dtype="int32")),
     )
@@ -300,7 +300,7 @@ class _Beams(NamedTuple):
 
 
 def _decode_independently(
-    step, state, first_ids, rules, sentences, max_length, select_token, k, n, select_sentences
+    step, state, first_ids, rules, sentences, max_length, select_token, select_sentences, *, k, n
 ):
     """Decodes `n` independent hypotheses of each sentence; `select_token` chooses each token.
 
@@ -378,7 +378,7 @@ def _select_n_best(beams, limits, n_best, rules):
         log_probs=beams.live_log_probs,
         lengths=ops.zeros_like(beams.live_last_ids) + limits[:, None],
     )
-    # Slot i is the i-th finished hypothesis as far as there are any, then a live one --> [batch, n_best]
+    # The finished hypotheses fill the first slots of the result, live ones the others --> [batch, n_best]
     slot = ops.arange(n_best, dtype="int32")[None]
     num_finished = ops.sum(ops.cast(beams.finished.scores > NEG_INF, "int32"), axis=1, keepdims=True)
     finished = slot < num_finished

@@ -281,7 +281,7 @@ class MultiHeadAttention(Layer):
     def _split_heads(self, x, batch, length):
         """Splits `batch * length` rows of `num_heads * d` features -> (batch, num_heads, length, d)."""
         width = x.shape[-1] // self.num_heads
-        if isinstance(length, int) and length == 1:  # no axes to swap
+        if isinstance(length, int) and length == 1:  # one position: no axes to swap
             return reshape_static(x, (batch, self.num_heads, 1, width))
         return _swap_middle_axes(reshape_static(x, (batch, length, self.num_heads, width)))
 
