@@ -418,7 +418,8 @@ class Row(NamedTuple):
 
 
 LIST = (
-    "checkpoints: the file `checkpoint` is missing or damaged, but there is step-2, step-4, step-6. Continue"
+    "checkpoints: the file `checkpoint` is missing or damaged, but there are checkpoints: step-2, step-4, "
+    "step-6. Continue"
 )
 STATES = "checkpoints/checkpoint"
 RESUME = as_told(r"--resume-from \d+")
@@ -433,7 +434,7 @@ REFUSED = [
     Row("F30", "list garbage", change(STATES, lambda data: b"\xff\0?"), (LIST,), then=RESUME),
     Row("F30", "list empty", change(STATES, lambda data: b""), (LIST,)),
     Row("F30", "list gone", lose(STATES), (LIST,)),
-    Row("F30", "folder gone", lose("checkpoints"), ("{run}/checkpoints: no checkpoint", "Restore the ch"),
+    Row("F30", "folder gone", lose("checkpoints"), ("/checkpoints: there is no checkpoint", "Restore the ch"),
         then=put_back),
     Row("F36", "all that makes another run", Place.begin, (
         "{run}: this run has different settings: ", "model.d_ff 24 -> 25", "data.vocab_size 330 -> 320",
@@ -570,12 +571,12 @@ def spoil(patch, step, replica=0):
 
     @functools.wraps(decode)
     def spoiled(self, *args, training=None, **kwargs):
-        hidden, attended = decode(self, *args, training=training, **kwargs)
+        hidden, *weights = decode(self, *args, training=training, **kwargs)
         if not training:
-            return hidden, attended
+            return hidden, *weights
         here = tf.distribute.get_replica_context().replica_id_in_sync_group
         bad = tf.equal(self.optimizer.iterations.value, step - 1) & tf.equal(here, replica)
-        return hidden * tf.where(bad, math.inf, 1.0), attended
+        return hidden * tf.where(bad, math.inf, 1.0), *weights
 
     patch.setattr(Transformer, "_decode", spoiled)
 
@@ -666,7 +667,7 @@ def test_f33_a_signal_in_training_saves_the_step(number, code, place):
         patch.setattr(steering.NonFiniteGuard, "on_train_batch_end", send)
         ended = place.call()
     assert ended.code == code
-    assert f"stopped by {number.name} after step 3, which is saved; " in ended.refusal
+    assert f"stopped by {number.name} after step 3, which is saved. The same command" in ended.refusal
     assert f"--run-dir {place.run} continues" in ended.refusal
     assert place.steps()[-1] == 3
     assert not place.history("validation")
