@@ -70,10 +70,10 @@ def test_it_ends_with_its_code_and_waits_for_nothing(main, code):
 
 def test_what_an_error_refers_to_is_not_freed_before_the_end():
     before = (
-        f"{LEFT_OVER}\nfrom keras_transformer.cli.process import keep\n"
+        f"{LEFT_OVER}\nfrom keras_transformer.cli.process import keep_reference\n"
         "def fail():\n    model = Slow()\n    raise ValueError(model)"
     )
-    ended = call("try:\n    fail()\nexcept ValueError as error:\n    keep(error)\n    return 5", before)
+    ended = call("try:\n    fail()\nexcept ValueError as error:\n    keep_reference(error)\n    return 5", before)
     assert (ended.returncode, ended.stderr) == (5, "")
 
 
