@@ -757,7 +757,7 @@ def test_f33_a_second_signal_ends_at_once(place):
     with Process(place, settings=LONG, before=slow_disk) as process:
         process.wait_for_step(2)
         process.send(signal.SIGTERM)
-        process.wait_until(lambda: "SIGTERM: heard" in process.read("err"))
+        process.wait_until(lambda: "SIGTERM: finishing" in process.read("err"))
         begin = time.monotonic()
         time.sleep(1)  # what follows at once is the same signal
         process.send(signal.SIGTERM)
