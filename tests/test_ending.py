@@ -73,7 +73,8 @@ def test_what_an_error_refers_to_is_not_freed_before_the_end():
         f"{LEFT_OVER}\nfrom keras_transformer.cli.process import keep_reference\n"
         "def fail():\n    model = Slow()\n    raise ValueError(model)"
     )
-    ended = call("try:\n    fail()\nexcept ValueError as error:\n    keep_reference(error)\n    return 5", before)
+    work = "try:\n    fail()\nexcept ValueError as error:\n    keep_reference(error)\n    return 5"
+    ended = call(work, before)
     assert (ended.returncode, ended.stderr) == (5, "")
 
 
