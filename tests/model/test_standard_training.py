@@ -671,8 +671,8 @@ def test_arrays_that_are_no_ids_are_refused_in_one_line():
     words = np.array([["a", "b"]] * 3)
     model = made(run_eagerly=False)
     for inputs, message in (
-        ((source + VOCAB, target), f"source id .* from 0 to {VOCAB - 1}"),
-        ({"source_ids": source, "target_ids": target - VOCAB}, f"target id -.* from 0 to {VOCAB - 1}"),
+        ((source + VOCAB, target), f"source id .* ids are 0 to {VOCAB - 1}"),
+        ({"source_ids": source, "target_ids": target - VOCAB}, f"target id -.* ids are 0 to {VOCAB - 1}"),
         ((words, target), "`source_ids` must be .* integers.*str"),
         ((source[0], target[0]), r"`source_ids` must have the shape \(batch, length\).*\(6,\)"),
         ((source.astype("float32"), target), "`source_ids` must be .* integers.*float32"),
