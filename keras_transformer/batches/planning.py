@@ -9,6 +9,7 @@ The plan is a pure function of the lengths, the seed and the epoch, so a resumed
 3. Cut this order into regions, by dynamic programming (`cutting.py`). A region is a sequence of pairs whose
    batches all have one shape: with `padding="longest"` it is one batch; with `padding="fixed"` there are at
    most `max_shapes` regions. The cost of a cut grows with the padding and with the number of batches.
+   (With `"longest"`, a cell with enough pairs for several batches first fills a region of its own.)
 4. Repeat 2 and 3 for several numbers of bands and keep the cut with the lowest cost.
 5. Shuffle the pairs within each cell, fill the batches, and shuffle the order of the batches.
 
@@ -104,7 +105,8 @@ class EpochPlanner:
             rows x `max(source_len, target_len)`, like `max_tokens` of fairseq.
         seed: seed of the shuffling, combined with the epoch.
         padding: `"longest"` pads to the longest sentence of the batch; `"fixed"` pads to one of
-            `max_shapes` shapes, which are the same in every epoch (for XLA and accelerators).
+            `max_shapes` shapes (for XLA and accelerators). They are the same in every epoch, but may differ
+            if a weight is fractional.
         max_shapes: maximum number of shapes with `padding="fixed"`.
         sizes: list of int, number of pairs of each corpus; the pairs are the corpora concatenated in
             this order. `None` for one corpus.
@@ -151,7 +153,7 @@ class EpochPlanner:
         self._batch_tokens = batch_tokens
         self._max_shapes = max_shapes if padding == "fixed" else None
         self._corpora = list(zip(sizes, weights, strict=True))
-        # With a fractional weight, other pairs are sampled in every epoch, so counts and shapes differ too.
+        # With a fractional weight, each epoch samples different pairs, so counts and shapes differ too.
         self._samples_pairs = any(weight % 1 for weight in weights)
         # `_cell`: the cell of each pair. `_source`, `_target`: the lengths of each cell.
         base = int(target_lengths.max()) + 1
@@ -272,8 +274,8 @@ class EpochPlanner:
         counts = self._counts(epoch)
         # Largest number of rows in a batch of each cell.
         capacity = budget // np.maximum(source, target) // cutting.ROWS_MULTIPLE * cutting.ROWS_MULTIPLE
-        # A large cell fills all of its full batches but one by itself. Only its other pairs enter the dynamic
-        # program.
+        # A large cell forms batches of its own from all its pairs except the last full batch and the
+        # remainder. Only these enter the dynamic program.
         num_full = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
         rest = counts - num_full * capacity
         large_cells = np.flatnonzero(num_full)

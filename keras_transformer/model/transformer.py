@@ -369,7 +369,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
     def _logits(self, x, **kernel_argument):
         """Projects `x` onto the vocabulary.
 
-        `kernel_argument` is empty or, only if the logits are tied, `kernel=` and the result of `step_kernel`.
+        `kernel_argument` is empty, or `kernel=` with the result of `step_kernel` (only with tied embeddings).
         """
         if self.output_projection is not None:
             logits = self.output_projection(x)

@@ -8,7 +8,7 @@ The caller passes `step(ids, position, state) -> Step`, which decodes one positi
   structure and dtypes.
 
 Each sentence has n hypotheses, in slots 0 to n - 1 (not the slots of a key-value cache); `rows = batch * n`,
-and row `sentence * n + slot` is the one in that slot. Two optional functions rearrange the state:
+row `sentence * n + slot` belongs to the hypothesis in that slot. Two optional functions rearrange the state:
 
 - `reorder(state, parents)`: slot i of each sentence continues the hypothesis in slot
   `parents[:, i]`; `parents` is int32, shape `(batch, n)`;
