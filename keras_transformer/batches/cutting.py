@@ -160,6 +160,7 @@ def _longest(source, target, begin, end):
 def _equal_batches(num_pairs, source_len, target_len, budget):
     """Returns (number of batches, rows of each): the fewest within the budget, equal up to multiples of 8."""
     capacity = budget // np.maximum(source_len, target_len) // ROWS_MULTIPLE * ROWS_MULTIPLE
+    num_pairs = np.maximum(num_pairs, 1)  # 0 where an epoch samples no pair of these cells
     num_batches = -(-num_pairs // capacity)
     return num_batches, _round_up(-(-num_pairs // num_batches))
 

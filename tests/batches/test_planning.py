@@ -214,6 +214,24 @@ def test_weights_say_how_often_each_corpus_is_seen():
         assert counts.min() > 0  # no pair is left out for ever
 
 
+def test_fixed_padding_plans_epochs_that_sample_no_pair_of_a_length():
+    source, target = random_lengths(60)
+    options = {
+        "batch_tokens": 2048,
+        "padding": "fixed",
+        "max_shapes": 6,
+        "sizes": (30, 30),
+        "weights": (1, 0.5),
+    }
+    planner = EpochPlanner(source, target, **options)
+    for epoch in range(6):
+        counts = corpus_counts(planner, (30, 30), epoch)
+        assert [found.sum() for found in counts] == [30, 15]
+        for plan in planner.plan(epoch):
+            assert max(source[plan.indices]) <= plan.source_len
+            assert max(target[plan.indices]) <= plan.target_len
+
+
 def test_weights_draw_other_pairs_in_other_epochs():
     source, target = random_lengths(503)
     planner = EpochPlanner(source, target, batch_tokens=701, sizes=(503,), weights=(0.5,))
