@@ -67,9 +67,8 @@ class Step(NamedTuple):
 class Hypotheses(NamedTuple):
     """N-best hypotheses of each sentence, best first (samples in the order drawn).
 
-    Hypotheses that end in eos come before those cut off at the length limit, regardless of their scores. A
-    sentence with fewer than `n_best` hypotheses has empty slots at the end: score -inf, length 0, only
-    padding.
+    Hypotheses that end in eos come before those cut off at the length limit, regardless of their scores.
+    Empty slots, where there are fewer than `n_best`, come last: score -inf, length 0, only padding.
     """
 
     ids: object  # int32, (batch, n_best, max_length): with eos, then padding
