@@ -7,9 +7,10 @@ The plan is a pure function of the lengths, the seed and the epoch, so a resumed
 2. Order the cells so that neighbours have similar lengths on both sides: sort by one side into bands, and
    within the bands by the other side, descending and ascending in turn (serpentine order).
 3. Cut this order into regions, by dynamic programming (`cutting.py`). A region is a sequence of pairs whose
-   batches all have one shape: with `padding="longest"` it is one batch; with `padding="fixed"` there are at
-   most `max_shapes` regions. The cost of a cut grows with the padding and with the number of batches.
-   (With `"longest"`, a cell with enough pairs for several batches first fills a region of its own.)
+   batches all have one shape. With `padding="fixed"` there are at most `max_shapes` regions. With
+   `padding="longest"` each is one batch; before the cut, a cell with enough pairs for two or more full
+   batches puts all but its last full batch and the remainder into a region of its own. The cost of a cut
+   grows with the padding and with the number of batches.
 4. Repeat 2 and 3 for several numbers of bands and keep the cut with the lowest cost.
 5. Shuffle the pairs within each cell, fill the batches, and shuffle the order of the batches.
 
@@ -62,7 +63,7 @@ class _Layout(NamedTuple):
 
     Attributes:
         rank: int NumPy array, shape `(num_cells,)`, place of each cell in the cell order, from 0.
-        large_cells: list of int, the cells with enough pairs to fill whole batches by themselves.
+        large_cells: list of int, the cells with enough pairs for two full batches; none for `"fixed"`.
         regions: list of `Region`: first, for each large cell, the region of its full batches; then the
             regions of the remaining pairs, in cell order.
         num_batches: int.
@@ -160,7 +161,7 @@ class EpochPlanner:
         codes = source_lengths.astype(np.int64) * base + target_lengths  # one integer for both lengths
         cell_codes = np.flatnonzero(np.bincount(codes))
         self._source, self._target = np.divmod(cell_codes, base)
-        # NumPy sorts integers of up to 16 bits by counting, five times as fast.
+        # The smallest dtype: `plan` sorts integers of up to 16 bits five times as fast.
         self._cell = np.searchsorted(cell_codes, codes).astype(np.min_scalar_type(len(cell_codes)))
 
     def plan(self, epoch):
@@ -245,8 +246,8 @@ class EpochPlanner:
     def _shuffle_regions(self, regions, members, rng):
         """Exchanges pairs between regions if they fit into both, then shuffles each region, in place.
 
-        With `padding="fixed"` the regions are the same in every epoch. Without the exchange, pairs of
-        different regions would never share a batch.
+        With `padding="fixed"` and whole weights, the regions are the same in every epoch. Without the
+        exchange, pairs of different regions would never share a batch.
         """
         source, target = self._source[self._cell], self._target[self._cell]
 
@@ -263,7 +264,7 @@ class EpochPlanner:
 
     def _layout_of(self, epoch):
         """Returns the `_Layout` of an epoch."""
-        # With "fixed", all epochs use one order, because the shapes must not change.
+        # "fixed" does not use `order`: its shapes change only with the counts, if a weight is fractional.
         order = 0 if self._max_shapes else epoch % _NUM_ORDERS
         return self._make_layout(order, epoch if self._samples_pairs else 0)
 
@@ -274,8 +275,8 @@ class EpochPlanner:
         counts = self._counts(epoch)
         # Largest number of rows in a batch of each cell.
         capacity = budget // np.maximum(source, target) // cutting.ROWS_MULTIPLE * cutting.ROWS_MULTIPLE
-        # A large cell forms batches of its own from all its pairs except the last full batch and the
-        # remainder. Only these enter the dynamic program.
+        # A large cell forms batches of its own, but for its last full batch and the remainder. These pairs
+        # and all pairs of the other cells (`rest`) enter the dynamic program.
         num_full = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
         rest = counts - num_full * capacity
         large_cells = np.flatnonzero(num_full)

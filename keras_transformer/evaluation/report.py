@@ -30,7 +30,7 @@ from keras_transformer.evaluation.test_sets import sets_with_lines
 SIGNIFICANCE = {"bootstrap": ("bs", 1000), "randomization": ("ar", 10_000)}
 NOTE = """\
 BLEU, chrF and TER are sacreBLEU's: they take raw text and tokenize it themselves. Tokenized BLEU
-counts the tokens that stand beside it. One text gets several figures: compare only what is computed alike."""
+uses the tokenization named in its line. Compare only scores that were computed in the same way."""
 
 MIN_BOOTSTRAP_SAMPLES = 40
 # With fewer differing lines, the tests are unreliable.

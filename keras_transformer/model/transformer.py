@@ -245,8 +245,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             return super().statistics(inputs, labels, training)
         source_ids, target_ids = id_pair(inputs)
         has_projection = self.output_projection is not None
-        # How often the embedding matrix is looked up, besides its use for the logits: for the target ids and,
-        # if all embeddings are tied, for the source ids.
+        # Number of embedding lookups that share this matrix with the logits: of the target ids and, if all
+        # embeddings are tied, of the source ids. `summed_gradients` adds up the gradients of all these uses.
         lookups = 2 if self.source_embedding is self.target_embedding else 1
         with contextlib.ExitStack() as stack:
             if has_projection:
@@ -355,7 +355,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         )
 
     def _has_tied_logits(self):
-        """Whether the target embedding computes the logits, by methods that no subclass overrides."""
+        """Whether the logits come from the tied target embedding and no subclass overrides how."""
         return (
             self.output_projection is None
             and type(self)._logits is Transformer._logits
@@ -369,7 +369,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
     def _logits(self, x, **kernel_argument):
         """Projects `x` onto the vocabulary.
 
-        `kernel_argument` is empty, or `kernel=` with the result of `step_kernel` (only with tied embeddings).
+        `kernel_argument` is empty or `kernel=`, the output matrix that `step_kernel` prepares for decoding
+        step by step (with tied embeddings only).
         """
         if self.output_projection is not None:
             logits = self.output_projection(x)
@@ -377,5 +378,5 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             logits = self.target_embedding.logits(x, **kernel_argument)
         if self.output_bias is None:
             return logits
-        # Keras casts weights to the compute dtype only inside `call`, not in `decode` or `step`.
+        # Keras casts weights to the compute dtype inside `call` only, not in `CachedDecoding.step`.
         return logits + ops.cast(self.output_bias, logits.dtype)

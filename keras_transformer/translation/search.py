@@ -27,7 +27,7 @@ Beam slots by example: two beams, `n_best=2`, no length penalty, tokens `<s>`, `
     <s>ab   0.50  0.40  0.10
     <s>ba   0.75  0.20  0.05
 
-Slot 1 starts empty (probability 0): if it held `<s>` too, both slots would be continued in the same way. The
+Slot 1 starts empty (probability 0): with probability 1, both slots would have the same continuations. The
 candidates of each position are the 4 best continuations (2 * beams)::
 
     position  candidates                       finished         live slots 0, 1  parents  beam_of_position
@@ -67,8 +67,8 @@ class Step(NamedTuple):
 class Hypotheses(NamedTuple):
     """N-best hypotheses of each sentence, best first (samples in the order drawn).
 
-    Hypotheses that end in eos come before those cut off at the length limit, regardless of their scores.
-    Empty slots, where there are fewer than `n_best`, come last: score -inf, length 0, only padding.
+    In beam search, hypotheses that end in eos come before those cut off at the length limit, regardless of
+    their scores, and empty slots come last. An empty slot has score -inf, length 0 and only padding.
     """
 
     ids: object  # int32, (batch, n_best, max_length): with eos, then padding
@@ -106,7 +106,7 @@ def greedy_search(
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
 
     def select_token(log_probs, ids, position, sentences):
-        best = ops.argmax(log_probs, axis=-1)  # index 0 may hold a forbidden token, with -inf
+        best = ops.argmax(log_probs, axis=-1)  # not sorted; a forbidden token has -inf
         return tuple(take_along(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
     return _decode_independently(
@@ -262,7 +262,7 @@ def beam_search(
     beams = _Beams(
         live_last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, beam_size)),
         live_ids=padding,
-        # Only slot 0 starts filled: if all held bos, all would be continued in the same way.
+        # All slots but 0 start empty (log-probability -inf): otherwise all would have the same continuations.
         live_log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, empty),
         finished=_FinishedHypotheses(padding, empty, empty, ops.zeros((batch, beam_size), dtype="int32")),
     )
@@ -304,9 +304,9 @@ def _decode_independently(
     """Decodes `n` independent hypotheses of each sentence; `select_token` chooses each token.
 
     Args:
-        select_token: function. Takes `(log_probs, ids)` of the `k` best allowed tokens (or
-            some more), both `(rows, width)`, the position and the `Sentences`. Returns the log-probability
-            and the id of one token, both `(rows,)`.
+        select_token: function. Takes `(log_probs, ids)`, both `(rows, width)`, not sorted: at least the `k`
+            best allowed tokens, and forbidden ones with -inf; the position; and the `Sentences`. Returns the
+            log-probability and the id of one token, both `(rows,)`.
     """
 
     def advance(position, sentences, old, state):
@@ -355,7 +355,7 @@ def _write_at(ids, new_ids, position):
 
 
 def _merge_finished(old, new):
-    """Keeps the best of the old and new finished hypotheses, in the slots of `old`."""
+    """Returns the best of the old and new finished hypotheses, best first, in as many slots as `old` has."""
     both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
     scores, best = ops.top_k(both.scores, old.scores.shape[1])
     best = ops.cast(best, "int32")
