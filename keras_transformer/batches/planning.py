@@ -6,11 +6,11 @@ The plan is a pure function of the lengths, the seed and the epoch, so a resumed
    target length, such as 12 source and 14 target tokens. Steps 2 to 4 use only these counts.
 2. Order the cells so that neighbours have similar lengths on both sides: sort by one side into bands, and
    within the bands by the other side, descending and ascending in turn (serpentine order).
-3. Cut this order into regions, by dynamic programming (`cutting.py`). A region is a sequence of pairs whose
-   batches all have one shape. With `padding="fixed"` there are at most `max_shapes` regions. With
-   `padding="longest"` each is one batch; before the cut, a cell with enough pairs for two or more full
-   batches puts all but its last full batch and the remainder into a region of its own. The cost of a cut
-   grows with the padding and with the number of batches.
+3. Cut this order into regions, by dynamic programming (`cutting.py`). A region is a run of neighbouring pairs
+   that are put into batches of one shape. The cost of a cut grows with the padding and with the number of
+   batches. With `padding="fixed"`, the cut makes at most `max_shapes` regions. With `padding="longest"`, it
+   makes regions of one batch each. There, a large cell, with n >= 2 full batches, first gets a region of its
+   own for n - 1 full batches. Only its other pairs enter the cut.
 4. Repeat 2 and 3 for several numbers of bands and keep the cut with the lowest cost.
 5. Shuffle the pairs within each cell, fill the batches, and shuffle the order of the batches.
 
@@ -31,7 +31,7 @@ PADDINGS = ("longest", "fixed")
 # the same lengths do not share a batch in every epoch.
 _NUM_ORDERS = 8
 _BAND_OFFSETS = (0.5, 0.25, 0.67, 0.33)
-_NUM_BANDS = (3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 26, 32)
+_BAND_COUNTS = (3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 26, 32)
 
 
 class BatchPlan(NamedTuple):
@@ -42,8 +42,7 @@ class BatchPlan(NamedTuple):
         rows: number of rows, a multiple of 8; rows beyond `num_pairs` are padding.
         source_len: padded source length, in tokens.
         target_len: padded target length, in tokens.
-        key: (seed, epoch, batch number within the epoch), the seed of all random draws for this batch, such
-            as subword dropout.
+        key: (seed, epoch, batch number within the epoch), the seed of the sub-word sampling of this batch.
     """
 
     indices: np.ndarray
@@ -64,8 +63,8 @@ class _Layout(NamedTuple):
     Attributes:
         rank: int NumPy array, shape `(num_cells,)`, place of each cell in the cell order, from 0.
         large_cells: list of int, the cells with enough pairs for two full batches; none for `"fixed"`.
-        regions: list of `Region`: first, for each large cell, the region of its full batches; then the
-            regions of the remaining pairs, in cell order.
+        regions: list of `Region`: first the own region of each large cell; then the regions of the other
+            pairs, in cell order.
         num_batches: int.
     """
 
@@ -156,13 +155,12 @@ class EpochPlanner:
         self._corpora = list(zip(sizes, weights, strict=True))
         # With a fractional weight, each epoch samples different pairs, so counts and shapes differ too.
         self._samples_pairs = any(weight % 1 for weight in weights)
-        # `_cell`: the cell of each pair. `_source`, `_target`: the lengths of each cell.
         base = int(target_lengths.max()) + 1
         codes = source_lengths.astype(np.int64) * base + target_lengths  # one integer for both lengths
         cell_codes = np.flatnonzero(np.bincount(codes))
-        self._source, self._target = np.divmod(cell_codes, base)
+        self._source_len_of_cell, self._target_len_of_cell = np.divmod(cell_codes, base)
         # The smallest dtype: `plan` sorts integers of up to 16 bits five times as fast.
-        self._cell = np.searchsorted(cell_codes, codes).astype(np.min_scalar_type(len(cell_codes)))
+        self._cell_of_pair = np.searchsorted(cell_codes, codes).astype(np.min_scalar_type(len(cell_codes)))
 
     def plan(self, epoch):
         """Returns the batches of one epoch, a list of `BatchPlan` in training order.
@@ -173,7 +171,7 @@ class EpochPlanner:
         layout = self._layout_of(epoch)
         rng = np.random.default_rng([self.seed, epoch])
         indices = rng.permutation(self._indices(epoch))
-        rank = layout.rank[self._cell[indices]]
+        rank = layout.rank[self._cell_of_pair[indices]]
         # The sort is stable, so the pairs of one cell stay in random order.
         indices = indices[np.argsort(rank, kind="stable")]
         begins = np.cumsum([0, *np.bincount(rank, minlength=len(layout.rank))])
@@ -219,19 +217,19 @@ class EpochPlanner:
 
     def real_share(self, epoch=0):
         """Returns the share of real tokens among the positions of an epoch's batches; the rest is padding."""
-        num_tokens = np.dot(self._counts(epoch), self._source + self._target)
+        num_tokens = np.dot(self._counts(epoch), self._source_len_of_cell + self._target_len_of_cell)
         return float(num_tokens / sum(region.num_positions for region in self._layout_of(epoch).regions))
 
     def _indices(self, epoch):
         """Returns the indices of an epoch's pairs, unordered; corpora are repeated or sampled by weight."""
-        indices, first, dtype = [], 0, np.int32 if len(self._cell) < 2**31 else np.int64
+        indices, first, dtype = [], 0, np.int32 if len(self._cell_of_pair) < 2**31 else np.int64
         for size, weight in self._corpora:
             pairs = np.arange(first, first + size, dtype=dtype)
             indices += [pairs] * int(weight)
             if weight % 1:
                 rng = np.random.default_rng([self.seed, epoch, first])
                 pairs = rng.permutation(pairs)
-                by_cell = pairs[np.argsort(self._cell[pairs], kind="stable")]
+                by_cell = pairs[np.argsort(self._cell_of_pair[pairs], kind="stable")]
                 # Systematic sampling: for a fraction of 1/n, every n-th pair from a random start. The pairs
                 # are sorted by cell, so about the same fraction of each cell is sampled.
                 steps = np.floor(np.arange(size + 1) * (weight % 1) + rng.random())
@@ -241,19 +239,21 @@ class EpochPlanner:
 
     def _counts(self, epoch):
         """Returns the number of pairs of each cell in an epoch, int NumPy array of shape `(num_cells,)`."""
-        return np.bincount(self._cell[self._indices(epoch)], minlength=len(self._source))
+        return np.bincount(self._cell_of_pair[self._indices(epoch)], minlength=len(self._source_len_of_cell))
 
     def _shuffle_regions(self, regions, members, rng):
         """Exchanges pairs between regions if they fit into both, then shuffles each region, in place.
 
-        With `padding="fixed"` and whole weights, the regions are the same in every epoch. Without the
+        With `padding="fixed"` and integer weights, the regions are the same in every epoch. Without the
         exchange, pairs of different regions would never share a batch.
         """
-        source, target = self._source[self._cell], self._target[self._cell]
+        source_lengths = self._source_len_of_cell[self._cell_of_pair]
+        target_lengths = self._target_len_of_cell[self._cell_of_pair]
 
         def fitting(pairs, region):
-            fits = (source[pairs] <= region.source_len) & (target[pairs] <= region.target_len)
-            return rng.permutation(np.flatnonzero(fits))
+            source_fits = source_lengths[pairs] <= region.source_len
+            target_fits = target_lengths[pairs] <= region.target_len
+            return rng.permutation(np.flatnonzero(source_fits & target_fits))
 
         for (a, region_a), (b, region_b) in itertools.combinations(zip(members, regions, strict=True), 2):
             from_a, from_b = fitting(a, region_b), fitting(b, region_a)
@@ -264,37 +264,41 @@ class EpochPlanner:
 
     def _layout_of(self, epoch):
         """Returns the `_Layout` of an epoch."""
-        # "fixed" does not use `order`: its shapes change only with the counts, if a weight is fractional.
-        order = 0 if self._max_shapes else epoch % _NUM_ORDERS
-        return self._make_layout(order, epoch if self._samples_pairs else 0)
+        # "fixed" tries the same cell orders in every epoch, so it needs no `order_number`. Its shapes are the
+        # same in every epoch unless a weight is fractional.
+        order_number = 0 if self._max_shapes else epoch % _NUM_ORDERS
+        return self._make_layout(order_number, epoch if self._samples_pairs else 0)
 
     @functools.lru_cache(maxsize=_NUM_ORDERS)  # noqa: B019 - planners live as long as a run
-    def _make_layout(self, order, epoch):
+    def _make_layout(self, order_number, epoch):
         """Cuts the cells for several numbers of bands and returns the `_Layout` of the cheapest cut."""
-        source, target, budget = self._source, self._target, self._batch_tokens
+        source, target, budget = self._source_len_of_cell, self._target_len_of_cell, self._batch_tokens
         counts = self._counts(epoch)
         # Largest number of rows in a batch of each cell.
         capacity = budget // np.maximum(source, target) // cutting.ROWS_MULTIPLE * cutting.ROWS_MULTIPLE
-        # A large cell forms batches of its own, but for its last full batch and the remainder. These pairs
-        # and all pairs of the other cells (`rest`) enter the dynamic program.
-        num_full = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
-        rest = counts - num_full * capacity
-        large_cells = np.flatnonzero(num_full)
-        full_regions = np.stack([num_full * capacity, capacity, source, target], axis=1)[large_cells].tolist()
-        sides = ((source, target), (target, source))
+        # A large cell with n full batches keeps n - 1 of them for itself. Its other pairs and all pairs of
+        # the other cells (`rest`) enter the dynamic program.
+        num_own_batches = np.zeros_like(counts) if self._max_shapes else np.maximum(0, counts // capacity - 1)
+        num_own_pairs = num_own_batches * capacity
+        rest = counts - num_own_pairs
+        large_cells = np.flatnonzero(num_own_batches)
+        own_regions = np.stack([num_own_pairs, capacity, source, target], axis=1)[large_cells].tolist()
+        # (major, minor): the side to sort by into bands, and the side to sort by within them.
+        side_orders = ((source, target), (target, source))
         if self._max_shapes:
-            orders = [(*side, bands, 0.5) for side in sides for bands in range(1, 8)]
+            attempts = [(*side_order, bands, 0.5) for side_order in side_orders for bands in range(1, 8)]
             cut = functools.partial(cutting.cut_into_regions, max_regions=self._max_shapes)
         else:
-            orders = [(*sides[order % 2], bands, _BAND_OFFSETS[order // 2]) for bands in _NUM_BANDS]
+            side_order, offset = side_orders[order_number % 2], _BAND_OFFSETS[order_number // 2]
+            attempts = [(*side_order, bands, offset) for bands in _BAND_COUNTS]
             cut = cutting.cut_into_batches
 
         def try_order(major, minor, bands, offset):
             cells = cutting.serpentine(major, minor, rest * (source + target), bands, offset)
             return cells, *cut(source[cells], target[cells], rest[cells], budget)
 
-        cells, regions, _cost = min(itertools.starmap(try_order, orders), key=lambda result: result[2])
-        rank = np.empty(len(cells), self._cell.dtype)
+        cells, regions, _cost = min(itertools.starmap(try_order, attempts), key=lambda result: result[2])
+        rank = np.empty(len(cells), self._cell_of_pair.dtype)
         rank[cells] = np.arange(len(cells))
-        regions = [*itertools.starmap(cutting.Region, full_regions), *regions]
+        regions = [*itertools.starmap(cutting.Region, own_regions), *regions]
         return _Layout(rank, large_cells.tolist(), regions, sum(region.num_batches for region in regions))

@@ -72,12 +72,14 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
 
     Args:
         config: a `ModelConfig`, or its fields as a dict.
-        special: `SpecialIds`, the ids of the special tokens; positions with the padding id are masked.
+        special: `SpecialIds`, the ids of the special tokens.
 
     Call arguments:
         inputs: pair `(source_ids, target_ids)`, or a dict with these keys; int, shapes
             `(batch, source_len)` and `(batch, target_len)`. Target ids start with the
-            begin-of-sentence id (bos): output i predicts the token after target id i.
+            begin-of-sentence id (bos): output i predicts the token after target id i. Source padding is
+            masked wherever it stands. Target padding must follow the real tokens: only the causal mask hides
+            it from them.
 
     Returns:
         float logits, shape `(batch, target_len, target_vocab_size)`.
@@ -90,7 +92,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
     """
 
     def __init__(self, config, special=SpecialIds(), *, name="transformer", **kwargs):
-        # Checkpoints identify weights by their paths, so the name must not vary between instances.
+        # Checkpoints store a weight under its Keras path, which begins with the name of the model. Without
+        # this default, Keras would number the instances: transformer, transformer_1 and so on.
         super().__init__(name=name, **kwargs)
         if isinstance(config, dict):
             config = from_values(ModelConfig, config)
@@ -245,14 +248,15 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             return super().statistics(inputs, labels, training)
         source_ids, target_ids = id_pair(inputs)
         has_projection = self.output_projection is not None
-        # Number of embedding lookups that share this matrix with the logits: of the target ids and, if all
-        # embeddings are tied, of the source ids. `summed_gradients` adds up the gradients of all these uses.
-        lookups = 2 if self.source_embedding is self.target_embedding else 1
+        # With tied embeddings, the output projection and the lookup of the target ids use one matrix. If all
+        # embeddings are tied, the lookup of the source ids uses it too. `summed_gradients` adds up the
+        # gradients of all these uses.
+        num_lookups = 2 if self.source_embedding is self.target_embedding else 1
         with contextlib.ExitStack() as stack:
             if has_projection:
                 matrix = self.output_projection.kernel
             else:
-                matrix = stack.enter_context(self.target_embedding.summed_gradients(lookups))
+                matrix = stack.enter_context(self.target_embedding.summed_gradients(num_lookups))
             hidden, *_ = self._decode(target_ids, self.encode(source_ids, training), training=training)
         return self.loss.projected_statistics(
             labels, hidden, matrix, self.output_bias, transposed=has_projection
@@ -315,12 +319,12 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             x = self.encoder_norm(x)
         return Encoded(x, mask), weights
 
-    def _decode(self, target_ids, encoded, cross=(), decoder=(), training=None):
+    def _decode(self, target_ids, encoded, cross_layers=(), self_layers=(), training=None):
         """Runs the decoder up to the output projection.
 
         Returns:
             float, shape `(batch, target_len, d_model)`, and two dicts from layer index to attention weights:
-            of cross-attention for the layers `cross`, and of self-attention for the layers `decoder`.
+            of cross-attention for `cross_layers`, and of self-attention for `self_layers`.
         """
         check_ids("target_ids", target_ids, self.special.pad)
         # Padding follows the real tokens, so the causal mask also hides padding from real tokens.
@@ -330,13 +334,13 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         cross_attention, self_attention = {}, {}
         for index, layer in enumerate(self.decoder_layers):
             masks = {"self_attention_mask": causal, "cross_attention_mask": encoded.mask}
-            if index not in cross and index not in decoder:
+            if index not in cross_layers and index not in self_layers:
                 x = self.run_layer(layer, x, encoded.output, **masks, training=training)
                 continue
             x, self_weights, cross_weights = layer.attend(x, encoded.output, **masks, training=training)
-            if index in cross:
+            if index in cross_layers:
                 cross_attention[index] = cross_weights
-            if index in decoder:
+            if index in self_layers:
                 self_attention[index] = self_weights
         return self._final_norm(x), cross_attention, self_attention
 
@@ -355,7 +359,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         )
 
     def _has_tied_logits(self):
-        """Whether the logits come from the tied target embedding and no subclass overrides how."""
+        """Whether the tied target embedding makes the logits, with no override in a subclass."""
         return (
             self.output_projection is None
             and type(self)._logits is Transformer._logits
@@ -369,8 +373,13 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
     def _logits(self, x, **kernel_argument):
         """Projects `x` onto the vocabulary.
 
-        `kernel_argument` is empty or `kernel=`, the output matrix that `step_kernel` prepares for decoding
-        step by step (with tied embeddings only).
+        Args:
+            x: float, shape `(..., d_model)`.
+            **kernel_argument: `kernel=`, the result of `step_kernel`, if there is one; else nothing. So a
+                subclass may override this method without the argument `kernel`.
+
+        Returns:
+            float logits, shape `(..., target_vocab_size)`.
         """
         if self.output_projection is not None:
             logits = self.output_projection(x)

@@ -29,7 +29,7 @@ from keras_transformer.training.crash_report import advice, write_crash_dump
 from keras_transformer.training.fine_tuning import initialize_from
 from keras_transformer.training.progress import Clock, Events, Progress, learning_rate_schedule
 from keras_transformer.training.resume import batch_offset
-from keras_transformer.training.validation import Validation, ValidationSearch, early_stopping_reason
+from keras_transformer.training.validation import BleuValidator, Validation, early_stopping_reason
 from keras_transformer.translation.translator import Translator
 
 
@@ -75,7 +75,7 @@ def fit_session(session, devices, signals, resume_from):
 
     Raises:
         ValueError: the checkpoints or the initial weights cannot be used.
-        TrainingError: training ended early, for example by a signal or by non-finite gradients.
+        TrainingError: training was stopped by a signal or by a failure, such as non-finite gradients.
     """
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
@@ -84,7 +84,7 @@ def fit_session(session, devices, signals, resume_from):
         model = Transformer(config.model, dtype=training.precision)
         compile_model(model, training, xla=config.devices.xla, recompute=config.devices.recompute)
     if devices.is_chief:
-        share = devices.share(config.devices.micro_batch_tokens)  # the part of each batch for one device
+        share = devices.share(config.devices.micro_batch_tokens)  # how batches are divided among devices
         # (rows, source_len, target_len) of the micro-batches of one device in the first epoch.
         shapes = {share.shape(plan)[1:] for plan in batches.planner.plan(0)}
         table = summarize(
@@ -120,7 +120,7 @@ def fit_session(session, devices, signals, resume_from):
     # The chief decides this too: other workers may have read the history before the chief rewrote it.
     is_finished = bool(devices.gather(int(_is_finished(run, step, clock)))[0])
     if devices.is_chief and not is_new:
-        print(f"{run.path}: {'trained' if is_finished else 'continuing'} at step {step:,}", flush=True)
+        print(f"{run.path}: {'finished' if is_finished else 'continuing'} at step {step:,}", flush=True)
     _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished)
     return int(model.optimizer.iterations.numpy())
 
@@ -136,7 +136,7 @@ def _is_finished(run, step, clock):
 def _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished):
     """Runs `model.fit`, unless the run is finished, and writes the final weights.
 
-    Before that, it repeats the validation of the restored step if that was interrupted.
+    If a validation is due at the restored step but not in the history, it runs first.
     """
     run, batches = session.run, session.batches
     config, training = run.config, run.config.training
@@ -162,17 +162,17 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
             write_final_weights(run, model, devices, validation_callback.measure)
         raise_if_interrupted()
 
-    search = None
+    bleu_validator = None
     if training.validation_sentences and run.writes:
         translator = Translator(model, session.corpus.tokenizers, config.search)
-        search = ValidationSearch(translator, session.corpus.validation, config, is_interrupted)
+        bleu_validator = BleuValidator(translator, session.corpus.validation, config, is_interrupted)
     validation_callback = Validation(
         run,
         clock,
         events,
         devices.distribute(micro_batch_tokens, lambda share: session.validation.dataset(share=share)),
         session.validation.per_epoch,
-        search,
+        bleu_validator,
         training=training,
         stop=stop_callback.stop,
         interrupted=is_interrupted,
@@ -200,8 +200,8 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
             max_minutes=training.max_minutes,
             time_note=functools.partial(time_note, training),
         ),
-        # After `Progress`, so that the checkpoint contains the metrics as reset for the next interval, and
-        # before `validation_callback`, so that a run that is killed during a long validation loses no steps.
+        # After `Progress`, which resets the metrics: a checkpoint must contain the reset metrics. Before
+        # `validation_callback`: then a run that is killed during a long validation loses no steps.
         CheckpointCallback(checkpoints, consensus, clock, training, is_chief=devices.is_chief),
         validation_callback,
         stop_callback,
@@ -221,11 +221,11 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         batch_number = offset + failed_step - 1
         plan = batches.planner.plans(batch_number)[0]
         batch = next(batches.dataset(batch_number).as_numpy_iterator())
+        folder = None  # stays so if the folder cannot be written, and on workers that do not write
         with contextlib.suppress(OSError):  # a full disk must not hide the non-finite gradient
-            write_crash_dump(run, model, failed_step, batch, plan.key, run.read_history())
-        raise NotFiniteError(
-            f"{error}. The batch is in {run.path / 'crash'}; {advice(config, failed_step)}"
-        ) from error
+            folder = write_crash_dump(run, model, failed_step, batch, plan.key, run.read_history())
+        batch_note = f". The batch is in {folder}" if folder else ""
+        raise NotFiniteError(f"{error}{batch_note}; {advice(config, failed_step)}") from error
     raise_if_interrupted()
     finish()
 
@@ -233,8 +233,9 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
 def _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks):
     """Trains on batches `begin` to `end - 1` of the run, numbered across epochs.
 
-    Each call of `model.fit` covers enough epochs to have at least 1,000 batches. These batches are planned
-    first, so that their dataset is a `tf.data` graph without Python functions.
+    Each call of `model.fit` is one Keras epoch. It ends with the epoch of the data that contains its 1,000th
+    batch, or at `end`. Its batches are planned before the call, so the dataset runs no Python functions,
+    except with sub-word sampling.
     """
     callbacks = _CallbacksAcrossFits(callbacks, add_history=True, model=model)
     while begin < end and not callbacks.has_stopped:

@@ -50,7 +50,7 @@ NUM_SAMPLES = 5
 CHUNK_SENTENCES = 128
 
 
-class ValidationSearch:
+class BleuValidator:
     """Translates the first n validation sentences with the search settings of the run and computes BLEU.
 
     Args:
@@ -106,17 +106,19 @@ class Validation(keras.callbacks.Callback):
         events: `Events`.
         batches: `tf.data.Dataset` of the validation set, or a distributed one.
         num_batches: number of batches of the validation set.
-        search: `ValidationSearch`, or `None` for no BLEU.
+        bleu_validator: `BleuValidator`, or `None` for no BLEU.
         training: `TrainingConfig`.
         stop: function of a reason, str, that ends training after this step.
         interrupted: function without arguments; returns True once a signal was received. The
             validation is then abandoned without a record; the resumed run repeats it first.
     """
 
-    def __init__(self, run, clock, events, batches, num_batches, search, *, training, stop, interrupted):
+    def __init__(
+        self, run, clock, events, batches, num_batches, bleu_validator, *, training, stop, interrupted
+    ):
         super().__init__()
         self.run, self.clock, self.events = run, clock, events
-        self.batches, self.num_batches, self.search = batches, num_batches, search
+        self.batches, self.num_batches, self.bleu_validator = batches, num_batches, bleu_validator
         self.training, self.stop, self.interrupted = training, stop, interrupted
         self.validated = 0  # step of the last validation; step 0 needs none
 
@@ -164,7 +166,7 @@ class Validation(keras.callbacks.Callback):
             if samples:
                 self.events.table("validation/samples", step, ["source", "translation", "reference"], samples)
             self.events.flush()
-        bleu = f" | BLEU {record['bleu']:.2f} ({self.search.label})" if "bleu" in record else ""
+        bleu = f" | BLEU {record['bleu']:.2f} ({self.bleu_validator.label})" if "bleu" in record else ""
         print(
             f"validation  {step:,} | loss {record['loss']:.3f}"
             f" | ppl {record['perplexity']:.2f}"
@@ -204,9 +206,9 @@ class Validation(keras.callbacks.Callback):
         if self.model.stop_evaluating:
             return None, []
         record = {name: float(metrics[name]) for name in METRICS}
-        if self.search is None or not self.run.writes:
+        if self.bleu_validator is None or not self.run.writes:
             return record, []
-        result = self.search()
+        result = self.bleu_validator()
         if result is None:
             return None, []
         bleu, samples = result

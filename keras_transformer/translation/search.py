@@ -27,8 +27,8 @@ Beam slots by example: two beams, `n_best=2`, no length penalty, tokens `<s>`, `
     <s>ab   0.50  0.40  0.10
     <s>ba   0.75  0.20  0.05
 
-Slot 1 starts empty (probability 0): with probability 1, both slots would have the same continuations. The
-candidates of each position are the 4 best continuations (2 * beams)::
+Slot 1 starts empty (probability 0). If it started with probability 1, like slot 0, both slots would have the
+same continuations. The candidates of each position are the 4 best continuations (2 * beams)::
 
     position  candidates                       finished         live slots 0, 1  parents  beam_of_position
     0         a .5, b .4, $ .1, (empty)        $ .1             a, b             0, 0     [0], [0]
@@ -91,7 +91,7 @@ def greedy_search(
         state: nested structure of tensors, for `batch` rows.
         first_ids: int32, shape `(batch,)`, input of the first step (bos).
         rules: `Rules`. The length penalty changes only the score.
-        max_lengths: int32, shape `(batch,)`, maximum number of tokens of each sentence, eos included. The
+        max_lengths: int32, shape `(batch,)`, maximum number of target tokens per sentence, eos included. The
             result for a sentence with limit 0 is the empty hypothesis with score 0.
         max_length: int or int32 scalar, size of the last axis of the returned `ids`. Larger `max_lengths` are
             clipped to it.
@@ -106,7 +106,7 @@ def greedy_search(
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules)
 
     def select_token(log_probs, ids, position, sentences):
-        best = ops.argmax(log_probs, axis=-1)  # not sorted; a forbidden token has -inf
+        best = ops.argmax(log_probs, axis=-1)  # a forbidden token, with -inf, may come before the best
         return tuple(take_along(x, best[:, None])[:, 0] for x in (log_probs, ids))
 
     return _decode_independently(
@@ -151,7 +151,7 @@ def sample(
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules, uniforms)
 
     def select_token(log_probs, ids, position, sentences):
-        # Best first; forbidden tokens have -inf and come last.
+        # Sort again: forbidden tokens, with -inf, move to the end.
         order = ops.cast(ops.argsort(-log_probs, axis=-1), "int32")
         log_probs, ids = take_along(log_probs, order), take_along(ids, order)
         top = log_probs if not top_k else log_probs[:, :top_k]
@@ -241,7 +241,7 @@ def beam_search(
         ended_log_probs = ops.where(accepted, total, NEG_INF)
         scores = rules.score(ended_log_probs, position + 1)
         lengths = ops.zeros_like(next_ids) + position + 1
-        finished = _merge_finished(beams.finished, _FinishedHypotheses(ids, scores, ended_log_probs, lengths))
+        finished = _merge_finished(beams.finished, _ScoredHypotheses(ids, scores, ended_log_probs, lengths))
 
         # The best candidates without eos stay live --> [batch, beams]
         live_log_probs, live_index = ops.top_k(ops.where(is_eos, NEG_INF, total), beam_size)
@@ -264,7 +264,7 @@ def beam_search(
         live_ids=padding,
         # All slots but 0 start empty (log-probability -inf): otherwise all would have the same continuations.
         live_log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, empty),
-        finished=_FinishedHypotheses(padding, empty, empty, ops.zeros((batch, beam_size), dtype="int32")),
+        finished=_ScoredHypotheses(padding, empty, empty, ops.zeros((batch, beam_size), dtype="int32")),
     )
     beams = decode(advance, beams, sentences, state, beam_size, select_sentences)
     return _select_n_best(beams, sentences.limits, n_best, rules)
@@ -280,13 +280,13 @@ class _IndependentHypotheses(NamedTuple):
     done: object  # bool, (batch, n)
 
 
-class _FinishedHypotheses(NamedTuple):
-    """Beam search: the finished hypotheses of each sentence."""
+class _ScoredHypotheses(NamedTuple):
+    """Beam search: hypotheses of each sentence with their scores; an empty slot has score -inf."""
 
-    ids: object  # int32, (batch, beam_size, max_length)
-    scores: object  # float32, (batch, beam_size), best first; -inf in empty slots
-    log_probs: object  # float32, (batch, beam_size)
-    lengths: object  # int32, (batch, beam_size)
+    ids: object  # int32, (batch, slots, max_length)
+    scores: object  # float32, (batch, slots)
+    log_probs: object  # float32, (batch, slots)
+    lengths: object  # int32, (batch, slots)
 
 
 class _Beams(NamedTuple):
@@ -295,7 +295,7 @@ class _Beams(NamedTuple):
     live_last_ids: object  # int32, (batch, beam_size)
     live_ids: object  # int32, (batch, beam_size, max_length)
     live_log_probs: object  # float32, (batch, beam_size), best first; -inf in empty slots
-    finished: _FinishedHypotheses
+    finished: _ScoredHypotheses  # (batch, beam_size), best first
 
 
 def _decode_independently(
@@ -304,9 +304,9 @@ def _decode_independently(
     """Decodes `n` independent hypotheses of each sentence; `select_token` chooses each token.
 
     Args:
-        select_token: function. Takes `(log_probs, ids)`, both `(rows, width)`, not sorted: at least the `k`
-            best allowed tokens, and forbidden ones with -inf; the position; and the `Sentences`. Returns the
-            log-probability and the id of one token, both `(rows,)`.
+        select_token: function, `(log_probs, ids, position, sentences)` -> `(log_prob, id)`, both `(rows,)`.
+            `log_probs` and `ids`, both `(rows, width)`, are the `k` best allowed tokens or more, best first.
+            Forbidden tokens, with log-probability -inf, may stand between them.
     """
 
     def advance(position, sentences, old, state):
@@ -359,7 +359,7 @@ def _merge_finished(old, new):
     both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
     scores, best = ops.top_k(both.scores, old.scores.shape[1])
     best = ops.cast(best, "int32")
-    return _FinishedHypotheses(
+    return _ScoredHypotheses(
         take_along(both.ids, best), scores, take_along(both.log_probs, best), take_along(both.lengths, best)
     )
 
@@ -371,7 +371,7 @@ def _select_n_best(beams, limits, n_best, rules):
     hypothesis that is returned was cut off at the limit.
     """
     beam_size = beams.live_log_probs.shape[1]
-    cut_off = _FinishedHypotheses(
+    cut_off = _ScoredHypotheses(
         ids=beams.live_ids,
         scores=rules.score(beams.live_log_probs, limits[:, None]),
         log_probs=beams.live_log_probs,

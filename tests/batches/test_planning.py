@@ -188,7 +188,7 @@ def test_the_first_epoch_is_planned_without_the_others(monkeypatch):
     calls, cut = [], cutting.cut_into_batches
     monkeypatch.setattr(cutting, "cut_into_batches", lambda *cells: calls.append(cells) or cut(*cells))
     EpochPlanner(*random_lengths(611), batch_tokens=307).plans(3)
-    assert len(calls) == len(planning._NUM_BANDS)
+    assert len(calls) == len(planning._BAND_COUNTS)
 
 
 def corpus_counts(planner, sizes, epoch):

@@ -7,6 +7,7 @@ said, what an undisturbed run gives.
 """
 
 import contextlib
+import errno
 import functools
 import importlib
 import io
@@ -38,6 +39,7 @@ from keras_transformer.model.layers.basics import Dropout, LayerNormalization
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.training import callbacks as steering
+from keras_transformer.training import crash_report
 from keras_transformer.training import session as opening
 from keras_transformer.training.devices import mirrored
 from keras_transformer.translation.translator import Translator
@@ -591,7 +593,7 @@ def test_f31_steps_that_are_not_finite_end_the_run(place):
     step = int(found[1])
     told = [f"step {step - back}: loss or gradient is not finite" for back in (2, 1, 0)]
     assert [line.partition(";")[0] for line in ended.err.splitlines()[:-1]] == told
-    assert f"The batch is in {place.run / 'crash'}" in ended.refusal
+    assert f". The batch is in {place.run / 'crash' / f'step-{step}'}; learning rate " in ended.refusal
     for name in ("training.learning_rate_scale=1", "training.warmup_steps=80", "data.batch_tokens=1280"):
         assert f"--set {name}" in ended.refusal
     report = json.loads((place.run / "crash" / f"step-{step}" / "report.json").read_text())
@@ -606,6 +608,18 @@ def test_f31_steps_that_are_not_finite_end_the_run(place):
     ended = place.call(remedy, {"training.max_nonfinite_steps": 3, "training.keep_checkpoints": 9})
     assert ended.code == 0, ended.err
     assert place.losses() == place.base.losses()
+
+
+def test_f31_the_batch_cannot_be_written(place):
+    def is_full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    spoil(place.monkeypatch, 1)
+    place.monkeypatch.setattr(crash_report, "open_atomically", is_full)
+    ended = place.call(settings={"training.max_nonfinite_steps": 1})
+    assert ended.code == 4, ended.err
+    assert "step 1: loss or gradient was not finite in 1 steps in a row; learning rate " in ended.refusal
+    assert not list((place.run / "crash").iterdir())
 
 
 def test_f31_one_step_that_is_not_finite_is_skipped_and_counted(place):
@@ -821,7 +835,7 @@ def test_f37_a_finished_run(place):
     before = looks()
     ended = place.call()
     assert (ended.code, ended.err) == (0, "")
-    assert f"{place.run}: trained at step {STEPS}" in ended.out
+    assert f"{place.run}: finished at step {STEPS}" in ended.out
     assert "To train longer, raise training.max_steps" in ended.out
     assert looks() == before
 

@@ -430,7 +430,7 @@ def test_training_stops_when_the_time_is_up_and_is_complete(timed):
 def test_time_of_earlier_parts_counts(timed, capsys):
     again = train(timed.run.config, timed.run.path)
     assert checkpoint_names(again) == ["step-0", "step-1"]  # no step is left
-    assert "trained at step 1" in capsys.readouterr().out
+    assert "finished at step 1" in capsys.readouterr().out
 
 
 @pytest.mark.slow

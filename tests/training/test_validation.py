@@ -12,7 +12,7 @@ from keras_transformer.text.lines import Pairs
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.training import validation as validations
 from keras_transformer.training.progress import Clock, Events, Progress
-from keras_transformer.training.validation import Validation, ValidationSearch
+from keras_transformer.training.validation import BleuValidator, Validation
 from keras_transformer.translation.translator import Translator
 
 TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text.", "der Hund | die Katze"]
@@ -72,7 +72,7 @@ def fit(tiny, config, new, translator):
     model, initial = new
 
     def fit(
-        run, *, state=initial, start=0, search=True, interrupted=never, validates=True, more=(), **training
+        run, *, state=initial, start=0, bleu=True, interrupted=never, validates=True, more=(), **training
     ):
         settings = replace(config, training=replace(config.training, **training))
         stopper, clock, events = Stopper(tiny), Clock(), Events(run)
@@ -85,14 +85,14 @@ def fit(tiny, config, new, translator):
             *more,
         ]
         if validates:
-            searched = ValidationSearch(translator, PAIRS, settings, interrupted) if search else None
+            bleu_validator = BleuValidator(translator, PAIRS, settings, interrupted) if bleu else None
             fit.validation = Validation(
                 run,
                 clock,
                 events,
                 tiny.stream([tiny.batch(5, (4, 2), (3, 7)), tiny.batch(6, (4,), (2,))]),
                 2,
-                searched,
+                bleu_validator,
                 training=settings.training,
                 stop=stopper,
                 interrupted=interrupted,
@@ -115,7 +115,7 @@ def without_times(records):
 
 def test_it_is_at_its_steps_and_at_the_end(tiny, fit, tmp_path):
     run = tiny.Run(tmp_path / "run")
-    fit(run, search=False)
+    fit(run, bleu=False)
     assert [record["step"] for record in run.of_kind("validation")] == [3, 6, 7]
     assert set(run.of_kind("validation")[0]) == {
         "kind",
@@ -129,13 +129,13 @@ def test_it_is_at_its_steps_and_at_the_end(tiny, fit, tmp_path):
 
 def test_the_last_step_is_validated_once(tiny, fit, tmp_path):
     run = tiny.Run(tmp_path / "run")
-    fit(run, search=False, max_steps=6)
+    fit(run, bleu=False, max_steps=6)
     assert [record["step"] for record in run.of_kind("validation")] == [3, 6]
 
 
 def test_loss_and_perplexity_are_those_of_all_validation_tokens(tiny, fit, new, tmp_path):
     run, model = tiny.Run(tmp_path / "run"), new[0]
-    fit(run, search=False)
+    fit(run, bleu=False)
     losses, entropies, correct = [], [], []
     for inputs, labels in (tiny.batch(5, (4, 2), (3, 7)), tiny.batch(6, (4,), (2,))):
         real = labels != 0
@@ -184,7 +184,7 @@ class Parrot:
 def test_translations_come_back_in_the_order_of_the_references(config, monkeypatch):
     monkeypatch.setattr(validations, "CHUNK_SENTENCES", 4)
     parrot = Parrot()
-    bleu, samples = ValidationSearch(parrot, PAIRS, config, never)()
+    bleu, samples = BleuValidator(parrot, PAIRS, config, never)()
     assert sorted(sum(parrot.calls, [])) == sorted(PAIRS.source[:11])
     assert [len(texts) for texts in parrot.calls] == [4, 4, 3]
     expected = ["falsch", *PAIRS.target[1:11]]
@@ -197,7 +197,7 @@ def test_translations_come_back_in_the_order_of_the_references(config, monkeypat
 
 def test_few_sentences_are_each_shown_once(config):
     pairs = Pairs(PAIRS.source[:3], PAIRS.target[:3])
-    _, samples = ValidationSearch(Parrot(), pairs, config, never)()
+    _, samples = BleuValidator(Parrot(), pairs, config, never)()
     assert [row[0] for row in samples] == pairs.source
 
 
@@ -230,14 +230,14 @@ def test_training_goes_on_as_if_there_had_been_no_validation(tiny, fit, new, tmp
 
 def test_the_best_weights_are_updated_when_the_record_is_there(tiny, fit, new, tmp_path):
     run = tiny.Run(tmp_path / "run")
-    fit(run, search=False)
+    fit(run, bleu=False)
     places = [number for number, record in enumerate(run.history) if record["kind"] == "validation"]
     assert run.updates == [(new[0], place + 1) for place in places]
 
 
 def test_a_worker_that_does_not_write_computes_the_loss_alone(tiny, fit, tmp_path, capsys, monkeypatch):
     run, calls = tiny.Run(tmp_path / "run", writes=False), []
-    monkeypatch.setattr(ValidationSearch, "__call__", lambda self: calls.append("translated"))
+    monkeypatch.setattr(BleuValidator, "__call__", lambda self: calls.append("translated"))
     evaluate = Transformer.evaluate
     monkeypatch.setattr(
         Transformer, "evaluate", lambda *a, **k: calls.append("evaluated") or evaluate(*a, **k)
@@ -305,7 +305,7 @@ def test_a_run_that_a_signal_ends_is_not_validated(tiny, fit, tmp_path, step):
 
 def test_a_run_that_ends_early_for_another_reason_is_validated(tiny, fit, tmp_path):
     run = tiny.Run(tmp_path / "run")
-    fit(run, search=False, more=[Signal(4)])
+    fit(run, bleu=False, more=[Signal(4)])
     assert [record["step"] for record in run.of_kind("validation")] == [3, 4]
 
 
@@ -340,6 +340,6 @@ def test_early_stopping_asks_to_stop_and_says_why(tiny, fit, tmp_path, monkeypat
         return {**evaluate(*args, **kwargs), "loss": next(losses)}
 
     monkeypatch.setattr(Transformer, "evaluate", given)
-    stopper = fit(run, search=False, validate_every_steps=1, patience=2)
+    stopper = fit(run, bleu=False, validate_every_steps=1, patience=2)
     assert stopper.reasons == ["the last 2 validations were not better than step 2 (loss 2.000)"]
     assert [record["step"] for record in run.of_kind("validation")] == [1, 2, 3, 4]
