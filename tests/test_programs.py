@@ -401,6 +401,19 @@ def test_a_run_that_auto_began_goes_on_with_what_it_chose(run, corpus, tmp_path,
     assert capsys.readouterr().out == ""
 
 
+def test_a_resumed_run_keeps_its_limit_of_a_source_unless_it_is_set(run, corpus, tmp_path):
+    def limit_of(run, *more):
+        return train.resolve(train.parse_args(train_arguments(corpus, run, *more))).search.max_source_length
+
+    assert limit_of(tmp_path / "new") == limit_of(run) == 40  # `data.max_length`
+    earlier = RunFolder(shutil.copytree(run, tmp_path / "earlier"))
+    search = dataclasses.replace(earlier.config.search, max_source_length=256)
+    earlier.write_config(dataclasses.replace(earlier.config, search=search))
+    for preset in ("demo", "auto", "base"):
+        assert limit_of(earlier.path, "--preset", preset) == 256
+    assert limit_of(earlier.path, "--set", "search.max_source_length=40") == 40
+
+
 def test_auto_needs_a_corpus(capsys):
     code = train.main(["--preset", "auto"])
     check_refusal(code, capsys.readouterr(), "train", ["preset auto needs a corpus: --dataset DIR"])

@@ -196,7 +196,7 @@ def add_search_flags(parser, *, threads=True):
         threads: whether to add `--threads`, too.
     """
     group = parser.add_argument_group(
-        "search", "flags not given keep the run's values; defaults shown are a new run's"
+        "search", "flags not given keep the run's values; defaults shown are those of the preset base"
     )
     add_setting_flags(group, SearchConfig)
     if threads:

@@ -107,9 +107,10 @@ def resolve(args):
         raise ValueError(
             f"preset {args.preset} needs a corpus: --dataset DIR --source LANGUAGE --target LANGUAGE"
         )
-    config = _configured(config, args)
+    run = _run_to_resume(args.run_dir)
+    config = _configured(config, args, run)
     if args.preset == "auto":
-        config = _configured(_fitted(config, args.run_dir), args)
+        config = _configured(run.config if run else _fitted(config), args, run)
     if is_prepared(config.data.dataset):
         settings = data_settings_of(config.data.dataset)
         for text in args.set:
@@ -123,19 +124,24 @@ def resolve(args):
     return config
 
 
-def _fitted(config, run_dir):
-    """Returns the configuration of `--preset auto` for a corpus; a resumed run keeps its own."""
+def _run_to_resume(run_dir):
+    """Returns the `RunFolder` of a run that has trained; `None` if a new run begins."""
+    from keras_transformer.checkpoints.run_folder import RunFolder
+
+    if not run_dir or not os.path.exists(os.path.join(run_dir, "config.json")):
+        return None
+    run = RunFolder(run_dir)
+    return run if run.has_trained else None
+
+
+def _fitted(config):
+    """Returns the configuration of `--preset auto` for a corpus."""
     import_quietly()
     import tensorflow as tf
 
     from keras_transformer.batches.training_data import corpus_size
-    from keras_transformer.checkpoints.run_folder import RunFolder
     from keras_transformer.config.presets import auto
 
-    if run_dir and os.path.exists(os.path.join(run_dir, "config.json")):
-        run = RunFolder(run_dir)
-        if run.has_trained:
-            return run.config
     num_pairs, num_characters = corpus_size(config)
     chosen = auto(
         num_pairs,
@@ -155,8 +161,14 @@ def _fitted(config, run_dir):
     return chosen
 
 
-def _configured(config, args):
-    """Returns a configuration with the settings of the command line."""
+def _configured(config, args, run):
+    """Returns a configuration with the settings of the command line.
+
+    Args:
+        config: `Config`, the preset.
+        args: arguments of `parse_args`.
+        run: `RunFolder` of the run to resume, or `None`.
+    """
     from keras_transformer.config.settings import override, replace
     from keras_transformer.text.datasets import dataset_names, languages_of
 
@@ -173,7 +185,9 @@ def _configured(config, args):
         raise ValueError("--new-vocabulary needs --init-from RUN; a new run always learns its vocabulary")
     data |= given_settings(args, CORPUS_SETTINGS)
     devices = given_settings(args, DEVICE_SETTINGS)
-    return override(replace(config, data=data, training=training, devices=devices), args.set)
+    # Runs of earlier versions have 256 with any `data.max_length`. Resuming them must not change it.
+    kept = [f"search.max_source_length={run.config.search.max_source_length}"] if run else []
+    return override(replace(config, data=data, training=training, devices=devices), [*kept, *args.set])
 
 
 def _run_dir(args):

@@ -38,6 +38,7 @@ def _compact(vocab_size, *, num_layers, dropout, model, training, batch_tokens=4
             "average_last": 10,
             **training,
         },
+        search={"max_source_length": 128},  # as `data.max_length`
     )
 
 

@@ -326,7 +326,10 @@ class SearchConfig:
     )
     seed: int = setting(1, "random seed of sampling", at_least=0, below=2**63)
     max_source_length: int = setting(
-        256, "maximum source tokens, by default as in training: later positions are untrained", at_least=2
+        256,
+        "maximum source tokens; presets and `--set data.max_length=N` set it to `data.max_length`, because "
+        "later positions are untrained",
+        at_least=2,
     )
     long_lines: str = choice("split", 'longer lines are `"split"` at ends of sentences, or `"cut"` off')
     batch_tokens: int = setting(2048, "maximum source tokens per batch, padding included", at_least=1)

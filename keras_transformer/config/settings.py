@@ -100,6 +100,9 @@ def replace(config, /, **changes):
 def override(config, assignments):
     """Returns a copy of `config` with settings overridden by text.
 
+    `search.max_source_length` follows `data.max_length` if the two are equal in `config` and only the
+    latter is overridden, because later positions are untrained.
+
     Args:
         config: a `Config`.
         assignments: iterable of `"section.field=value"`, as given to `--set`.
@@ -133,7 +136,11 @@ def override(config, assignments):
             value = _parse(f"{section}.{name}", value, hints[name])
         changes.setdefault(section, {})[name] = value
     # All settings are replaced at once, as those that depend on each other are checked together.
-    return replace(config, **changes)
+    changed = replace(config, **changes)
+    is_given = "max_source_length" in changes.get("search", {})
+    if not is_given and config.search.max_source_length == config.data.max_length:
+        changed = replace(changed, search={"max_source_length": changed.data.max_length})
+    return changed
 
 
 def path_now(path):

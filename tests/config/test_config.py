@@ -113,6 +113,22 @@ def test_the_last_of_two_overrides_wins():
 
 
 @pytest.mark.parametrize(
+    ("before", "texts", "limit"),
+    [
+        (256, ["data.max_length=60"], 60),
+        (256, ["data.max_length=60", "search.max_source_length=50"], 50),
+        (256, ["search.max_source_length=256", "data.max_length=60"], 256),
+        (256, ["search.max_source_length=60"], 60),
+        # The two differed before, so one of them was set.
+        (100, ["data.max_length=60"], 100),
+    ],
+)
+def test_the_limit_of_a_source_follows_that_of_training_unless_it_is_set(before, texts, limit):
+    config = Config(search=SearchConfig(max_source_length=before))
+    assert override(config, texts).search.max_source_length == limit
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("model.d_model", "The value of model.d_model is missing: --set model.d_model=VALUE"),

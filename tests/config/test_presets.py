@@ -232,6 +232,20 @@ def test_data_and_model_of_a_preset_have_one_vocabulary_size(name):
     assert config.data.vocab_size == config.model.target_vocab_size
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_splits_sources_longer_than_its_training_sentences(name):
+    config = PRESETS[name]
+    assert config.search.max_source_length == config.data.max_length
+
+
+def test_auto_splits_sources_longer_than_its_training_sentences():
+    limits = []
+    for num_pairs in (3_000, 20_000, 29_000, 300_000, 4_500_000):
+        config = auto(num_pairs)
+        limits.append((config.data.max_length, config.search.max_source_length))
+    assert limits == 4 * [(128, 128)] + [(256, 256)]
+
+
 def test_preset_changes_fields_of_the_model():
     changed = preset("base", d_ff=7, norm_first=True)
     assert differences(PRESETS["base"], changed) == [
