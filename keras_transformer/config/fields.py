@@ -16,7 +16,7 @@ import typing
 _COMPARE = {"at_least": operator.ge, "above": operator.gt, "below": operator.lt, "at_most": operator.le}
 
 
-def setting(default, meaning, *, choices=(), renamed_from="", old_values=None, **limits):
+def setting(default, meaning, *, choices=(), renamed_from="", old_values=None, before=None, **limits):
     """Returns the dataclass field of one setting.
 
     Args:
@@ -25,10 +25,11 @@ def setting(default, meaning, *, choices=(), renamed_from="", old_values=None, *
         choices: tuple of the accepted values; empty if only type and limits matter.
         renamed_from: str, its name in earlier versions, which is still accepted.
         old_values: dict from a value of earlier versions to its replacement.
+        before: value that files of earlier versions have without naming it; `None` for the default.
         **limits: its range: `at_least`, `at_most`, `above`, `below`.
     """
     metadata = {"meaning": meaning, "choices": choices, "limits": limits}
-    metadata |= {"renamed_from": renamed_from, "old_values": old_values or {}}
+    metadata |= {"renamed_from": renamed_from, "old_values": old_values or {}, "before": before}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -64,7 +65,18 @@ def current_names(section_class, values):
 
 def from_values(section_class, values):
     """Returns a section of settings from a dict written by this version or an earlier one."""
-    return section_class(**current_names(section_class, values)[0])
+    return section_class(**with_earlier_defaults(section_class, current_names(section_class, values)[0]))
+
+
+def with_earlier_defaults(section_class, values):
+    """Returns the settings of a file with the values that earlier versions had without naming them.
+
+    Args:
+        section_class: class of settings made by `section`.
+        values: dict from the current name of a setting to its value.
+    """
+    earlier = {field.name: field.metadata.get("before") for field in dataclasses.fields(section_class)}
+    return {name: value for name, value in earlier.items() if value is not None} | values
 
 
 def section(summary):

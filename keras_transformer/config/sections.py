@@ -52,6 +52,17 @@ class ModelConfig:
         renamed_from="sharing",
         old_values={"target_output": "decoder"},
     )
+    attention_init: str = choice(
+        "stacked",
+        'initial query, key and value matrices: `"stacked"`, as parts of one Glorot matrix (paper-time '
+        'Tensor2Tensor), or `"separate"`, one Glorot matrix each, with larger values',
+        before="separate",
+    )
+    depth_scaling: str = choice(
+        "none",
+        '`"ds_init"` divides the initial matrices of layer l by sqrt(l); `"deepnorm"` scales residuals and '
+        'initial matrices by the number of layers (post-norm only); `"none"` is the paper',
+    )
     attention_bias: bool = setting(False, "adds biases to the attention projections (not in the paper)")
     output_bias: bool = setting(False, "adds a bias to the logits (not in the paper)")
 
@@ -63,6 +74,8 @@ class ModelConfig:
             require(holds, demand, d_model=d_model, num_heads=self.num_heads)
         if self.positions != "learned":
             require(d_model % 2 == 0, "`d_model` must be even for sinusoidal positions", d_model=d_model)
+        if self.depth_scaling == "deepnorm":
+            require(not self.norm_first, "DeepNorm is for post-norm: set `norm_first=False`", norm_first=True)
         if self.positions == "halves":
             require(d_model >= 4, "`d_model` must be at least 4 for `halves` positions", d_model=d_model)
         sizes = {name: getattr(self, name) for name in ("source_vocab_size", "target_vocab_size")}

@@ -18,6 +18,7 @@ from keras_transformer.config.fields import (
     require,
     section_name,
     unknown,
+    with_earlier_defaults,
 )
 from keras_transformer.config.sections import (
     CleaningConfig,
@@ -198,6 +199,7 @@ def from_dict(values):
             for old, name in renamed.items():
                 if values[field.name][name] != getattr(defaults, name):
                     changed.append(f"{field.name}.{old} is now called {field.name}.{name}")
+            values[field.name] = with_earlier_defaults(section_class, values[field.name])
     if changed:
         _say_once(f"config.json is from an earlier version: {', '.join(changed)}")
     return replace(Config(), **values)

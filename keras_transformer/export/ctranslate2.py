@@ -357,7 +357,7 @@ def _set_attention(spec, attention, residual, *, joined):
         if group[0].bias is not None:
             linear.bias = np.concatenate([pad_heads(_array(layer.bias)[:, None])[:, 0] for layer in group])
     output = attention.output_projection
-    _set_linear(spec.linear[-1], pad_heads(_array(output.kernel)).T, output.bias)
+    _set_linear(spec.linear[-1], pad_heads(_array(output.kernel)).T, output.bias, residual.alpha)
     spec.queries_scale = np.float32(attention.key_dim**-0.5)
     _set_norm(spec.layer_norm, residual.norm)
 
@@ -365,14 +365,19 @@ def _set_attention(spec, attention, residual, *, joined):
 def _set_feed_forward(spec, layer):
     inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
     _set_linear(spec.linear_0, _array(inner.kernel).T, inner.bias)
-    _set_linear(spec.linear_1, _array(outer.kernel).T, outer.bias)
+    _set_linear(spec.linear_1, _array(outer.kernel).T, outer.bias, layer.feed_forward_residual.alpha)
     _set_norm(spec.layer_norm, layer.feed_forward_residual.norm)
 
 
-def _set_linear(spec, matrix, bias):
-    spec.weight = np.ascontiguousarray(matrix)
+def _set_linear(spec, matrix, bias, alpha=1.0):
+    """Sets a matrix and a bias, both divided by `alpha` of the residual connection that follows.
+
+    LayerNorm(alpha x + f(x)) = LayerNorm(x + f(x) / alpha), but for its epsilon, which should then be divided
+    by alpha^2: CTranslate2 has one epsilon for all layers.
+    """
+    spec.weight = np.ascontiguousarray(matrix / np.float32(alpha))
     if bias is not None:
-        spec.bias = _array(bias)
+        spec.bias = _array(bias) / np.float32(alpha)
 
 
 def _set_norm(spec, norm):

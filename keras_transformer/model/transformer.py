@@ -7,14 +7,14 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.config.fields import from_values
+from keras_transformer.config.fields import current_names, with_earlier_defaults
 from keras_transformer.config.settings import ModelConfig, SpecialIds
 from keras_transformer.model.decoding import CachedDecoding
 from keras_transformer.model.inputs import check_ids, check_pair, id_pair
 from keras_transformer.model.layers.basics import PACKAGE, Dropout, LayerNormalization, Projection
 from keras_transformer.model.layers.decoder import DecoderLayer
 from keras_transformer.model.layers.embedding import PositionalEmbedding
-from keras_transformer.model.layers.encoder import EncoderLayer
+from keras_transformer.model.layers.encoder import EncoderLayer, depth_scale
 from keras_transformer.model.layers.masks import causal_mask, padding_mask
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 
@@ -96,7 +96,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         # this default, Keras would number the instances: transformer, transformer_1 and so on.
         super().__init__(name=name, **kwargs)
         if isinstance(config, dict):
-            config = from_values(ModelConfig, config)
+            config = ModelConfig(**current_names(ModelConfig, config)[0])
         if isinstance(special, dict):
             special = SpecialIds(**special)
         if not isinstance(config, ModelConfig):
@@ -112,7 +112,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         policy = self.dtype_policy
         shared_settings = (
             "num_heads", "d_ff", "residual_dropout", "attention_dropout", "relu_dropout", "norm_first",
-            "layer_norm_epsilon", "attention_bias",
+            "layer_norm_epsilon", "attention_bias", "attention_init",
         )  # fmt: skip
         settings = {name: getattr(config, name) for name in shared_settings}
         settings.update(key_dim=config.d_key, value_dim=config.d_value, dtype=policy)
@@ -133,11 +133,16 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             self.source_embedding = embedding("source_embedding", config.source_vocab_size)
             self.target_embedding = embedding("target_embedding", config.target_vocab_size)
         self.embedding_dropout = Dropout(config.embedding_dropout, name="embedding_dropout", dtype=policy)
+        depths = config.num_encoder_layers, config.num_decoder_layers
+
+        def scale(i, decoder):
+            return {"depth_scale": depth_scale(config.depth_scaling, i, *depths, decoder=decoder)}
+
         self.encoder_layers = [
-            EncoderLayer(name=f"encoder_{i}", **settings) for i in range(config.num_encoder_layers)
+            EncoderLayer(name=f"encoder_{i}", **scale(i, False), **settings) for i in range(depths[0])
         ]
         self.decoder_layers = [
-            DecoderLayer(name=f"decoder_{i}", **settings) for i in range(config.num_decoder_layers)
+            DecoderLayer(name=f"decoder_{i}", **scale(i, True), **settings) for i in range(depths[1])
         ]
         self.encoder_norm, self.decoder_norm = norm("encoder_norm"), norm("decoder_norm")
         self.output_projection = None
@@ -295,6 +300,12 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
     def compute_output_shape(self, input_shape):
         _, target_shape = input_shape
         return (*target_shape, self.config.target_vocab_size)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        # A file of an earlier version lacks the settings added since.
+        config = {**config, "config": with_earlier_defaults(ModelConfig, config["config"])}
+        return super().from_config(config, custom_objects)
 
     def get_config(self):
         arguments = {"config": dataclasses.asdict(self.config), "special": dataclasses.asdict(self.special)}

@@ -15,6 +15,8 @@ _BATCHING = ("batch_tokens", "padding", "max_shapes", "subword_dropout")
 _MIXTURE = ("weights", "temperature")  # as checkpoints name them
 
 CORPUS_SUM = "corpus.sha256"
+# Used only to draw the initial weights: a resumed run keeps its own value.
+INITIAL = ("attention_init",)
 # Settings that may change freely, as no update depends on them: length of the run, paths, what is kept.
 _LENGTH = ("max_steps", "max_minutes", "patience")
 _KEPT = ("keep_checkpoints", "keep_best", "average_last", "validation_beam_size")
@@ -57,6 +59,22 @@ def apply_config_changes(run, config, *, sha256, allowed=()):
         write_text(run.path / CORPUS_SUM, f"{sha256}\n")
     run.write_config(config)
     return changes
+
+
+def with_initial_settings(config, run):
+    """Returns `config` with the settings of a run that only its initial weights depend on.
+
+    A line on standard output names those that differ.
+
+    Args:
+        config: `Config` asked for.
+        run: `RunFolder` to resume.
+    """
+    own = {name: getattr(run.config.model, name) for name in INITIAL}
+    for name, value in own.items():
+        if value != getattr(config.model, name):
+            print(f"{run.path}: keeps model.{name}={value}, which only its initial weights depend on")
+    return replace(config, model=own)
 
 
 def check_config_changes(run, config, allowed=()):

@@ -24,6 +24,7 @@ from keras_transformer.training.resume import (
     apply_config_changes,
     check_config_changes,
     recorded_sha256,
+    with_initial_settings,
 )
 
 
@@ -74,6 +75,8 @@ def open_session(config, run_dir, devices, allowed, stack):
                 # It ended before its first step, so its settings need not be kept: they may have been wrong.
                 earlier.discard_untrained()
                 earlier = None
+    if earlier:
+        config = with_initial_settings(config, earlier)
     tokenizers = earlier.load_tokenizers() if earlier else _initial_tokenizers(config)
     if earlier and not is_prepared(config.data.dataset):  # before reading the text, which takes long
         check_config_changes(earlier, with_vocab_size(config, *tokenizers.sizes), allowed)

@@ -88,6 +88,10 @@ class MultiHeadAttention(Layer):
         value_dim: d_v, width of each head's values; `None` means `key_dim`.
         dropout: dropout rate of the attention weights (0 in the paper).
         use_bias: whether the four projections have biases (not in the paper).
+        stacked: names of the projections (`"query"`, `"key"`, `"value"`) whose initial matrices are drawn as
+            parts of one Glorot matrix. They are then smaller: 0.71 times for all three.
+        gain: factor on the initial matrices W^Q and W^K.
+        value_gain: factor on the initial matrices W^V and W^O.
 
     Call arguments:
         query: float, shape `(batch, target_len, d_model)`.
@@ -113,9 +117,23 @@ class MultiHeadAttention(Layer):
     its tensor, as made by `Embedding(mask_zero=True)`. The output has the implicit mask of `query`.
     """
 
-    arguments = ("num_heads", "key_dim", "value_dim", "dropout", "use_bias")
+    arguments = (
+        "num_heads", "key_dim", "value_dim", "dropout", "use_bias", "stacked", "gain", "value_gain"
+    )  # fmt: skip
 
-    def __init__(self, num_heads, key_dim, *, value_dim=None, dropout=0.0, use_bias=False, **kwargs):
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        *,
+        value_dim=None,
+        dropout=0.0,
+        use_bias=False,
+        stacked=(),
+        gain=1.0,
+        value_gain=1.0,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -126,23 +144,32 @@ class MultiHeadAttention(Layer):
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={size}")
         self.dropout = dropout
         self.use_bias = use_bias
+        self.stacked = list(stacked)
+        self.gain = gain
+        self.value_gain = value_gain
+        if unknown := set(stacked) - {"query", "key", "value"}:
+            raise ValueError(f"`stacked` may contain query, key and value. Received: {sorted(unknown)}")
 
-        def projection(width, name):
-            return Projection(num_heads * width, use_bias=use_bias, name=name, dtype=self.dtype_policy)
-
-        self.query_projection = projection(self.key_dim, "query")
-        self.key_projection = projection(self.key_dim, "key")
-        self.value_projection = projection(self.value_dim, "value")
+        self.query_projection = self._projection("query", num_heads * self.key_dim)
+        self.key_projection = self._projection("key", num_heads * self.key_dim)
+        self.value_projection = self._projection("value", num_heads * self.value_dim)
         self.weights_dropout = Dropout(dropout, dtype="float32", name="dropout")
         self.output_projection = None  # made in `build`, which knows the width of the queries
 
+    def _projection(self, name, units):
+        gain = self.gain if name in ("query", "key") else self.value_gain
+        return Projection(units, use_bias=self.use_bias, gain=gain, name=name, dtype=self.dtype_policy)
+
     def build(self, query_shape, value_shape, key_shape=None):
-        self.query_projection.build(query_shape)
-        self.key_projection.build(key_shape or value_shape)
-        self.value_projection.build(value_shape)
-        self.output_projection = Projection(
-            query_shape[-1], use_bias=self.use_bias, name="output", dtype=self.dtype_policy
-        )
+        inputs = {"query": query_shape, "key": key_shape or value_shape, "value": value_shape}
+        total = sum(getattr(self, f"{name}_projection").units for name in self.stacked)
+        for name, shape in inputs.items():
+            projection = getattr(self, f"{name}_projection")
+            if name in self.stacked:
+                # From Glorot's variance for this matrix, 2 / (features + units), to that of the stacked one.
+                projection.gain *= ((shape[-1] + projection.units) / (shape[-1] + total)) ** 0.5
+            projection.build(shape)
+        self.output_projection = self._projection("output", query_shape[-1])
         self.output_projection.build((*query_shape[:-1], self.num_heads * self.value_dim))
 
     def call(

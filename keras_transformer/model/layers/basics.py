@@ -44,26 +44,29 @@ class Projection(Layer):
         units: width of the output.
         use_bias: whether to add b.
         activation: name of a Keras activation, or `None`.
+        gain: factor on the initial values of W, which are Glorot-uniform.
 
     Input: float, shape `(..., features)`. Output: float, shape `(..., units)`.
     """
 
-    arguments = ("units", "use_bias", "activation")
+    arguments = ("units", "use_bias", "activation", "gain")
 
-    def __init__(self, units, *, use_bias=False, activation=None, **kwargs):
+    def __init__(self, units, *, use_bias=False, activation=None, gain=1.0, **kwargs):
         super().__init__(**kwargs)
         if units < 1:
             raise ValueError(f"`units` must be at least 1. Received: units={units}")
         self.units = units
         self.use_bias = use_bias
         self.activation = activation
+        self.gain = gain
         self._activate = keras.activations.get(activation)
 
     def build(self, inputs_shape):
         self.kernel = self.add_weight(
             name="kernel",
             shape=(inputs_shape[-1], self.units),
-            initializer=keras.initializers.GlorotUniform(),
+            # Glorot-uniform times `gain`: a factor of gain^2 on the variance.
+            initializer=keras.initializers.VarianceScaling(self.gain**2, "fan_avg", "uniform"),
         )
         self.bias = None
         if self.use_bias:

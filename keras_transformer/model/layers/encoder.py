@@ -1,11 +1,59 @@
 """Encoder layer, and the base class that it shares with the decoder layer (section 3.1)."""
 
+from typing import NamedTuple
+
 import keras
 
 from keras_transformer.model.layers.attention import Attention, MultiHeadAttention
 from keras_transformer.model.layers.basics import PACKAGE, Layer
 from keras_transformer.model.layers.feed_forward import FeedForward
 from keras_transformer.model.layers.residual import Residual
+
+
+# Projections whose initial matrices are parts of one Glorot matrix, for each value of `attention_init`.
+STACKED = {
+    "stacked": {"self_attention": ("query", "key", "value"), "cross_attention": ("key", "value")},
+    "separate": {"self_attention": (), "cross_attention": ()},
+}
+
+
+class DepthScale(NamedTuple):
+    """Factors on the residual connections and initial matrices of one layer, by its depth.
+
+    Attributes:
+        alpha: factor on x in LayerNorm(alpha x + Sublayer(x)).
+        gain: factor on the initial W^Q and W^K.
+        value_gain: factor on the initial W^V, W^O, W1 and W2.
+    """
+
+    alpha: float = 1.0
+    gain: float = 1.0
+    value_gain: float = 1.0
+
+
+def depth_scale(scaling, index, num_encoder_layers, num_decoder_layers, *, decoder):
+    """Returns the `DepthScale` of one layer.
+
+    With N encoder and M decoder layers, DeepNorm (Wang et al., 2022) has in the encoder
+    alpha = 0.81 (N^4 M)^(1/16) and value_gain = 0.87 (N^4 M)^(-1/16), in the decoder alpha = (3 M)^(1/4) and
+    value_gain = (12 M)^(-1/4). DS-Init (Zhang, Titov and Sennrich, 2019) divides all matrices of layer l,
+    counted from 1, by sqrt(l).
+
+    Args:
+        scaling: `"none"`, `"ds_init"` or `"deepnorm"`.
+        index: int, number of the layer in its stack, from 0.
+        num_encoder_layers: int, N.
+        num_decoder_layers: int, M.
+        decoder: bool, whether the layer is in the decoder.
+    """
+    if scaling == "ds_init":
+        return DepthScale(1.0, (index + 1) ** -0.5, (index + 1) ** -0.5)
+    if scaling == "deepnorm" and decoder:
+        return DepthScale((3 * num_decoder_layers) ** 0.25, 1.0, (12 * num_decoder_layers) ** -0.25)
+    if scaling == "deepnorm":
+        layers = (num_encoder_layers**4 * num_decoder_layers) ** (1 / 16)
+        return DepthScale(0.81 * layers, 1.0, 0.87 / layers)
+    return DepthScale()
 
 
 class TransformerLayer(Layer):
@@ -22,6 +70,9 @@ class TransformerLayer(Layer):
         norm_first: pre-norm: normalises the input of each sublayer, not the residual sum.
         layer_norm_epsilon: added to the variance.
         attention_bias: whether the attention projections have biases (not in the paper).
+        attention_init: `"stacked"` draws the initial matrices W^Q, W^K and W^V of self-attention as parts of
+            one Glorot matrix, and so W^K and W^V of cross-attention; `"separate"` one Glorot matrix each.
+        depth_scale: `DepthScale`, or its three numbers.
 
     Attributes:
         attentions: names of the attention sublayers, in the order of computation.
@@ -29,7 +80,7 @@ class TransformerLayer(Layer):
 
     arguments = (
         "num_heads", "key_dim", "d_ff", "value_dim", "residual_dropout", "attention_dropout", "relu_dropout",
-        "norm_first", "layer_norm_epsilon", "attention_bias",
+        "norm_first", "layer_norm_epsilon", "attention_bias", "attention_init", "depth_scale",
     )  # fmt: skip
     attentions = ("self_attention",)
 
@@ -46,9 +97,13 @@ class TransformerLayer(Layer):
         norm_first=False,
         layer_norm_epsilon=1e-6,
         attention_bias=False,
+        attention_init="stacked",
+        depth_scale=DepthScale(),
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if attention_init not in STACKED:
+            raise ValueError(f"`attention_init` must be one of {list(STACKED)}. Received: {attention_init!r}")
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -59,12 +114,16 @@ class TransformerLayer(Layer):
         self.norm_first = norm_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.attention_bias = attention_bias
+        self.attention_init = attention_init
+        self.depth_scale = list(depth_scale)
+        alpha, gain, value_gain = depth_scale
 
         policy = self.dtype_policy
         residual = {
             "dropout": residual_dropout,
             "norm_first": norm_first,
             "epsilon": layer_norm_epsilon,
+            "alpha": alpha,
             "dtype": policy,
         }
         for name in self.attentions:
@@ -74,12 +133,17 @@ class TransformerLayer(Layer):
                 value_dim=value_dim,
                 dropout=attention_dropout,
                 use_bias=attention_bias,
+                stacked=STACKED[attention_init][name],
+                gain=gain,
+                value_gain=value_gain,
                 name=name,
                 dtype=policy,
             )
             setattr(self, name, attention)
             setattr(self, f"{name}_residual", Residual(name=f"{name}_residual", **residual))
-        self.feed_forward = FeedForward(d_ff, dropout=relu_dropout, name="feed_forward", dtype=policy)
+        self.feed_forward = FeedForward(
+            d_ff, dropout=relu_dropout, gain=value_gain, name="feed_forward", dtype=policy
+        )
         self.feed_forward_residual = Residual(name="feed_forward_residual", **residual)
 
     def build(self, inputs_shape, *value_shapes):

@@ -12,26 +12,33 @@ class FeedForward(Layer):
     Args:
         d_ff: inner width.
         dropout: dropout rate after the ReLU (0 in the paper).
+        gain: factor on the initial matrices.
 
     Input and output: float, shape `(batch, length, d_model)`.
     """
 
-    arguments = ("d_ff", "dropout")
+    arguments = ("d_ff", "dropout", "gain")
 
-    def __init__(self, d_ff, *, dropout=0.0, **kwargs):
+    def __init__(self, d_ff, *, dropout=0.0, gain=1.0, **kwargs):
         super().__init__(**kwargs)
         if d_ff < 1:
             raise ValueError(f"`d_ff` must be at least 1. Received: d_ff={d_ff}")
         self.d_ff = d_ff
         self.dropout = dropout
-        self.inner = Projection(d_ff, use_bias=True, activation="relu", name="inner", dtype=self.dtype_policy)
+        self.gain = gain
+        self.inner = self._projection(d_ff, "inner", activation="relu")
         self.relu_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
         self.outer = None  # made in `build`, which knows the width of the input
 
     def build(self, inputs_shape):
         self.inner.build(inputs_shape)
-        self.outer = Projection(inputs_shape[-1], use_bias=True, name="outer", dtype=self.dtype_policy)
+        self.outer = self._projection(inputs_shape[-1], "outer")
         self.outer.build((*inputs_shape[:-1], self.d_ff))
+
+    def _projection(self, units, name, activation=None):
+        return Projection(
+            units, use_bias=True, activation=activation, gain=self.gain, name=name, dtype=self.dtype_policy
+        )
 
     def call(self, inputs, training=None):
         return self.outer(self.relu_dropout(self.inner(inputs), training=training))

@@ -23,15 +23,17 @@ class Residual(Layer):
         dropout: dropout rate of the sublayer's output (section 5.4).
         norm_first: pre-norm: normalises the sublayer's input instead of the sum.
         epsilon: added to the variance by the layer normalisation.
+        alpha: factor on x in the sum, 1 in the paper (see `DepthScale`).
     """
 
-    arguments = ("dropout", "norm_first", "epsilon")
+    arguments = ("dropout", "norm_first", "epsilon", "alpha")
 
-    def __init__(self, *, dropout=0.1, norm_first=False, epsilon=1e-6, **kwargs):
+    def __init__(self, *, dropout=0.1, norm_first=False, epsilon=1e-6, alpha=1.0, **kwargs):
         super().__init__(**kwargs)
         self.dropout = dropout
         self.norm_first = norm_first
         self.epsilon = epsilon
+        self.alpha = alpha
         self.norm = LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
         self.residual_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
@@ -44,7 +46,7 @@ class Residual(Layer):
 
     def post(self, x, output, training=None):
         """Adds the sublayer's `output`, after dropout, to `x`; normalises the sum if post-norm."""
-        total = x + self.residual_dropout(output, training=training)
+        total = (x if self.alpha == 1 else self.alpha * x) + self.residual_dropout(output, training=training)
         return total if self.norm_first else self.norm(total)
 
     def call(self, inputs, output, training=None):
