@@ -164,9 +164,10 @@ def test_what_tensor2tensor_had_in_the_papers_week_is_not_called_the_same():
     rows = [line.split(" | ") for line in TEXTS["docs/choices.md"].splitlines()]
     theirs = {row[0].strip("| "): row[3] for row in rows if len(row) == 5}
     assert "first public commit" in theirs["biases of the attention's projections"]
+    assert "first public commit" in theirs["initial W^Q, W^K, W^V"]
     # Glorot's limit is sqrt(6 / (fan_in + fan_out)): d -> 3 d, and d -> 2 d, beside d -> d.
-    for fans in (1 + 3, 1 + 2):
-        assert f"{(2 / fans) ** 0.5:.2f}" in theirs["initial matrices"]
+    factors = " and ".join(f"{(2 / fans) ** 0.5:.2f}" for fans in (1 + 3, 1 + 2))
+    assert f"{factors} times those of separate" in TEXTS["docs/choices.md"]
 
 
 def test_learning_rates_of_other_toolkits_are_converted_to_scales():

@@ -6,6 +6,6 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "complexity": ("products", "reach"),
-        "heads": ("attention_maps", "sure_links", "without_heads"),
+        "heads": ("attention_maps", "relative_entropy", "sure_links", "token_similarity", "without_heads"),
     },
 )

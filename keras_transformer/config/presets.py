@@ -20,7 +20,17 @@ def _layers(number):
     return {"num_encoder_layers": number, "num_decoder_layers": number}
 
 
-def _compact(vocab_size, *, num_layers, dropout, model, training, batch_tokens=4096, dataset="cldr/en-de", search=None):
+def _compact(
+    vocab_size,
+    *,
+    num_layers,
+    dropout,
+    model,
+    training,
+    batch_tokens=4096,
+    dataset="cldr/en-de",
+    search=None,
+):
     """Returns the configuration of a small model for a small corpus, with ten checkpoints averaged."""
     return replace(
         with_vocab_size(Config(), vocab_size),
@@ -77,10 +87,10 @@ T2T_BASE = replace(
     search={"max_length_offset": 100},
 )
 
-# The published recipe for Multi30k English-German and English-French ("Tiny", Wu et al., 2021: 41.02 and 61.80
-# BLEU on lower-cased tokens), with fairseq's defaults where it has no own value. The peak learning rate is
-# 0.005: 2.53 times that of equation 3. An update has 2 x 4,096 tokens, and an epoch about 60 updates; the
-# checkpoints of ten epochs are averaged.
+# The published recipe for Multi30k ("Tiny" of Wu et al., 2021; on lower-cased tokens, 41.02 BLEU for
+# English-German and 61.80 for English-French), with fairseq's defaults where it has no value of its own.
+# The peak learning rate is 0.005, 2.53 times that of equation 3. An update has 2 x 4,096 tokens, an epoch
+# about 60 updates; the checkpoints of the last ten epochs are averaged.
 MULTI30K_TINY = _compact(
     10_000,
     num_layers=4,

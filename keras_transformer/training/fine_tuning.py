@@ -18,6 +18,7 @@ _MAY_DIFFER = (
     "embedding_dropout",
     "attention_dropout",
     "relu_dropout",
+    "attention_init",
 )
 # {path of a weight within the model: (side of the vocabulary, axis of the vocabulary)}.
 _VOCABULARY_AXES = {

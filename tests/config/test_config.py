@@ -413,7 +413,18 @@ def test_json_names_every_field():
 
 
 def test_a_field_left_out_of_json_has_its_default():
-    assert from_json('{"model": {"d_ff": 7}}') == Config(model=ModelConfig(d_ff=7))
+    assert from_json('{"training": {"max_steps": 7}}') == Config(training=TrainingConfig(max_steps=7))
+
+
+def test_a_file_of_before_matrices_were_stacked_has_separate_ones():
+    assert from_json('{"model": {"d_ff": 7}}').model == ModelConfig(d_ff=7, attention_init="separate")
+    assert from_json('{"model": {"attention_init": "stacked"}}').model == ModelConfig()
+
+
+def test_deepnorm_is_for_post_norm():
+    ModelConfig(depth_scaling="ds_init", norm_first=True)
+    with pytest.raises(ValueError, match="DeepNorm is for post-norm: set `norm_first=False`"):
+        ModelConfig(depth_scaling="deepnorm", norm_first=True)
 
 
 @pytest.mark.parametrize("address", ["", "host:5050"])

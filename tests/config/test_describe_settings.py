@@ -84,6 +84,8 @@ def test_the_values_of_a_choice_are_the_words_of_its_meaning():
     assert {path: " ".join(sorted(words)) for path, words in choices.items()} == {
         "model.positions": "halves interleaved learned",
         "model.tie_embeddings": "all decoder none",
+        "model.attention_init": "separate stacked",
+        "model.depth_scaling": "deepnorm ds_init none",
         "data.model_type": "bpe unigram wordpiece",
         "data.normalization": "identity nfc nfkc",
         "data.padding": "fixed longest",

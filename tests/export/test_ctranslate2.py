@@ -62,6 +62,7 @@ KINDS = {
     "other widths": {"key_dim": 5, "value_dim": 7, "norm_first": True},
     "nothing shared": {"tie_embeddings": "none", "target_vocab_size": 31},
     "target shared": {"tie_embeddings": "decoder", "output_bias": True},
+    "deepnorm": {"depth_scaling": "deepnorm", "attention_bias": True, "num_encoder_layers": 3},
     "large epsilon": {"layer_norm_epsilon": 0.5},
 }
 TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text."]
@@ -362,7 +363,8 @@ def test_every_setting_of_a_model_is_exported():
     names = (
         "num_encoder_layers num_decoder_layers d_model d_ff num_heads key_dim value_dim residual_dropout "
         "embedding_dropout attention_dropout relu_dropout norm_first layer_norm_epsilon positions "
-        "max_positions tie_embeddings attention_bias output_bias source_vocab_size target_vocab_size"
+        "max_positions tie_embeddings attention_bias output_bias source_vocab_size target_vocab_size "
+        "attention_init depth_scaling"
     )
     assert {field.name for field in dataclasses.fields(ModelConfig)} == set(names.split())
 

@@ -383,6 +383,24 @@ def test_config_survives_a_round_trip():
     assert again.get_config() == held
 
 
+def test_a_file_of_before_matrices_were_stacked_has_separate_ones():
+    held = Transformer(ModelConfig(**SMALL)).get_config()
+    assert held["config"].pop("attention_init") == "stacked"
+    assert Transformer.from_config(held).config.attention_init == "separate"
+    assert Transformer(held["config"]).config.attention_init == "stacked"  # a user's dict has the defaults
+
+
+def test_depth_scaling_reaches_the_layers_of_both_stacks():
+    model = Transformer(
+        ModelConfig(**{**SMALL, "num_encoder_layers": 3, "num_decoder_layers": 2}, depth_scaling="deepnorm")
+    )
+    # 0.81 (3^4 2)^(1/16) and (3 2)^(1/4).
+    assert {layer.feed_forward_residual.alpha for layer in model.encoder_layers} == {0.81 * 162 ** (1 / 16)}
+    assert {layer.cross_attention_residual.alpha for layer in model.decoder_layers} == {6**0.25}
+    model = Transformer(ModelConfig(**{**SMALL, "num_encoder_layers": 3}, depth_scaling="ds_init"))
+    assert [layer.feed_forward.gain for layer in model.encoder_layers] == [1, 2**-0.5, 3**-0.5]
+
+
 # Files.
 
 LOAD_ELSEWHERE = """

@@ -250,11 +250,11 @@ def test_a_byte_is_not_the_text_that_its_name_spells():
     assert shared == {("special", role) for role in special} | {("text", "\u2581")}
 
 
-def test_dropout_rates_and_unused_positions_may_differ(make_run):
+def test_dropout_rates_unused_positions_and_initial_matrices_may_differ(make_run):
     tokenizer = bpe(ENGLISH, 290)
     run = make_run(tokenizer, key_dim=4)
     changes = {"residual_dropout": 0.3, "embedding_dropout": 0.0, "attention_dropout": 0.2}
-    before, _, now, _, _ = start(run, tokenizer, **changes, relu_dropout=0.1, max_positions=7)
+    before, _, now, _, _ = start(run, tokenizer, **changes, relu_dropout=0.1, max_positions=7, attention_init="separate")
     for path, value in before.items():
         np.testing.assert_array_equal(now[path], value)
 

@@ -9,7 +9,14 @@ import pytest
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config import settings as configs
 from keras_transformer.config.settings import replace, to_json
-from keras_transformer.training.resume import CORPUS_SUM, FIXED, FREE, apply_config_changes
+from keras_transformer.training.resume import (
+    CORPUS_SUM,
+    FIXED,
+    FREE,
+    INITIAL,
+    apply_config_changes,
+    with_initial_settings,
+)
 
 SUM, OTHER_SUM = "a" * 64, "b" * 64
 
@@ -92,6 +99,7 @@ def test_changes_that_are_allowed_are_taken_over(started, config):
     "assignment",
     [
         *("model.d_ff=25", "model.num_heads=4", "model.norm_first=true", "model.positions=learned"),
+        "model.depth_scaling=deepnorm",
         *("model.key_dim=6", "data.vocab_size=99", "data.model_type=unigram", "data.vocab_texts=1"),
         *("data.normalization=nfkc", "data.split_digits=true", "data.separate_vocabularies=true"),
     ],
@@ -115,7 +123,22 @@ def test_every_setting_is_decided_on(config):
         for section in dataclasses.fields(config)
         for field in dataclasses.fields(getattr(config, section.name))
     }
-    assert known >= FREE | FIXED
+    assert known >= FREE | FIXED | {f"model.{name}" for name in INITIAL}
+
+
+def test_a_run_of_before_matrices_were_stacked_keeps_its_own_and_says_so(started, config, capsys):
+    file = started.path / "config.json"
+    written = json.loads(file.read_text(encoding="utf-8"))
+    del written["model"]["attention_init"], written["sha256"]
+    file.write_text(json.dumps(written), encoding="utf-8")
+    run = RunFolder(started.path)
+    assert (config.model.attention_init, run.config.model.attention_init) == ("stacked", "separate")
+    asked = with_initial_settings(config, run)
+    assert "keeps model.attention_init=separate, which only its initial weights" in capsys.readouterr().out
+    assert apply_config_changes(run, asked, sha256=SUM) == []
+    assert RunFolder(started.path).config.model.attention_init == "separate"
+    with_initial_settings(asked, run)
+    assert capsys.readouterr().out == ""
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(started, config):

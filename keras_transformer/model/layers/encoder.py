@@ -9,7 +9,6 @@ from keras_transformer.model.layers.basics import PACKAGE, Layer
 from keras_transformer.model.layers.feed_forward import FeedForward
 from keras_transformer.model.layers.residual import Residual
 
-
 # Projections whose initial matrices are parts of one Glorot matrix, for each value of `attention_init`.
 STACKED = {
     "stacked": {"self_attention": ("query", "key", "value"), "cross_attention": ("key", "value")},

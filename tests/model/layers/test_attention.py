@@ -298,6 +298,39 @@ def test_kernels_start_within_the_glorot_limit_of_all_heads_together():
         assert abs(weight.mean()) < 0.05 * limit
 
 
+@pytest.mark.parametrize("stacked", [(), ("key", "value"), ("query", "key", "value")])
+def test_stacked_matrices_start_as_parts_of_one_glorot_matrix(stacked):
+    d_model, heads, key_dim, value_dim = 101, 7, 17, 13
+    keras.utils.set_random_seed(3)
+    layer = MultiHeadAttention(heads, key_dim, value_dim=value_dim, stacked=stacked, gain=0.9, value_gain=0.8)
+    layer.build((None, None, d_model), (None, None, d_model))
+    units = {"query": heads * key_dim, "key": heads * key_dim, "value": heads * value_dim}
+    gains = {"query": 0.9, "key": 0.9, "value": 0.8}
+    for name, own in units.items():
+        # Glorot's limit by the paper's formula, of the matrix that is drawn.
+        columns = sum(units[part] for part in stacked) if name in stacked else own
+        limit = gains[name] * np.sqrt(6 / (d_model + columns))
+        kernel = getattr(layer, f"{name}_projection").kernel.numpy()
+        assert 0.99 * limit < np.abs(kernel).max() <= limit * (1 + 1e-6)
+        assert kernel.std() == pytest.approx(limit / np.sqrt(3), rel=0.03)
+    limit = 0.8 * np.sqrt(6 / (heads * value_dim + d_model))
+    assert 0.99 * limit < np.abs(layer.output_projection.kernel.numpy()).max() <= limit * (1 + 1e-6)
+
+
+def test_separate_matrices_are_those_of_keras_with_the_same_seed():
+    keras.utils.set_random_seed(5)
+    layer = MultiHeadAttention(3, 5)
+    layer.build((None, None, 11), (None, None, 11))
+    keras.utils.set_random_seed(5)
+    for kernel, shape in zip(layer.get_weights(), [(11, 15), (11, 15), (11, 15), (15, 11)], strict=True):
+        np.testing.assert_array_equal(kernel, keras.initializers.GlorotUniform()(shape))
+
+
+def test_only_query_key_and_value_can_be_stacked():
+    with pytest.raises(ValueError, match="`stacked` may contain query, key and value. Received: .'output'."):
+        MultiHeadAttention(3, 5, stacked=("query", "output"))
+
+
 def test_projections_have_no_biases_unless_asked_for():
     kernels = HEADS * (D_MODEL * KEY_DIM + SOURCE_FEATURES * (KEY_DIM + VALUE_DIM))
     kernels += HEADS * VALUE_DIM * D_MODEL
