@@ -87,7 +87,7 @@ def show(name, pairs, links):
 def main():
     """Prints both tables."""
     args = parse_args()
-    scorer = Scorer.load(args.run, weights=args.weights)
+    scorer = Scorer.load(args.run, checkpoint=args.checkpoint)
     texts = [read_lines(path) for path in (args.source, args.target)]
     training = [read_lines(path) for path in args.train] if args.train else ([], [])
     begin = time.monotonic()

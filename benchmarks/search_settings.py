@@ -47,8 +47,8 @@ def main(argv=None):
     scorer = bleu_scorer(data.target)
     print("| weights | beam | alpha | BLEU | length ratio | cut off | sentences/s |")
     print("|---|---|---|---|---|---|---|")
-    for weights in args.weights:
-        translator = Translator.load(args.run, weights=weights, threads=args.threads)
+    for checkpoint in args.checkpoint:
+        translator = Translator.load(args.run, checkpoint=checkpoint, threads=args.threads)
         for beam_size in args.beam_sizes:
             # The penalty chooses between hypotheses; greedy search has one.
             for alpha in args.alphas if beam_size > 1 else [translator.search.alpha]:
@@ -61,7 +61,7 @@ def main(argv=None):
                 cut_off = sum(not one.finished for one in found) / len(found)
                 shown = f"{alpha:g}" if beam_size > 1 else "any"
                 print(
-                    f"| {weights} | {beam_size} | {shown} | {bleu.score:.2f}"
+                    f"| {checkpoint} | {beam_size} | {shown} | {bleu.score:.2f}"
                     f" | {bleu.sys_len / bleu.ref_len:.3f} | {100 * cut_off:.1f} %"
                     f" | {len(found) / seconds:.0f} |",
                     flush=True,

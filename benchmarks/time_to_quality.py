@@ -5,8 +5,8 @@
         --cores 0 1 --until-passed
     python benchmarks/time_to_quality.py --show runs/quality/records.jsonl --plot quality.png
 
-MULTI30K is a folder with train.en, train.de, val.en and val.de. Ours is `train_wmt.py --preset
-multi30k_tiny` as it comes, but for how often it validates and how many sentences: all. The peer
+MULTI30K is a folder with train.en, train.de, val.en and val.de. Ours is `train_wmt.py --preset tiny`
+as it comes, but for how often it validates and how many sentences: all. The peer
 (`peers/quality_onmt.py`, in the environment of `--peer-python`) gets our ids as text tokens, so
 segmentation and vocabulary are the same, and the same sizes and recipe; refused is a peer with
 another number of parameters, other learning rates, or other training tokens.
@@ -60,7 +60,7 @@ def parse_args(argv=None):
     parser.add_argument("data", nargs="?", metavar="DIR", help="train.*, val.*, one sentence a line")
     parser.add_argument("--source", default="en", metavar="LANGUAGE")
     parser.add_argument("--target", default="de", metavar="LANGUAGE")
-    parser.add_argument("--preset", default="multi30k_tiny")
+    parser.add_argument("--preset", default="tiny")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", help="a setting of both"
     )

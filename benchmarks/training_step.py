@@ -50,7 +50,7 @@ class StockTransformer(Transformer):
 def parse_args(argv=None):
     """Parses the command line."""
     parser = argparse.ArgumentParser(description="Times training steps side by side.")
-    parser.add_argument("--preset", default="multi30k_tiny")
+    parser.add_argument("--preset", default="tiny")
     parser.add_argument("--batch-tokens", type=int, help="of one update (default: the preset's)")
     parser.add_argument("--steps", type=int, default=30, help="steps of each contestant")
     parser.add_argument("--only", nargs="+", help="names of those that are compared with ours, as printed")

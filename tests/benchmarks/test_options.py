@@ -1,0 +1,47 @@
+"""The options of the benchmarks: every one that a program reads is one that it has."""
+
+import argparse
+import ast
+import importlib.util
+import pathlib
+
+import pytest
+
+BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
+PROGRAMS = sorted(path for path in BENCHMARKS.glob("*.py") if "def parse_args" in path.read_text())
+
+
+def names_read(tree):
+    """Names of `args.NAME` that are read, without those that the program itself sets."""
+    used = {"read": set(), "set": set()}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "args":
+            used["set" if isinstance(node.ctx, ast.Store) else "read"].add(node.attr)
+    return used["read"] - used["set"]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_benchmark_has_every_option_that_it_reads(path, monkeypatch):
+    specification = importlib.util.spec_from_file_location(f"options_of_{path.stem}", path)
+    program = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(program)
+    parsers = []
+
+    class Enough(Exception):
+        """Ends `parse_args` once the parser is complete."""
+
+    def keep(parser, *arguments, **named):
+        parsers.append(parser)
+        raise Enough
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", keep)
+    with pytest.raises(Enough):
+        program.parse_args([])
+    known = {action.dest for action in parsers[0]._actions}
+    read = names_read(ast.parse(path.read_text()))
+    assert read, path
+    assert read <= known | {"error"}
+
+
+def test_there_are_benchmarks():
+    assert len(PROGRAMS) > 8
