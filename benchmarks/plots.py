@@ -7,6 +7,7 @@ import itertools
 import statistics
 
 import numpy as np
+import table3_rows
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
@@ -204,4 +205,56 @@ def scaling_curves(panels, *, unit="target tokens a second", title=""):
     row[0].legend(frameon=False, loc="lower left")
     if title:
         figure.suptitle(title)
+    return figure
+
+
+def table3_differences(records):
+    """Draws how far each row of Table 3 is from the base row, in BLEU and log-perplexity, beside the paper's.
+
+    Args:
+        records: list of dict, the records of `table3.py`, with those of the base row.
+
+    Returns:
+        `matplotlib.figure.Figure`: for each row a dot per seed, and a ring at the paper's difference.
+
+    Raises:
+        ValueError: there are no records of the base row, or of no other row.
+    """
+    base, *rows = table3_rows.summaries(records)
+    if base.row != table3_rows.BASE or not rows:
+        raise ValueError("`records` must have the base row and another one")
+    figure = Figure(figsize=(9, 0.32 * len(rows) + 1.2), layout="constrained")
+    paper = table3_rows.PAPER
+    panels = (
+        ("BLEU, difference from the base row", lambda row: row.bleus, lambda row: row.bleu),
+        (
+            "log-perplexity, difference (left is better)",
+            lambda row: np.log(row.perplexities),
+            lambda row: np.log(row.perplexity),
+        ),
+    )
+    for axes, (title, ours, theirs) in zip(figure.subplots(1, 2, sharey=True), panels, strict=True):
+        middle = np.mean(ours(base))
+        spread = np.asarray(ours(base)) - middle
+        axes.axvspan(min(spread), max(spread), color="0.9", label="range of the base row's seeds")
+        axes.axvline(0, color="0.7", linewidth=0.8)
+        for place, row in enumerate(rows):
+            label = "this package, one dot per seed" if place == 0 else None
+            differences = np.asarray(ours(row)) - middle
+            axes.plot(differences, [place] * len(differences), "o", color=BLUE, markersize=5, label=label)
+        known = [(i, paper[row.counterpart]) for i, row in enumerate(rows) if row.counterpart in paper]
+        axes.plot(
+            [theirs(figures) - theirs(paper[table3_rows.BASE]) for _, figures in known],
+            [place for place, _ in known],
+            "o",
+            color=ORANGE,
+            markersize=9,
+            fillstyle="none",
+            label="paper",
+        )
+        axes.set_yticks(range(len(rows)), [drawable(row.row) for row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlabel(title)
+        tidy(axes)
+    figure.axes[0].legend(loc="best", fontsize=8)
     return figure

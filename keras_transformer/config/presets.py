@@ -87,7 +87,8 @@ T2T_BASE = replace(
     search={"max_length_offset": 100},
 )
 
-# For tens of thousands of sentences: pre-norm and the rate of equation 3, which need no search for a peak rate.
+# For tens of thousands of sentences: pre-norm and the rate of equation 3 train without a search for the peak
+# rate.
 TINY = _compact(
     8000,
     num_layers=4,

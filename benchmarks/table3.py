@@ -1,0 +1,278 @@
+"""Table 3 of the paper at any size: one model per variation, trained alike, measured on the validation split.
+
+    python benchmarks/table3.py DIR --source en --target de --out runs/table3
+    python benchmarks/table3.py DIR --source en --target de --out runs/table3 --seeds 1 2 3 --rows base "(A)"
+    python benchmarks/table3.py wmt14_translate/de-en --preset base --out runs/table3   # the paper's own rows
+    python benchmarks/table3.py --show runs/table3/records.jsonl --plot table3.png
+
+DIR is a folder with train.*, valid.*, or another dataset of `train_wmt.py`. It is prepared once, so all
+models have the same vocabulary and the same batches. Every row changes the settings of `--preset` (and
+`--set`) as the paper's row changes its base model: heads at constant h * d_k, narrower keys, fewer and more
+layers, narrower and wider models, dropout, label smoothing, learned positions (`--list` prints them).
+
+Perplexity is per sub-word token and without label smoothing. BLEU is sacreBLEU of translations found with
+the search settings of the preset. Both are of the newest weights, without averaging, as in the paper's
+table (`--checkpoint` names others).
+
+A model that is finished is a line of OUT/records.jsonl and is not trained again. Ctrl-C saves a checkpoint
+of the model in training; the same command then goes on. `--jobs 2` trains two models at a time, each on half
+of the cores.
+"""
+
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+
+from refusing import Parser, refused
+from table3_rows import grid, markdown
+
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+PIPELINES = pathlib.Path(__file__).resolve().parents[1] / "pipelines"
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = Parser(description=__doc__.split("\n")[0])
+    parser.add_argument("dataset", nargs="?", metavar="DATASET", help="as of train_wmt.py")
+    parser.add_argument("--source", default="en", metavar="LANGUAGE")
+    parser.add_argument("--target", default="de", metavar="LANGUAGE")
+    parser.add_argument("--preset", default="multi30k_tiny", help="the base row (default: %(default)s)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", help="a setting of all rows"
+    )
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="names or groups, such as (A) (all)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2], help="of every row (default: 1 2)")
+    parser.add_argument("--checkpoint", default="last", help="weights that are measured (default: last)")
+    parser.add_argument("--jobs", type=int, default=1, help="models trained at a time (default: 1)")
+    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="run folders and records")
+    parser.add_argument("--list", action="store_true", help="print the rows and exit")
+    parser.add_argument("--show", nargs="+", type=pathlib.Path, metavar="FILE", help="print the table only")
+    parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="also draw the differences")
+    args = parser.parse_args(argv)
+    if not (args.show or args.list) and not (args.dataset and args.out):
+        parser.error("give DATASET and --out DIR, or --show FILE")
+    if not 1 <= args.jobs <= len(os.sched_getaffinity(0)):
+        parser.error(f"--jobs must be from 1 to {len(os.sched_getaffinity(0))}. Received: {args.jobs}")
+    if len(set(args.seeds)) < len(args.seeds) or min(args.seeds) < 0:
+        parser.error(f"--seeds must be different and at least 0. Received: {args.seeds}")
+    return args
+
+
+def selected(rows, names):
+    """Returns the rows with these names or in these groups; all rows without names.
+
+    Raises:
+        ValueError: a name is neither.
+    """
+    for name in names or ():
+        if not any(name in (row.name, row.group) for row in rows):
+            raise ValueError(f"--rows {name!r}: choose from {', '.join(row.name for row in rows)}")
+    return [row for row in rows if not names or {row.name, row.group} & set(names)]
+
+
+def read_records(paths):
+    """Returns the records of files of JSON lines, without a last line that is half written."""
+    lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines(True)]
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class Grid:
+    """Trains and measures the rows of the table.
+
+    Args:
+        args: the command line.
+        rows: list of `Row`.
+    """
+
+    def __init__(self, args, rows):
+        self.args, self.rows = args, rows
+        self.records = args.out / "records.jsonl"
+        self.lock, self.processes, self.stopped = threading.Lock(), [], False
+
+    def run(self):
+        """Runs what has no record yet; returns the exit code."""
+        self.args.out.mkdir(parents=True, exist_ok=True)
+        self.corpus = self._prepare()
+        done = read_records([self.records]) if self.records.exists() else []
+        keys = {(record["row"], record["seed"], json.dumps(record["common"])) for record in done}
+        todo = [
+            (row, seed)
+            for seed in self.args.seeds
+            for row in self.rows
+            if (row.name, seed, json.dumps(self.common())) not in keys
+        ]
+        print(f"{len(todo)} of {len(self.rows) * len(self.args.seeds)} models to train", flush=True)
+        cores = sorted(os.sched_getaffinity(0))
+        shares = [cores[job :: self.args.jobs] for job in range(self.args.jobs)]
+        free = list(shares)
+        with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
+            futures = [pool.submit(self._one, row, seed, free) for row, seed in todo]
+            try:
+                for future in concurrent.futures.as_completed(futures):
+                    future.result()
+            except BaseException:
+                self._stop(futures)
+                raise
+        return 0
+
+    def common(self):
+        """Returns what all rows of the table have in common, as in the records."""
+        names = ("dataset", "source", "target", "preset", "set", "checkpoint")
+        return {name: getattr(self.args, name) for name in names}
+
+    def _prepare(self):
+        """Returns the folder of the prepared corpus, prepared unless it is there."""
+        from keras_transformer.config.presets import preset
+        from keras_transformer.config.settings import override
+
+        data = override(preset(self.args.preset), self.args.set).data
+        corpus = self.args.out / "corpus"
+        command = [self.args.dataset, corpus, "--source", self.args.source, "--target", self.args.target]
+        fixed = ("model_type", "vocab_size", "normalization", "split_digits", "separate_vocabularies")
+        settings = [f"data.{name}={str(getattr(data, name)).lower()}" for name in fixed]
+        self._call("prepare_wmt.py", command + [part for text in settings for part in ("--set", text)])
+        return corpus
+
+    def _one(self, row, seed, free):
+        """Trains and measures one model."""
+        with self.lock:
+            if self.stopped:
+                return
+            cores = free.pop()
+        try:
+            name = f"{re.sub(r'[^a-z0-9.]+', '-', row.name)}-seed-{seed}"
+            run = self.args.out / name
+            settings = [*self.args.set, "training.validation_sentences=0", *row.settings]
+            settings.append(f"training.seed={seed}")
+            flags = ["--dataset", self.corpus, "--preset", self.args.preset, "--run-dir", run]
+            flags += [part for text in settings for part in ("--set", text)]
+            self._call("train_wmt.py", flags, log=self.args.out / f"{name}.log", cores=cores)
+            context = multiprocessing.get_context("spawn")
+            with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+                found = pool.submit(measure, str(run), self.args.checkpoint).result()
+            record = {"row": row.name, "counterpart": row.counterpart, "seed": seed, "common": self.common()}
+            record |= {"settings": row.settings, **found}
+            with self.lock, open(self.records, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+            print(
+                f"{row.name}, seed {seed}: perplexity {found['perplexity']:.3f}, BLEU {found['bleu']:.2f}, "
+                f"{found['parameters']:,} parameters, {found['minutes']:.1f} minutes",
+                flush=True,
+            )
+        finally:
+            with self.lock:
+                free.append(cores)
+
+    def _call(self, program, arguments, log=None, cores=None):
+        """Runs one of our programs.
+
+        Raises:
+            ValueError: it failed; the message has its last line.
+        """
+        command = [sys.executable, PIPELINES / program, *arguments]
+        cores = cores or sorted(os.sched_getaffinity(0))
+        env = {**os.environ, "OMP_NUM_THREADS": str(len(cores))}
+        with open(log or os.devnull, "a", encoding="utf-8") as out:
+            process = subprocess.Popen(
+                list(map(str, command)),
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=env,
+                start_new_session=True,
+                preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            )
+            with self.lock:
+                self.processes.append(process)
+            errors = process.communicate()[1]
+            out.write(errors)
+        if process.returncode:
+            last = (errors.strip().splitlines() or ["no message"])[-1]
+            raise ValueError(f"{program} ended with code {process.returncode}: {last}")
+
+    def _stop(self, futures):
+        """Ends the programs that run: a training saves a checkpoint first."""
+        with self.lock:
+            self.stopped = True
+        for future in futures:
+            future.cancel()
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+
+
+def measure(run_dir, checkpoint):
+    """Measures one model on the validation split.
+
+    Args:
+        run_dir: str, path of a finished run folder.
+        checkpoint: name of its weights.
+
+    Returns:
+        dict: parameters, perplexity, bleu, signature, steps and minutes of training.
+    """
+    from keras_transformer.checkpoints.run_folder import RunFolder
+    from keras_transformer.evaluation.bleu import bleu_scorer
+    from keras_transformer.text.datasets import open_split
+    from keras_transformer.translation.scorer import Scorer, perplexity
+    from keras_transformer.translation.translator import Translator
+
+    run = RunFolder(run_dir)
+    data = run.config.data
+    pairs = open_split(data.dataset, "validation", data.source, data.target).load()
+    scorer = Scorer.load(run_dir, checkpoint=checkpoint, max_length=1024)
+    translator = Translator.load(run_dir, checkpoint=checkpoint)
+    bleu = bleu_scorer(data.target)
+    score = bleu.corpus_score(translator.translate(pairs.source), [pairs.target]).score
+    steps = [record for record in run.read_history() if record["kind"] == "train"]
+    return {
+        "parameters": scorer.model.count_params(),
+        "perplexity": perplexity(scorer.score(pairs.source, pairs.target)),
+        "bleu": score,
+        "signature": str(bleu.get_signature()),
+        "steps": steps[-1]["step"],
+        "minutes": steps[-1]["minutes"],
+        "measured": time.strftime("%Y-%m-%d"),
+    }
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    try:
+        if args.show:
+            records = read_records(args.show)
+        else:
+            from keras_transformer.config.presets import preset
+            from keras_transformer.config.settings import override
+
+            rows = selected(grid(override(preset(args.preset), args.set), args.preset), args.rows)
+            if args.list:
+                for row in rows:
+                    print(f"{row.group:<5}{row.name:<20}{' '.join(row.settings)}")
+                return 0
+            Grid(args, rows).run()
+            records = read_records([args.out / "records.jsonl"])
+        print(markdown(records))
+        if args.plot:
+            from plots import table3_differences
+
+            table3_differences(records).savefig(args.plot, dpi=150)
+    except KeyboardInterrupt:
+        print("table3.py: stopped. The same command goes on", file=sys.stderr)
+        return 130
+    except (OSError, ValueError, json.JSONDecodeError) as error:
+        return refused("table3.py", error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

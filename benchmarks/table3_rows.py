@@ -1,0 +1,198 @@
+"""The rows of the paper's Table 3, scaled to any base model, and the table of what was measured."""
+
+import statistics
+from typing import NamedTuple
+
+BASE = "base"
+
+
+class Row(NamedTuple):
+    """One variation of the base model.
+
+    Attributes:
+        group: `"(A)"` to `"(E)"`, as in the paper; `""` for the base model.
+        name: what differs from the base model.
+        settings: list of `"section.field=value"`.
+        counterpart: key of the paper's row in `PAPER`, or one that is not there.
+    """
+
+    group: str
+    name: str
+    settings: list
+    counterpart: str
+
+
+class Figures(NamedTuple):
+    """Perplexity per word piece and BLEU on newstest2013, from the paper's Table 3."""
+
+    perplexity: float
+    bleu: float
+
+
+PAPER = {
+    BASE: Figures(4.92, 25.8),
+    "heads, fewest": Figures(5.29, 24.9),
+    "heads, fewer": Figures(5.00, 25.5),
+    "heads, more": Figures(4.91, 25.8),
+    "heads, most": Figures(5.01, 25.4),
+    "d_k / 4": Figures(5.16, 25.1),
+    "d_k / 2": Figures(5.01, 25.4),
+    "layers, fewest": Figures(6.11, 23.7),
+    "layers, fewer": Figures(5.19, 25.3),
+    "layers, more": Figures(4.88, 25.5),
+    "d_model / 2": Figures(5.75, 24.5),
+    "d_model * 2": Figures(4.66, 26.0),
+    "d_ff / 2": Figures(5.12, 25.4),
+    "d_ff * 2": Figures(4.75, 26.2),
+    "dropout 0": Figures(5.77, 24.6),
+    "dropout more": Figures(4.95, 25.5),
+    "smoothing 0": Figures(4.67, 25.3),
+    "smoothing 0.2": Figures(5.47, 25.7),
+    "learned positions": Figures(4.92, 25.7),
+}
+
+
+def grid(config, preset=""):
+    """Returns the rows for a base model.
+
+    Args:
+        config: `Config` of the base row.
+        preset: its name; `base` gives exactly the paper's rows. Other models get heads h / 4, h / 2, 2 h and
+            4 h, N / 2 and 3 N / 2 layers, dropout 0 and 0.1, and otherwise the paper's factors. Variations
+            that equal the base row or are impossible are left out.
+
+    Returns:
+        list of `Row`.
+    """
+    model, smoothing = config.model, config.training.label_smoothing
+    layers, heads, d_model, d_ff = model.num_encoder_layers, model.num_heads, model.d_model, model.d_ff
+    rows = [Row("", BASE, [], BASE)]
+
+    def add(group, counterpart, name, value, *paths, **others):
+        settings = [f"{path}={value}" for path in paths]
+        settings += [f"model.{other}={number}" for other, number in others.items()]
+        rows.append(Row(group, f"{name} {value}", settings, counterpart))
+
+    numbers = (1, 4, 16, 32) if preset == "base" else (heads // 4, heads // 2, 2 * heads, 4 * heads)
+    for which, number in zip(("fewest", "fewer", "more", "most"), numbers, strict=True):
+        if number and d_model % number == 0:
+            add("(A)", f"heads, {which}", "heads", number, "model.num_heads")
+    for divisor in (4, 2):
+        value = model.d_key // divisor
+        add("(B)", f"d_k / {divisor}", "d_k", value, "model.key_dim", value_dim=model.d_value)
+    numbers = (2, 4, 8) if preset == "base" else (0, layers // 2, layers + layers // 2)
+    for which, number in zip(("fewest", "fewer", "more"), numbers, strict=True):
+        if number:
+            paths = ("model.num_encoder_layers", "model.num_decoder_layers")
+            add("(C)", f"layers, {which}", "layers", number, *paths)
+    for name, size in (("d_model", d_model), ("d_ff", d_ff)):
+        add("(C)", f"{name} / 2", name, size // 2, f"model.{name}")
+        add("(C)", f"{name} * 2", name, size * 2, f"model.{name}")
+    for rate in (0.0, 0.2) if preset == "base" else (0.0, 0.1):
+        if rate != model.residual_dropout:
+            counterpart = "dropout 0" if rate == 0 else f"dropout {'more' if preset == 'base' else 'less'}"
+            paths = ("model.residual_dropout", "model.embedding_dropout")
+            add("(D)", counterpart, "dropout", rate, *paths)
+    for value in (0.0, 0.2):
+        if value != smoothing:
+            add("(D)", f"smoothing {value:g}", "label smoothing", value, "training.label_smoothing")
+    if model.positions != "learned":
+        add("(E)", "learned positions", "positions", "learned", "model.positions")
+    return rows
+
+
+class Summary(NamedTuple):
+    """One row of the table: mean and range over the seeds.
+
+    Attributes:
+        row: its name.
+        seeds: number of models.
+        parameters: number of weights.
+        perplexities: list of float, one for each seed.
+        bleus: list of float, likewise.
+        minutes: float, mean minutes of training.
+        counterpart: key of the paper's row.
+    """
+
+    row: str
+    seeds: int
+    parameters: int
+    perplexities: list
+    bleus: list
+    minutes: float
+    counterpart: str
+
+
+def summaries(records):
+    """Returns a `Summary` of each row, in the order of the records' first occurrence, the base row first.
+
+    Raises:
+        ValueError: the records are of different datasets, presets, settings or weights, or of none.
+    """
+    if not records:
+        raise ValueError("there are no records yet")
+    if any(record["common"] != records[0]["common"] for record in records):
+        raise ValueError("the records are of different datasets, presets or settings: show them one by one")
+    names = dict.fromkeys([BASE, *(record["row"] for record in records)])
+    rows = []
+    for name in names:
+        own = {record["seed"]: record for record in records if record["row"] == name}  # the last of a seed
+        if own:
+            first, *_ = own.values()
+            perplexities, bleus, minutes = (
+                [record[key] for record in own.values()] for key in ("perplexity", "bleu", "minutes")
+            )
+            counts = len(own), first["parameters"]
+            figures = perplexities, bleus, statistics.fmean(minutes)
+            rows.append(Summary(name, *counts, *figures, first["counterpart"]))
+    return rows
+
+
+def agreement(row, base, *, key):
+    """Compares the sign of a row's difference from the base row with the paper's.
+
+    Args:
+        row: `Summary`.
+        base: `Summary` of the base row.
+        key: `"perplexity"` or `"bleu"`.
+
+    Returns:
+        str: `"agrees"`, `"differs"`, `"within seeds"` (the ranges of the two rows overlap), or `""`
+        (the paper has no such row, or no difference).
+    """
+    if row.counterpart == BASE or row.counterpart not in PAPER:
+        return ""
+    theirs = getattr(PAPER[row.counterpart], key) - getattr(PAPER[BASE], key)
+    if not theirs:
+        return ""
+    own, bases = ((item.perplexities if key == "perplexity" else item.bleus) for item in (row, base))
+    if min(own) <= max(bases) and min(bases) <= max(own):
+        return "within seeds"
+    return "agrees" if (statistics.fmean(own) > statistics.fmean(bases)) == (theirs > 0) else "differs"
+
+
+def markdown(records):
+    """Returns the table in Markdown: ours with seeds, the paper's beside it, and whether the signs agree."""
+    rows = summaries(records)
+    base = rows[0] if rows[0].row == BASE else None
+    lines = [
+        "| row | seeds | weights | perplexity | BLEU | minutes | paper: perplexity | BLEU | sign of both |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        paper = PAPER.get(row.counterpart)
+        theirs = (f"{paper.perplexity:.2f}", f"{paper.bleu:.1f}") if paper else ("", "")
+        signs = [agreement(row, base, key=key) for key in ("perplexity", "bleu")] if base else [""]
+        both = signs[0] if len(set(signs)) == 1 else f"{signs[0] or '-'}, {signs[1] or '-'}"
+        figures = (_range(row.perplexities, 3), _range(row.bleus, 2))
+        cells = (row.row, row.seeds, f"{row.parameters:,}", *figures, f"{row.minutes:.0f}", *theirs, both)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join([*lines, "", f"BLEU: `{records[0]['signature']}`"])
+
+
+def _range(values, digits):
+    """Returns the mean, and the range if there are several values."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
