@@ -2,7 +2,7 @@ r"""Trains a Transformer on parallel text.
 
     keras-transformer train
     keras-transformer train --dataset DIR --source en --target de \
-        --preset multi30k_tiny --run-dir runs/m30k --set training.max_steps=8000
+        --preset tiny --run-dir runs/m30k --set training.max_steps=8000
     keras-transformer train --dataset DIR --source en --target de \
         --preset auto --set training.max_minutes=60
     keras-transformer train --dataset wmt14_translate/de-en --source en --target de \
@@ -52,7 +52,7 @@ def parse_args(argv=None):
         default="demo",
         metavar="NAME",
         help="model sizes and training recipe: auto (chosen for your corpus and training.max_minutes), demo, "
-        "small, multi30k_tiny, base, big, a row of the paper's Table 3, ... (default: demo; an unknown name "
+        "tiny, small, base, big, a row of the paper's Table 3, ... (default: demo; an unknown name "
         "prints the list)",
     )
     parser.add_argument(
