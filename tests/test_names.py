@@ -27,7 +27,8 @@ FOREIGN = {
     "--rm", "--enable_batching", "--batching_parameters_file", "--logdir", "--no-deps", "--clear", "--quiet",
     "--disable-pip-version-check", "--extra-index-url", "--retries", "--keep-going", "--check", "--dist",
     "--list", "--prefix-size", "--store-ema", "--force-decode", "--max-length-crop", "--output-sampling",
-    "--transformer-dropout-attention", "--transformer-depth-scaling", "--workspace", "--score-reference", "--task",
+    "--transformer-dropout-attention", "--transformer-depth-scaling", "--workspace", "--score-reference",
+    "--task",
 }  # fmt: skip
 
 
