@@ -37,6 +37,7 @@ from keras_transformer import (
     sinusoids,
 )
 from keras_transformer.analysis import plots as plotting
+from keras_transformer.analysis import token_similarity
 from keras_transformer.analysis.complexity import best_seconds, products
 
 QUICK = "QUICK" in os.environ
@@ -419,6 +420,47 @@ print(f"largest change: {without:.1e} in a layer, {with_positions:.2f} in the mo
 assert without < 1e-4 < 0.01 < with_positions
 
 # %% [markdown]
+# ### The order of norm, and how alike the words become
+#
+# Attention averages, so each encoder layer makes the words of a sentence more alike. With post-norm,
+# the paper's order, LayerNorm then rescales the shared part, and the effect adds up from layer to layer.
+# If all words look alike, the decoder cannot learn which of them to attend to. The plot shows the mean
+# cosine between the encoder outputs of two words, before training. It depends on the initial matrices:
+#
+# - *separate*: one Glorot matrix each for queries, keys and values, as many implementations have it;
+# - *stacked*: the three are parts of one Glorot matrix and 0.71 times as large, as in the Tensor2Tensor of
+#   the paper's month. This is the default here (`model.attention_init`);
+# - *DeepNorm*: stacked, with scaled residuals and smaller matrices for deep models
+#   (`model.depth_scaling`; not in the paper);
+# - *pre-norm*: LayerNorm before each sublayer (not in the paper).
+
+# %%
+depths = (1, 2, 4) if QUICK else (1, 2, 3, 4, 6, 8)
+kinds = {
+    "post-norm, separate": {"attention_init": "separate"},
+    "post-norm, stacked": {},
+    "post-norm, DeepNorm": {"depth_scaling": "deepnorm"},
+    "pre-norm, separate": {"norm_first": True, "attention_init": "separate"},
+}
+rows = rng.integers(4, 50, (16, 14))
+similarities = {kind: [] for kind in kinds}
+for depth in depths:
+    for kind, changes in kinds.items():
+        keras.utils.set_random_seed(depth)
+        layers = {"num_encoder_layers": depth, "num_decoder_layers": depth, "d_ff": 256}
+        untrained = Transformer(
+            preset("base", source_vocab_size=50, target_vocab_size=50, **{**sizes, **layers, **changes}).model
+        )
+        similarities[kind].append(token_similarity(untrained, rows))
+last = {kind: values[-1] for kind, values in similarities.items()}
+print(f"after {depths[-1]} layers:", ", ".join(f"{kind} {value:.2f}" for kind, value in last.items()))
+assert last["post-norm, separate"] > last["post-norm, stacked"] > last["post-norm, DeepNorm"]
+plotting.similarity_curves(depths, similarities)
+
+# %% [markdown]
+# On Multi30k, four post-norm layers do not learn to translate with separate matrices and a large learning
+# rate; with stacked ones they do ([results](../docs/results.md#the-order-of-norm)).
+#
 # ## Label smoothing (section 5.4)
 #
 # The target probability of the correct token is not 1, which no finite logit reaches, but $1 -

@@ -11,6 +11,7 @@ from keras_transformer.analysis.plots import (
     position_heat_maps,
     schedule_curves,
     score_curves,
+    similarity_curves,
     smoothing_curves,
     wavelength_curves,
 )
@@ -88,6 +89,15 @@ def test_schedules_are_drawn_over_updates():
     (axes,) = figure.get_axes()
     assert drawn(axes) == [[[1, 0.5], [2, 0.25]]]
     assert names(axes.get_legend()) == ["base"]
+    check_labels(figure)
+
+
+def test_similarities_are_drawn_over_depth():
+    figure = similarity_curves((1, 3), {"post-norm": [0.5, 0.75], "pre-norm": [0.25, 0.5]})
+    (axes,) = figure.get_axes()
+    assert drawn(axes) == [[[1, 0.5], [3, 0.75]], [[1, 0.25], [3, 0.5]]]
+    assert names(axes.get_legend()) == ["post-norm", "pre-norm"]
+    assert list(axes.get_xticks()) == [1, 3]
     check_labels(figure)
 
 

@@ -20,6 +20,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "position_heat_maps",
             "schedule_curves",
             "score_curves",
+            "similarity_curves",
             "smoothing_curves",
             "wavelength_curves",
         ),

@@ -143,6 +143,23 @@ def schedule_curves(steps, rates):
     return figure
 
 
+def similarity_curves(depths, similarities):
+    """Plots the similarity of the tokens of a sentence after encoders of different depths.
+
+    Args:
+        depths: sequence of int, numbers of layers.
+        similarities: dict: name -> `token_similarity` at each depth.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+    """
+    figure, (axes,) = subplots(7, 3.6)
+    draw_curves(axes, {name: (depths, values) for name, values in similarities.items()})
+    axes.set(xlabel="layers of the encoder", ylabel="mean cosine between two tokens", ylim=(0, 1))
+    axes.set_xticks(depths)
+    return figure
+
+
 def smoothing_curves(probabilities, losses):
     """Plots the label-smoothed loss of a token against the predicted probability of its label.
 
