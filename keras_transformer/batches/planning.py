@@ -27,8 +27,8 @@ from keras_transformer.batches import cutting
 
 PADDINGS = ("longest", "fixed")
 
-# Successive epochs cycle through 8 cell orders (2 sides to sort by first, 4 offsets of the bands), so that
-# the same lengths do not share a batch in every epoch.
+# With padding="longest", successive epochs cycle through 8 cell orders (2 sides to sort by first, 4 offsets
+# of the bands), so that the same lengths do not share a batch in every epoch.
 _NUM_ORDERS = 8
 _BAND_OFFSETS = (0.5, 0.25, 0.67, 0.33)
 _BAND_COUNTS = (3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 26, 32)
@@ -165,8 +165,8 @@ class EpochPlanner:
     def plan(self, epoch):
         """Returns the batches of one epoch, a list of `BatchPlan` in training order.
 
-        Without weights, every pair is in exactly one batch. With weight w, a pair is in floor(w) or ceil(w)
-        batches per epoch, and in w on average over the epochs.
+        Without weights, every pair is in exactly one batch. With weight w, a pair occurs floor(w) or ceil(w)
+        times per epoch, perhaps twice in one batch, and w times on average over the epochs.
         """
         layout = self._layout_of(epoch)
         rng = np.random.default_rng([self.seed, epoch])

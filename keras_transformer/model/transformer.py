@@ -52,10 +52,8 @@ class TransformerOutput(NamedTuple):
         logits: float, shape `(batch, target_len, target_vocab_size)`.
         cross: weights of the decoder's attention to the source, shape
             `(batch, num_heads, target_len, source_len)`.
-        decoder: weights of the decoder's self-attention, shape
-            `(batch, num_heads, target_len, target_len)`.
-        encoder: weights of the encoder's self-attention, shape
-            `(batch, num_heads, source_len, source_len)`.
+        decoder: weights of the decoder's self-attention, shape `(batch, num_heads, target_len, target_len)`.
+        encoder: weights of the encoder's self-attention, shape `(batch, num_heads, source_len, source_len)`.
     """
 
     logits: object
@@ -75,11 +73,10 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         special: `SpecialIds`, the ids of the special tokens.
 
     Call arguments:
-        inputs: pair `(source_ids, target_ids)`, or a dict with these keys; int, shapes
-            `(batch, source_len)` and `(batch, target_len)`. Target ids start with the
-            begin-of-sentence id (bos): output i predicts the token after target id i. Source padding is
-            masked wherever it stands. Target padding must follow the real tokens: only the causal mask hides
-            it from them.
+        inputs: pair `(source_ids, target_ids)`, or a dict with these keys; int, shapes `(batch, source_len)`
+            and `(batch, target_len)`. Target ids start with the begin-of-sentence id (bos): output i predicts
+            the token after target id i. Source padding is masked wherever it stands. Target padding must
+            follow the real tokens: only the causal mask hides it from them.
 
     Returns:
         float logits, shape `(batch, target_len, target_vocab_size)`.
@@ -386,8 +383,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
 
         Args:
             x: float, shape `(..., d_model)`.
-            **kernel_argument: `kernel=`, the result of `step_kernel`, if there is one; else nothing. So a
-                subclass may override this method without the argument `kernel`.
+            **kernel_argument: `kernel=`, the result of `step_kernel`, unless that is `None`. It is `None` if
+                a subclass overrides this method, so an override needs no such argument.
 
         Returns:
             float logits, shape `(..., target_vocab_size)`.

@@ -201,7 +201,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
             time_note=functools.partial(time_note, training),
         ),
         # After `Progress`, which resets the metrics: a checkpoint must contain the reset metrics. Before
-        # `validation_callback`: then a run that is killed during a long validation loses no steps.
+        # `validation_callback`: a checkpoint that is due is then saved before a long validation at this step.
         CheckpointCallback(checkpoints, consensus, clock, training, is_chief=devices.is_chief),
         validation_callback,
         stop_callback,
@@ -233,9 +233,9 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
 def _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks):
     """Trains on batches `begin` to `end - 1` of the run, numbered across epochs.
 
-    Each call of `model.fit` is one Keras epoch. It ends with the epoch of the data that contains its 1,000th
-    batch, or at `end`. Its batches are planned before the call, so the dataset runs no Python functions,
-    except with sub-word sampling.
+    Each call of `model.fit` is one Keras epoch. It has at least 1,000 batches, up to the end of an epoch of
+    the data, or all batches before `end` if they are fewer. Its batches are planned before the call, so the
+    dataset runs no Python functions, except with sub-word sampling.
     """
     callbacks = _CallbacksAcrossFits(callbacks, add_history=True, model=model)
     while begin < end and not callbacks.has_stopped:

@@ -89,7 +89,8 @@ class MultiHeadAttention(Layer):
         dropout: dropout rate of the attention weights (0 in the paper).
         use_bias: whether the four projections have biases (not in the paper).
         stacked: names of the projections (`"query"`, `"key"`, `"value"`) whose initial matrices are drawn as
-            parts of one Glorot matrix. They are then smaller: 0.71 times for all three.
+            parts of one Glorot matrix. Their values are then smaller, by a factor of 0.71 if all three are
+            stacked and square.
         gain: factor on the initial matrices W^Q and W^K.
         value_gain: factor on the initial matrices W^V and W^O.
 

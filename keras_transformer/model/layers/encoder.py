@@ -70,7 +70,7 @@ class TransformerLayer(Layer):
         layer_norm_epsilon: added to the variance.
         attention_bias: whether the attention projections have biases (not in the paper).
         attention_init: `"stacked"` draws the initial matrices W^Q, W^K and W^V of self-attention as parts of
-            one Glorot matrix, and so W^K and W^V of cross-attention; `"separate"` one Glorot matrix each.
+            one Glorot matrix, likewise W^K and W^V of cross-attention; `"separate"` draws each on its own.
         depth_scale: `DepthScale`, or its three numbers.
 
     Attributes:
