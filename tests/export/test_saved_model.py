@@ -43,6 +43,22 @@ def test_the_best_translation_is_the_translators(case, tools):
     assert {one.finished for one in expected} == {True, False}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scaling", ["ds_init", "deepnorm"])
+def test_models_scaled_by_depth_translate_as_the_run_does(scaling, run, tools, tmp_path):
+    """Slow: exports two more models."""
+    model = {"num_encoder_layers": 2, "num_decoder_layers": 2, "depth_scaling": scaling}
+    sizes = {"tie_embeddings": "none", "output_bias": True}
+    tokenizers = RunFolder(run).load_tokenizers()
+    scaled = tools.make_run(tmp_path / "run", tokenizers, seed=4, eos_bias=6.0, **sizes, **model)
+    exported = tools.exported(scaled, tmp_path / "served")
+    found = exported.signatures["serving_default"](text=tf.constant(tools.texts))
+    expected = [one.best for one in exported.translator.n_best(tools.texts)]
+    assert tools.strings(found["translation"]) == [one.text for one in expected]
+    np.testing.assert_allclose(found["log_prob"], [one.log_prob for one in expected], rtol=1e-5)
+    assert len({one.text for one in expected}) >= 4
+
+
 def test_all_of_the_beam_is_the_translators(model, tools):
     found = model.signatures["translate_nbest"](text=tf.constant(tools.texts))
     expected = model.translator.n_best(tools.texts, n_best=3)
