@@ -105,7 +105,7 @@ for kind, (weights,) in maps._asdict().items():
 # which is part of the encoder's input.
 
 # %%
-head_grid(maps.encoder[0], source_pieces, source_pieces, names=("looks", "is looked at"))
+head_grid(maps.encoder[0], source_pieces, source_pieces)
 
 # %% [markdown]
 # ### Decoder self-attention
@@ -116,7 +116,7 @@ head_grid(maps.encoder[0], source_pieces, source_pieces, names=("looks", "is loo
 # %%
 (decoder,) = maps.decoder
 assert not decoder[..., *np.triu_indices(decoder.shape[-1], k=1)].any()
-head_grid(decoder, read, read, names=("step that reads", "is looked at"))
+head_grid(decoder, read, read, names=("piece read (query)", "piece attended to (key)"))
 
 # %% [markdown]
 # ### Cross-attention
@@ -124,7 +124,7 @@ head_grid(decoder, read, read, names=("step that reads", "is looked at"))
 # Rows are the steps that *produce* a piece, columns the source pieces they attend to.
 
 # %%
-head_grid(maps.cross[0], produced, source_pieces, names=("step that produces", "is looked at"))
+head_grid(maps.cross[0], produced, source_pieces, names=("piece produced (query)", "source piece (key)"))
 
 # %% [markdown]
 # ## Word alignments
@@ -254,7 +254,7 @@ panels = {}
 for name, share in encoder_shares.items():
     layer, head = share.best
     panels[f"{name}\nlayer {layer}, head {head}"] = (maps.encoder[number][layer, head], pieces, pieces)
-attention_lines(panels, names=("looks", "is looked at"))
+attention_lines(panels)
 
 # %% [markdown]
 # Then the decoder on the same pair. The left side shows the piece that a step *produces*, except in the
@@ -271,7 +271,7 @@ for name, share in cross_shares.items():
 for name in ("the piece before", "what it reads"):
     layer, head = decoder_shares[name].best
     panels[f"decoder: {name}\nlayer {layer}, head {head}"] = (maps.decoder[number][layer, head], read, read)
-attention_lines(panels, names=("step", "is looked at"))
+attention_lines(panels, names=("step (query)", "key"))
 
 # %% [markdown]
 # ## Without a head

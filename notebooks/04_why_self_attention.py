@@ -244,7 +244,7 @@ plotting.boolean_maps(
     ["self-attention, 1", "recurrent, 1"] + [f"dilated conv., {i + 1}" for i in range(len(shown))],
     rows="output position",
     columns="input position",
-    meaning="reached after so many layers",
+    meaning="reached after n layers",
 )
 
 # %%
@@ -254,7 +254,7 @@ plotting.boolean_maps(
     [f"restricted, {i + 1}" for i in range(len(slow))],
     rows="output position",
     columns="input position",
-    meaning="reached after so many layers",
+    meaning="reached after n layers",
 )
 
 # %% [markdown]
