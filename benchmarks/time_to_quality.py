@@ -20,7 +20,7 @@ the vocabulary and the reading of text are outside. Validations (beam search ove
 sentences) are inside, and counted apart: `training_minutes` is without them. A validation stands
 at the time when its weights were there, that is when it began. Ours computes the validation loss,
 saves checkpoints and the best weights besides; the peer does none of that. Translations are scored
-by one function, detokenised and cased; the peer's outside its clock, ours inside (less than a second each).
+by one function, detokenized and cased; the peer's outside its clock, ours inside (less than a second each).
 
 Where the two cannot be the same: budgets are both in padded tokens of the longer side, but ours cuts
 batches so that little is padding, the peer's library by buckets of two lengths, with small batches

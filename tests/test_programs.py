@@ -228,7 +228,7 @@ def test_evaluation_prints_figures_with_their_signatures(run, capsys):
     labels = [line[:21].strip() for line in captured.out.split("\n\n")[1].splitlines()]
     assert labels == [
         "BLEU", "lower case", "chrF2", "lower case", "TER (lower is better)", "lower case",
-        "tokenised BLEU", "lower case", "compounds split", "exact match",
+        "tokenized BLEU", "lower case", "compounds split", "exact match",
     ]  # fmt: skip
     assert f"version:{sacrebleu.__version__}" in captured.out
     assert "translating 6 lines" in captured.err

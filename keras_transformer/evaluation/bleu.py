@@ -47,7 +47,7 @@ class Scores(NamedTuple):
     """Scores of one set of translations, in percent."""
 
     num_lines: int
-    bleu: float  # sacreBLEU, cased, detokenised
+    bleu: float  # sacreBLEU, cased, detokenized
     bleu_signature: str
     chrf: float  # chrF2
     chrf_signature: str

@@ -40,7 +40,7 @@ FEWEST_DIFFERING = 30
 # has an occasional " ,", so only a share of lines above `_WARNED_SHARE` gives a warning.
 _TOKENIZED = re.compile(r" [,.](?: |$)| @-@ ")
 _PROCESSED = (
-    ("tokenised", _TOKENIZED, "score the original text, or use --detokenize"),
+    ("tokenized", _TOKENIZED, "score the original text, or use --detokenize"),
     ("cut into sub-words", re.compile(r"@@(?: |$)|▁"), "join the pieces first (BPE: sed -E 's/@@( |$)//g')"),
     ("escaped", re.compile(r"&(?:apos|quot|amp|lt|gt|#39|#91|#93|#124);"),
      "unescape it first, or use --detokenize"),
@@ -152,7 +152,7 @@ def all_measures(language, tokenized, *, ter=True):
         ("bleu", "BLEU", lambda lower: bleu_scorer(language, lowercase=lower, force=True), "raw"),
         ("chrf", "chrF2", lambda lower: CHRF(lowercase=lower), "raw"),
         ("ter", "TER (lower is better)", lambda lower: TER(case_sensitive=not lower, **asian), "raw"),
-        ("tokenized_bleu", "tokenised BLEU", lambda lower: token_scorer(lowercase=lower), "tokens"),
+        ("tokenized_bleu", "tokenized BLEU", lambda lower: token_scorer(lowercase=lower), "tokens"),
     ]
     measures = []
     for key, label, scorer, form in kinds:

@@ -108,7 +108,7 @@ def evaluated(capsys, *arguments):
 
 @pytest.mark.parametrize("target", [[], pytest.param(["--target", "en"], marks=pytest.mark.slow)])
 def test_a_published_system_scores_what_its_log_says(capsys, caplog, target):
-    # The log shows sacreBLEU (13a) of the tokenised, escaped text.
+    # The log shows sacreBLEU (13a) of the tokenized, escaped text.
     reference_lines("hyp.tok.en")
     files = ["--hypothesis", REFERENCE / "hyp.tok.en", "--reference", REFERENCE / "ref.tok.en"]
     scores, _ = evaluated(capsys, *files, *target)
@@ -122,12 +122,12 @@ def test_a_published_system_scores_what_its_log_says(capsys, caplog, target):
     assert scores["tokenized_bleu_lowercase"]["score"] == pytest.approx(40.19, abs=0.005)
     assert scores["paper_bleu"]["score"] == pytest.approx(39.57, abs=0.005)
     assert [round(one, 1) for one in scores["paper_bleu"]["precisions"]] == [69.7, 46.1, 32.8, 24.0]
-    assert "hyp.tok.en: 2835 of 3003 lines look tokenised" in caplog.text
+    assert "hyp.tok.en: 2835 of 3003 lines look tokenized" in caplog.text
     assert "ref.tok.en: 1026 of 3003 lines look escaped ('&apos;', first on line 5)" in caplog.text
 
 
 @pytest.mark.slow
-def test_detokenised_translations_are_scored_against_tokenised_references(capsys, caplog):
+def test_detokenized_translations_are_scored_against_tokenized_references(capsys, caplog):
     reference_lines("hyp.detok.en")
     files = ["--hypothesis", REFERENCE / "hyp.detok.en", "--reference", REFERENCE / "ref.tok.en"]
     scores, _ = evaluated(capsys, *files, "--detokenize", "reference")
@@ -154,7 +154,7 @@ def test_equal_text_scores_100():
         assert score <= 100
 
 
-def test_scores_of_detokenised_text():
+def test_scores_of_detokenized_text():
     hypotheses = ["The dog, it seems, runs.", "two cats sleep on a red chair."]
     references = ["The dog, it seems, ran.", "Two cats sleep on a red chair."]
     found = corpus_scores(hypotheses, references, target_language="en")

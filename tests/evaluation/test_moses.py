@@ -93,7 +93,7 @@ def test_tokens_are_moses_and_not_escaped():
     assert tokenize([""], "de") == [""]
 
 
-def test_detokenising_joins_and_unescapes():
+def test_detokenizing_joins_and_unescapes():
     tokens = ["It &apos;s &quot; fine &quot; , A &amp; B ( state @-@ of @-@ the @-@ art ) .", "", "it &#39;s"]
     assert detokenize(tokens, "en") == ['It\'s "fine", A & B (state-of-the-art).', "", "it's"]
 

@@ -18,10 +18,10 @@ def warnings_of(lines, caplog):
 @pytest.mark.parametrize(
     ("line", "kind", "mark"),
     [
-        ("Der Hund , so", "tokenised", " , "),
-        ("Er läuft .", "tokenised", " ."),
-        ("so ,", "tokenised", " ,"),
-        ("state @-@ of", "tokenised", " @-@ "),
+        ("Der Hund , so", "tokenized", " , "),
+        ("Er läuft .", "tokenized", " ."),
+        ("so ,", "tokenized", " ,"),
+        ("state @-@ of", "tokenized", " @-@ "),
         ("Der Hu@@ nd", "cut into sub-words", "@@ "),
         ("Der Hund Hu@@", "cut into sub-words", "@@"),
         ("▁Der ▁Hund", "cut into sub-words", "▁"),
@@ -46,7 +46,7 @@ def test_a_stray_mark_is_no_sign(caplog):
     assert len(warnings_of(["so , so"] * 2, caplog)) == 1
 
 
-def test_tokenised_is_what_half_of_the_lines_show():
+def test_tokenized_is_what_half_of_the_lines_show():
     assert _looks_tokenized(["so , so", "so"])
     assert not _looks_tokenized(["so , so", "so", "so"])
     assert not _looks_tokenized(RAW)

@@ -83,7 +83,7 @@ def test_figures_are_sacrebleus_with_its_signature(references):
     assert (ours["hypothesis_length"], ours["reference_length"]) == (bleu.sys_len, bleu.ref_len)
 
 
-def test_the_papers_bleu_normalises_tokenises_and_splits_compounds_on_both_sides():
+def test_the_papers_bleu_normalises_tokenizes_and_splits_compounds_on_both_sides():
     hypotheses = ["Der Nord-Süd-Dialog läuft “gut”…", "a-b-c ist kurz."]
     references = ["Der Nord-Süd-Dialog lief “gut”…", "a-b-c ist kurz."]
     found = scored(hypotheses, references=[references])
@@ -105,7 +105,7 @@ def test_the_papers_bleu_normalises_tokenises_and_splits_compounds_on_both_sides
     assert figure(found, "tokenized_bleu")["hypothesis_length"] == 11
 
 
-def test_tokens_are_those_given_where_both_sides_look_tokenised(caplog):
+def test_tokens_are_those_given_where_both_sides_look_tokenized(caplog):
     tokens = ["Der Hund , so scheint es , läuft .", "Zwei Katzen schlafen ."]
     found = scored(tokens, references=[tokens], target_language=None)
     ours = figure(found, "tokenized_bleu")
