@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import keras_transformer
-from keras_transformer.cli import command_line, main, score, train, translate
+from keras_transformer.cli import average, command_line, main, prepare, score, train, translate
 from keras_transformer.cli.command_line import Parser
 from keras_transformer.cli.foreign_flags import TRAINING, TRANSLATING
 from keras_transformer.cli.main import program_module
@@ -51,10 +51,29 @@ def parser():
         (["r", "more"], "unknown argument more."),
         (["r", "--beam-size", "two"], "argument --beam-size: invalid int value: 'two'."),
         ([], "the following arguments are required: RUN."),
+        (["--bean-size", "3"], "unknown argument --bean-size. Did you mean --beam-size?"),
+        (["--bean-size=3"], "unknown argument --bean-size. Did you mean --beam-size?"),
+        (["--xyz"], "unknown argument --xyz."),
+        (["--beam-size", "-3"], "the following arguments are required: RUN."),
     ],
 )
 def test_a_refusal_is_one_line_with_the_nearest_name(parser, capsys, arguments, message):
     assert refused(capsys, parser.parse_args, *arguments) == f"it.py: {message} See it.py --help\n"
+
+
+def test_a_misspelt_flag_is_reported_before_the_one_of_a_group_that_is_missing(capsys):
+    error = refused(capsys, average.parse_args, "run", "--lst", "5")
+    assert "unknown argument --lst. Did you mean --last?" in error
+    assert "one of the arguments --last --best is required" in refused(capsys, average.parse_args, "run")
+
+
+def test_the_help_of_prepare_says_when_the_languages_must_be_given(capsys):
+    with pytest.raises(SystemExit):
+        prepare.parse_args(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for side in ("source", "target"):
+        required = "(default: as in cldr/SOURCE-TARGET or a prepared folder; required for other datasets)"
+        assert f"{side} language code, also the extension of the {side} files {required}" in text
 
 
 def test_a_wrong_choice_is_answered_with_the_nearest(parser, capsys):

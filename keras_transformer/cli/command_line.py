@@ -3,6 +3,7 @@
 import argparse
 import ast
 import dataclasses
+import itertools
 import os
 import pathlib
 import re
@@ -100,14 +101,19 @@ class Parser(argparse.ArgumentParser):
         if match := _UNKNOWN.fullmatch(message):
             unknown = match[1].split()[0].partition("=")[0]
             return f"unknown argument {unknown}." + self._hint(unknown)
-        if message.startswith("the following arguments are required"):
-            # Perhaps they were given under the name of another toolkit.
-            for word in (word.partition("=")[0] for word in self._given):
-                if word.startswith("-") and word not in self._option_string_actions and self._row(word):
-                    return f"unknown argument {word}." + self._hint(word)
+        missing = message.startswith(("the following arguments are required", "one of the arguments"))
+        if missing and (unknown := self._unknown_flag()):
+            # Perhaps what is missing was given under a misspelt name, or under that of another toolkit.
+            return f"unknown argument {unknown}." + self._hint(unknown)
         if match := _CHOICE.search(message):
             return f"{message}." + _nearest(match[1], re.findall(r"[\w.-]+", match[2]))
         return f"{message}."
+
+    def _unknown_flag(self):
+        """Returns the first flag of the command line that this parser does not have; "" without any."""
+        words = itertools.takewhile("--".__ne__, self._given)
+        flags = (word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word))
+        return next((flag for flag in flags if flag not in self._option_string_actions), "")
 
     def _hint(self, unknown):
         if not unknown.startswith("-"):
@@ -163,13 +169,15 @@ def add_checkpoint_flag(parser, default="final"):
     )
 
 
-def add_setting_flags(parser, section, names=None):
+def add_setting_flags(parser, section, names=None, *, defaults=None):
     """Adds a flag for each setting; without the flag, the setting keeps its value.
 
     Args:
         parser: an `argparse.ArgumentParser` or a group of one.
         section: class of the settings, such as `SearchConfig`.
         names: names of the settings; `None` for all settings of the section.
+        defaults: dict from name to str, what the help says of settings whose default depends on the other
+            arguments.
     """
     for field in dataclasses.fields(section):
         if names is None or field.name in names:
@@ -178,7 +186,8 @@ def add_setting_flags(parser, section, names=None):
             if kind is bool:
                 parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
             else:
-                text += f" (default: {field.default})" if field.default != "" else ""
+                default = (defaults or {}).get(field.name, field.default)
+                text += f" (default: {default})" if default != "" else ""
                 metavar = None if kind is str else kind.__name__.upper()
                 parser.add_argument(flag, type=kind, metavar=metavar, help=text)
 

@@ -149,6 +149,7 @@ def load_test_set(args, data):
     """Returns (name, source, list of references, `StandardSet` or `None`) of the text to translate."""
     from keras_transformer.evaluation.test_sets import load_standard_set
     from keras_transformer.text.datasets import open_split
+    from keras_transformer.text.lines import DataError, NotUtf8Error
 
     if args.test_set:
         standard = load_standard_set(args.test_set, data.source, data.target)
@@ -161,7 +162,10 @@ def load_test_set(args, data):
         data_dir=args.data_dir or data.data_dir,
         manual_dir=args.manual_dir or data.manual_dir,
     )
-    source, target = split.load(on_bad_utf8=data.on_bad_utf8)
+    try:
+        source, target = split.load(on_bad_utf8=data.on_bad_utf8)
+    except NotUtf8Error as error:
+        raise DataError(error.args[0]) from error  # this program cannot change the run's setting
     return f"{split.dataset.name} {split.name}", source, [target], None
 
 

@@ -39,7 +39,9 @@ def parse_args(argv=None):
         "such as wmt14_translate/de-en; several separated by commas; or a prepared folder to describe",
     )
     parser.add_argument("out", nargs="?", help="folder to write; without it, DATASET is described")
-    add_setting_flags(parser, DataConfig, CORPUS_SETTINGS + VOCABULARY_FLAGS)
+    named = "as in cldr/SOURCE-TARGET or a prepared folder; required for other datasets"
+    languages = {"source": named, "target": named}
+    add_setting_flags(parser, DataConfig, CORPUS_SETTINGS + VOCABULARY_FLAGS, defaults=languages)
     parser.add_argument(
         "--tokenizer", metavar="PATH", help="vocabulary to use: a file, a run or a prepared folder"
     )
@@ -105,6 +107,7 @@ def describe(prepared, data, *, examples=0):
         train with.
     """
     from keras_transformer.batches.prepared import evenly_spaced
+    from keras_transformer.config.presets import PAIRS_FOR_BASE
 
     pairs, tokenizers = prepared.load_pairs(), prepared.load_tokenizers()
     num_shards = len(prepared.manifest["shards"])
@@ -143,12 +146,13 @@ def describe(prepared, data, *, examples=0):
             ]
     path = shlex.quote(str(prepared.path))
     source, target = prepared.languages
+    preset = "base" if pairs.num_pairs > PAIRS_FOR_BASE else "auto"
     lines += [
         "",
         "next:",
         f"  {programs.command('prepare')} {path} --examples 5 --plot lengths.png",
         f"  {programs.command('train')} --dataset {path} --source {source} --target {target} "
-        "--preset base --run-dir RUN",
+        f"--preset {preset} --run-dir RUN",
     ]
     return "\n".join(lines)
 

@@ -67,7 +67,7 @@ def with_vocab_size(config, source, target=None):
     return replace(config, model={"source_vocab_size": source, "target_vocab_size": target})
 
 
-# WMT14 English-German, sections 5 and 6.1; 27.3 BLEU (tokenised, compounds split).
+# WMT14 English-German, sections 5 and 6.1; 27.3 BLEU (tokenized, compounds split).
 BASE = Config()
 
 # Table 3, last line; 28.4 BLEU. 300,000 steps, average of 20 checkpoints.
@@ -213,13 +213,15 @@ class _Row(NamedTuple):
     updates_a_minute: float  # roughly, on two CPU cores
 
 
+PAIRS_FOR_BASE = 1_000_000  # above it, `auto` chooses the paper's base model
+
 # Smaller corpora need smaller models and vocabularies and more dropout: Sennrich and Zhang
 # (2019), Ding et al. (2019), Araabi and Monz (2020), Gowda and May (2020).
 _AUTO = (
     _Row(5_000, replace(DEMO, model=_dropout(0.3), training={"max_steps": 6000}), 1000, 400),
     _Row(20_000, replace(DEMO, model=_dropout(0.3), training={"max_steps": 12_000}), 2000, 400),
     _Row(100_000, TINY, 8000, 125),
-    _Row(1_000_000, SMALL, 8000, 25),
+    _Row(PAIRS_FOR_BASE, SMALL, 8000, 25),
     _Row(float("inf"), BASE, 37_000, 0.3),
 )
 _GPU_SPEED = 50  # roughly, relative to two CPU cores

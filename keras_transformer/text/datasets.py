@@ -11,6 +11,7 @@ import pathlib
 import re
 from typing import NamedTuple
 
+from keras_transformer.config.fields import did_you_mean
 from keras_transformer.text import cldr, tfds
 from keras_transformer.text.folders import (
     ENDINGS,
@@ -90,19 +91,30 @@ def check_dataset(dataset, data_dir=None):
     if path.is_file():
         raise DataError(f"{dataset}: is neither a folder nor an archive ({', '.join(ENDINGS)})")
     near = tfds.nearest_names(dataset, data_dir)
-    if near is None and _HUB.fullmatch(dataset):
+    if near and near == [re.match(r"\w+", dataset)[0]]:
+        return
+    meant = did_you_mean(path.name, _corpora_in(path.parent), lambda name: str(path.parent / name))
+    if near is None and not meant and _HUB.fullmatch(dataset):
         raise DataError(
             f"{dataset}: no such folder; datasets of the Hugging Face Hub cannot be named here. Write its "
             "splits to a folder, one sentence a line (train.en, train.de, valid.en, valid.de), and name that "
             "folder; or name a set of TensorFlow Datasets, such as wmt14_translate/de-en"
         )
-    if near and near == [re.match(r"\w+", dataset)[0]]:
-        return
     hint = f" Nearest there: {', '.join(near)}" if near else ""
     raise DataError(
-        f"{dataset}: no such folder. A dataset is cldr/SOURCE-TARGET (built in), a folder or archive of "
-        f"parallel files, or a name of TensorFlow Datasets such as wmt14_translate/de-en.{hint}"
+        f"{dataset}: no such folder. {meant and meant + ' '}A dataset is cldr/SOURCE-TARGET (built in), a "
+        "folder or archive of parallel files, or a name of TensorFlow Datasets such as "
+        f"wmt14_translate/de-en.{hint}"
     )
+
+
+def _corpora_in(folder):
+    """Returns the names of a folder's subfolders and archives; none if it cannot be read."""
+    try:
+        paths = sorted(folder.iterdir())
+        return [path.name for path in paths if path.is_dir() or is_archive(path)]
+    except OSError:
+        return []
 
 
 def find_split(dataset, split):

@@ -47,6 +47,16 @@ class DataError(ValueError):
     """Invalid text data; the message is one line that names the file, the line and the remedy."""
 
 
+class NotUtf8Error(DataError):
+    """A byte is not valid UTF-8.
+
+    Its arguments are the message, and a further remedy for programs with the setting `data.on_bad_utf8`.
+    """
+
+    def __str__(self):
+        return ", ".join(self.args)
+
+
 class Pairs(NamedTuple):
     """The two sides of a parallel corpus; `target[i]` translates `source[i]`."""
 
@@ -77,7 +87,10 @@ def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
     num_replaced = 0
     lines = _raw_lines(stream, name) if hasattr(stream, "readline") else stream
     for number, line in enumerate(lines, start=1):
-        texts, replaced = decode_lines([line], name=name, first_line=number, on_bad_utf8=on_bad_utf8)
+        try:
+            texts, replaced = decode_lines([line], name=name, first_line=number, on_bad_utf8=on_bad_utf8)
+        except NotUtf8Error as error:
+            raise DataError(error.args[0]) from error  # what is read line by line has no settings
         num_replaced += replaced
         yield from texts
     log_replaced(name, num_replaced)
@@ -142,10 +155,10 @@ def _decode_line(line, name, number, on_bad_utf8):
         return line.decode("utf-8"), False
     except UnicodeDecodeError as error:
         if on_bad_utf8 == "refuse":
-            raise DataError(
+            raise NotUtf8Error(
                 f"{name}: line {number}: byte {error.start + 1} (0x{line[error.start]:02x}) "
-                "is not valid UTF-8. Convert the file to UTF-8, or, for training, replace them: "
-                "--set data.on_bad_utf8=replace"
+                "is not valid UTF-8. Convert the file to UTF-8",
+                "or replace invalid bytes: --set data.on_bad_utf8=replace",
             ) from error
         return line.decode("utf-8", errors="replace"), True
 

@@ -23,6 +23,7 @@ from keras_transformer.batches.prepared import FORMAT, PreparedCorpus, is_prepar
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.sharding import UnfinishedError
 from keras_transformer.cli.prepare import describe
+from keras_transformer.config import presets
 from keras_transformer.config import settings as configs
 from keras_transformer.config.settings import Config
 from keras_transformer.text.lines import DataError
@@ -99,6 +100,12 @@ def test_the_next_commands_quote_the_folder(prepared, tmp_path):
     told = describe(PreparedCorpus(folder), Config().data).split("next:")[1]
     assert f"keras-transformer prepare '{folder}' --examples" in told
     assert f"keras-transformer train --dataset '{folder}' --source en" in told
+
+
+@pytest.mark.parametrize(("limit", "chosen"), [(700, "auto"), (699, "base")])
+def test_the_next_command_has_a_preset_that_fits_the_number_of_pairs(prepared, monkeypatch, limit, chosen):
+    monkeypatch.setattr(presets, "PAIRS_FOR_BASE", limit)
+    assert f" --preset {chosen} --run-dir RUN" in describe(prepared, Config().data)
 
 
 def test_every_pair_comes_back_in_order(prepared):

@@ -14,7 +14,9 @@ import pytest
 from sacrebleu.dataset import DATASETS
 
 from keras_transformer.cli import evaluate as evaluate_wmt
+from keras_transformer.config.sections import DataConfig
 from keras_transformer.evaluation import test_sets as standard_sets
+from keras_transformer.text.lines import DataError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEXT = ["Der Hund läuft.", "Zwei Katzen schlafen, so scheint es.", "Nord-Süd ist kurz."]
@@ -66,7 +68,7 @@ REFUSED = {
     "no such hypotheses": (f"--hypothesis {{0}}/none.de {R}", ["none.de: no such file"]),
     "no such references": (f"{H} --reference {{0}}/none.de", ["none.de: no such file"]),
     "a folder": (f"--hypothesis {{0}} {R}", ["is a folder"]),
-    "not UTF-8": (f"--hypothesis {{0}}/latin.de {R}", ["latin.de: line 1: byte 6", "UTF-8"]),
+    "not UTF-8": (f"--hypothesis {{0}}/latin.de {R}", ["latin.de: line 1: byte 6", "to UTF-8\n"]),
     "nothing to score": ("", ["RUN", "--hypothesis"]),
     "both": (f"runs/x {H} {R}", ["RUN", "--hypothesis", "give either RUN or --hypothesis FILE"]),
     "no references": (H, ["--reference", "--test-set"]),
@@ -87,7 +89,7 @@ REFUSED = {
 WARNED = {
     "blanks.de": ["blanks.de: 2 of 3 lines are empty and scored as they are"],
     "some_blank.de": ["some_blank.de: 1 of 3 lines are empty"],
-    "tokens.de": ["tokens.de: 3 of 3 lines look tokenised (' .', first on line 1)", "--detokenize"],
+    "tokens.de": ["tokens.de: 3 of 3 lines look tokenized (' .', first on line 1)", "--detokenize"],
     "pieces.de": ["pieces.de: 1 of 3 lines look cut into sub-words ('@@ ', first on line 1)", "join"],
     "spm.de": ["spm.de: 1 of 3 lines look cut into sub-words ('▁'", "join"],
     "escaped.de": ["escaped.de: 1 of 3 lines look escaped ('&quot;'", "unescape", "--detokenize"],
@@ -114,6 +116,14 @@ def folder(tmp_path, monkeypatch):
 
 def contents(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_set_that_is_not_utf8_is_refused_without_a_flag_of_other_programs(folder):
+    (folder / "test.en").write_text("The dog\n" * 3)
+    (folder / "test.de").write_bytes((folder / "latin.de").read_bytes())
+    args = evaluate_wmt.parse_args(["runs/x", "--dataset", str(folder)])
+    with pytest.raises(DataError, match=r"test.de: line 1: byte 6 .* Convert the file to UTF-8$"):
+        evaluate_wmt.load_test_set(args, DataConfig())
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -157,7 +167,7 @@ def test_references_are_warned_of_too(folder, caplog):
         ("tokens.de", "tokens.de", "both"),
     ],
 )
-def test_detokenising_mends_what_was_warned_of(folder, capsys, caplog, hypothesis, reference, which):
+def test_detokenizing_mends_what_was_warned_of(folder, capsys, caplog, hypothesis, reference, which):
     files = f"--hypothesis {folder}/{hypothesis} --reference {folder}/{reference}"
     assert evaluate_wmt.main(f"{files} --detokenize {which} --no-ter --json".split()) == 0
     assert caplog.records == []

@@ -10,6 +10,7 @@ import pytest
 
 from keras_transformer.text import cldr
 from keras_transformer.text.datasets import (
+    check_dataset,
     dataset_names,
     epoch_weights,
     languages_of,
@@ -178,6 +179,27 @@ def test_a_name_that_is_neither_folder_nor_built_in_is_refused(tmp_path, monkeyp
     for read in (load_corpus, functools.partial(load_split, split="test")):
         with pytest.raises(DataError, match=rf"{dataset}: no such folder.*cldr/SOURCE-TARGET"):
             read(dataset=dataset, source="en", target="de")
+
+
+def test_a_misspelt_folder_is_answered_with_a_folder_or_archive_beside_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpora/mine").mkdir(parents=True)
+    (tmp_path / "Text/mine").mkdir(parents=True)
+    (tmp_path / "corpora/wmt.tgz").touch()
+    (tmp_path / "corpora/main").touch()  # neither
+    for dataset, meant in (
+        ("corpra", "corpora"),
+        ("corpra/", "corpora"),
+        ("corpora/mien", "corpora/mine"),
+        ("Text/mien", "Text/mine"),  # also the form of a name of the Hugging Face Hub
+        ("corpora/wmt.tg", "corpora/wmt.tgz"),
+        (f"{tmp_path}/corpra", f"{tmp_path}/corpora"),
+    ):
+        with pytest.raises(DataError) as info:
+            check_dataset(dataset)
+        assert str(info.value).startswith(f"{dataset}: no such folder. Did you mean {meant}? A dataset is")
+    with pytest.raises(DataError, match="no such folder. A dataset is"):
+        check_dataset("nowhere")
 
 
 def test_the_built_in_corpus_is_that_of_cldr(small_cldr):
