@@ -15,7 +15,7 @@ the search settings of the preset. Both are of the newest weights, without avera
 table (`--checkpoint` names others).
 
 A model that is finished is a line of OUT/records.jsonl and is not trained again. Ctrl-C saves a checkpoint
-of the model in training; the same command then goes on. `--jobs 2` trains two models at a time, each on half
+of the model in training; the same command then resumes. `--jobs 2` trains two models at a time, each on half
 of the cores.
 """
 
@@ -25,6 +25,7 @@ import multiprocessing
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -247,6 +248,7 @@ def measure(run_dir, checkpoint):
 def main(argv=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         if args.show:
             records = read_records(args.show)
@@ -267,7 +269,7 @@ def main(argv=None):
 
             table3_differences(records).savefig(args.plot, dpi=150)
     except KeyboardInterrupt:
-        print("table3.py: stopped. The same command goes on", file=sys.stderr)
+        print("table3.py: stopped. Run the same command again to resume", file=sys.stderr)
         return 130
     except (OSError, ValueError, json.JSONDecodeError) as error:
         return refused("table3.py", error)

@@ -96,7 +96,7 @@ class EpochPlanner:
     The cells are ordered (2, 3) (2, 2) (3, 2) (3, 3) (8, 9) (9, 8) and hold 3, 1, 2, 2, 1 and 1 pairs. The
     cheapest cut is after (3, 3): 144 + 48 = 192 positions hold the 75 tokens. Batches in file order (pairs
     0 to 7, pairs 8 and 9) would have the shapes (8, 9, 8) and (8, 8, 9), together 272 positions. Most of the
-    padding here is the 6 empty rows of the first batch: the number of rows is a multiple of 8.
+    padding of the plan is the 6 empty rows of its first batch: the number of rows is a multiple of 8.
 
     Args:
         source_lengths: int NumPy array, shape `(num_pairs,)`, in tokens.

@@ -105,6 +105,8 @@ TRAINING = (
         "--set model.norm_first=true",
         "pre-norm prenorm normalize-before encoder-normalize-before transformer-preprocess",
     ),
+    Row("--set model.depth_scaling=ds_init", "transformer-depth-scaling"),
+    Row("--set model.depth_scaling=deepnorm", "deepnorm deep-norm use-deepnorm"),
     Row(
         "--set model.tie_embeddings=all",
         "share-all-embeddings tied-embeddings-all tied-embeddings weight-tying share-embeddings",

@@ -383,8 +383,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
 
         Args:
             x: float, shape `(..., d_model)`.
-            **kernel_argument: `kernel=`, the result of `step_kernel`, unless that is `None`. It is `None` if
-                a subclass overrides this method, so an override needs no such argument.
+            **kernel_argument: empty, or `kernel=` with the result of `step_kernel`. It is empty if a
+                subclass overrides this method, so an override needs no such argument.
 
         Returns:
             float logits, shape `(..., target_vocab_size)`.

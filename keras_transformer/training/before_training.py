@@ -161,11 +161,11 @@ def depth_note(config):
     """
     model = config.model
     layers = max(model.num_encoder_layers, model.num_decoder_layers)
-    if model.norm_first or layers <= PAPER_LAYERS:
+    if model.norm_first or model.depth_scaling != "none" or layers <= PAPER_LAYERS:
         return None
     return (
         f"note: post-norm training of {layers} layers often fails;"
-        " --set model.norm_first=true trains deep stacks"
+        " --set model.norm_first=true trains deep stacks, and so does model.depth_scaling=deepnorm"
     )
 
 

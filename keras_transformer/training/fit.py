@@ -233,9 +233,9 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
 def _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks):
     """Trains on batches `begin` to `end - 1` of the run, numbered across epochs.
 
-    Each call of `model.fit` is one Keras epoch. It has at least 1,000 batches, up to the end of an epoch of
-    the data, or all batches before `end` if they are fewer. Its batches are planned before the call, so the
-    dataset runs no Python functions, except with sub-word sampling.
+    Each call of `model.fit` is one Keras epoch. It stops at the first end of a data epoch after at least
+    1,000 batches, or at `end` if that comes sooner. Its batches are planned before the call, so the dataset
+    runs no Python functions, except with sub-word sampling.
     """
     callbacks = _CallbacksAcrossFits(callbacks, add_history=True, model=model)
     while begin < end and not callbacks.has_stopped:

@@ -312,8 +312,8 @@ def _decode_independently(
     def advance(position, sentences, old, state):
         output = step(ops.reshape(old.last_ids, (-1,)), position, state)
         forced_ids = sentences.forced_ids(position, n)
-        allowed = rules.continuations(output, _merge_slots(old.ids), position, forced_ids, k)
-        log_probs, ids = (ops.reshape(x, (-1, n)) for x in select_token(*allowed, position, sentences))
+        continuations = rules.continuations(output, _merge_slots(old.ids), position, forced_ids, k)
+        log_probs, ids = (ops.reshape(x, (-1, n)) for x in select_token(*continuations, position, sentences))
         new = _IndependentHypotheses(
             last_ids=ids,
             ids=_write_at(old.ids, ids, position),

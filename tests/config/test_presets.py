@@ -5,6 +5,7 @@ import pytest
 
 from keras_transformer.config.presets import PRESETS, auto, preset, with_vocab_size
 from keras_transformer.config.settings import Config, differences
+from keras_transformer.model.optimizer import TransformerSchedule
 from keras_transformer.model.transformer import Transformer
 
 # Weights of the model with one vocabulary of 37,000 tokens, worked out from section 3.
@@ -132,6 +133,18 @@ def test_pre_norm_adds_a_norm_to_each_stack(without_random_numbers):
 
 def test_three_separate_matrices(without_random_numbers):
     assert round(count(preset("base", tie_embeddings="none")) / 1e6, 2) == 100.93
+
+
+def test_multi30k_tiny_is_the_published_recipe():
+    training, search = PRESETS["multi30k_tiny"].training, PRESETS["multi30k_tiny"].search
+    schedule = TransformerSchedule(128, training.warmup_steps, scale=training.learning_rate_scale)
+    assert float(schedule(1999)) == pytest.approx(0.005, rel=1e-3)
+    assert (training.warmup_steps, training.max_steps, training.average_last) == (2000, 8000, 10)
+    assert (training.clip_norm, training.adam_epsilon, training.smoothing_formula) == (25, 1e-8, "uniform")
+    assert PRESETS["multi30k_tiny"].data.batch_tokens == 2 * 4096
+    assert (search.beam_size, search.length_penalty, search.alpha) == (5, "average", 1)
+    twin = differences(PRESETS["multi30k_tiny"], PRESETS["multi30k_tiny_pre_norm"])
+    assert twin == [("model.norm_first", False, True)]
 
 
 def test_multi30k_tiny_has_the_published_2_6_million(without_random_numbers):

@@ -57,6 +57,7 @@ def test_the_lower_rate_follows_the_root_of_the_batch():
         (["model.num_encoder_layers=7"], True),
         (["model.num_decoder_layers=12"], True),
         (["model.num_encoder_layers=7", "model.norm_first=true"], False),
+        (["model.num_encoder_layers=7", "model.depth_scaling=deepnorm"], False),
     ],
 )
 def test_more_layers_than_the_papers_with_its_normalisation_are_noted(changes, noted):

@@ -167,7 +167,7 @@ class MultiHeadAttention(Layer):
         for name, shape in inputs.items():
             projection = getattr(self, f"{name}_projection")
             if name in self.stacked:
-                # From Glorot's variance for this matrix, 2 / (features + units), to that of the stacked one.
+                # Scales Glorot's variance of this matrix, 2 / (features + units), to that of the stacked one.
                 projection.gain *= ((shape[-1] + projection.units) / (shape[-1] + total)) ** 0.5
             projection.build(shape)
         self.output_projection = self._projection("output", query_shape[-1])
