@@ -252,9 +252,10 @@ def table3_differences(records):
             fillstyle="none",
             label="paper",
         )
-        axes.set_yticks(range(len(rows)), [drawable(row.row) for row in rows])
+        axes.set_yticks(range(len(rows)), drawable([row.row for row in rows]))
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel(title)
         tidy(axes)
-    figure.axes[0].legend(loc="best", fontsize=8)
+    labelled = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*labelled, loc="outside lower center", ncols=3, fontsize=8)
     return figure

@@ -3,7 +3,7 @@
     python benchmarks/table3.py DIR --source en --target de --out runs/table3
     python benchmarks/table3.py DIR --source en --target de --out runs/table3 --seeds 1 2 3 --rows base "(A)"
     python benchmarks/table3.py wmt14_translate/de-en --preset base --out runs/table3   # the paper's own rows
-    python benchmarks/table3.py --show runs/table3/records.jsonl --plot table3.png
+    python benchmarks/table3.py --show runs/table3 --plot table3.png
 
 DIR is a folder with train.*, valid.*, or another dataset of `train_wmt.py`. It is prepared once, so all
 models have the same vocabulary and the same batches. Every row changes the settings of `--preset` (and
@@ -55,11 +55,11 @@ def parse_args(argv=None):
     parser.add_argument("--jobs", type=int, default=1, help="models trained at a time (default: 1)")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="run folders and records")
     parser.add_argument("--list", action="store_true", help="print the rows and exit")
-    parser.add_argument("--show", nargs="+", type=pathlib.Path, metavar="FILE", help="print the table only")
+    parser.add_argument("--show", nargs="+", type=pathlib.Path, metavar="OUT", help="print the table only")
     parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="also draw the differences")
     args = parser.parse_args(argv)
     if not (args.show or args.list) and not (args.dataset and args.out):
-        parser.error("give DATASET and --out DIR, or --show FILE")
+        parser.error("give DATASET and --out DIR, or --show OUT")
     if not 1 <= args.jobs <= len(os.sched_getaffinity(0)):
         parser.error(f"--jobs must be from 1 to {len(os.sched_getaffinity(0))}. Received: {args.jobs}")
     if len(set(args.seeds)) < len(args.seeds) or min(args.seeds) < 0:
@@ -80,7 +80,8 @@ def selected(rows, names):
 
 
 def read_records(paths):
-    """Returns the records of files of JSON lines, without a last line that is half written."""
+    """Returns the records of files of JSON lines, or of folders with one; skips a half-written last line."""
+    paths = [path / "records.jsonl" if path.is_dir() else path for path in paths]
     lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines(True)]
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -100,6 +101,8 @@ class Grid:
 
     def run(self):
         """Runs what has no record yet; returns the exit code."""
+        if self.args.out.exists() and not self.args.out.is_dir():
+            raise ValueError(f"--out {self.args.out}: a file. Name a folder")
         self.args.out.mkdir(parents=True, exist_ok=True)
         self.corpus = self._prepare()
         done = read_records([self.records]) if self.records.exists() else []
@@ -155,7 +158,9 @@ class Grid:
             settings.append(f"training.seed={seed}")
             flags = ["--dataset", self.corpus, "--preset", self.args.preset, "--run-dir", run]
             flags += [part for text in settings for part in ("--set", text)]
-            self._call("train_wmt.py", flags, log=self.args.out / f"{name}.log", cores=cores)
+            log = self.args.out / f"{name}.log"
+            print(f"training {row.name}, seed {seed}: {log}", flush=True)
+            self._call("train_wmt.py", flags, log=log, cores=cores)
             context = multiprocessing.get_context("spawn")
             with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
                 found = pool.submit(measure, str(run), self.args.checkpoint).result()
@@ -262,7 +267,7 @@ def main(argv=None):
                     print(f"{row.group:<5}{row.name:<20}{' '.join(row.settings)}")
                 return 0
             Grid(args, rows).run()
-            records = read_records([args.out / "records.jsonl"])
+            records = read_records([args.out])
         print(markdown(records))
         if args.plot:
             from plots import table3_differences

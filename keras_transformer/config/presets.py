@@ -81,7 +81,13 @@ BIG = replace(
 # learning-rate factor, warm-up and beta_2 all differ from the paper's.
 T2T_BASE = replace(
     with_vocab_size(BASE, 32_000),
-    model={"norm_first": True, "positions": "halves", "attention_dropout": 0.1, "relu_dropout": 0.1},
+    model={
+        "norm_first": True,
+        "positions": "halves",
+        "attention_init": "separate",
+        "attention_dropout": 0.1,
+        "relu_dropout": 0.1,
+    },
     data={"vocab_size": 32_000, "batch_tokens": 32_768},
     training={"warmup_steps": 8000, "learning_rate_scale": 2.0, "adam_beta_2": 0.997},
     search={"max_length_offset": 100},

@@ -75,7 +75,8 @@ class ModelConfig:
         if self.positions != "learned":
             require(d_model % 2 == 0, "`d_model` must be even for sinusoidal positions", d_model=d_model)
         if self.depth_scaling == "deepnorm":
-            require(not self.norm_first, "DeepNorm is for post-norm: set `norm_first=False`", norm_first=True)
+            demand = "`depth_scaling='deepnorm'` needs post-norm: model.norm_first=false"
+            require(not self.norm_first, demand, norm_first=self.norm_first)
         if self.positions == "halves":
             require(d_model >= 4, "`d_model` must be at least 4 for `halves` positions", d_model=d_model)
         sizes = {name: getattr(self, name) for name in ("source_vocab_size", "target_vocab_size")}

@@ -73,7 +73,7 @@ def with_initial_settings(config, run):
     own = {name: getattr(run.config.model, name) for name in INITIAL}
     for name, value in own.items():
         if value != getattr(config.model, name):
-            print(f"{run.path}: keeps model.{name}={value}, which only its initial weights depend on")
+            print(f"{run.path}: keeps model.{name}={value}: it only decides the initial weights of a new run")
     return replace(config, model=own)
 
 

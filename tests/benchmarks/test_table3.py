@@ -109,6 +109,7 @@ def test_the_picture_has_a_dot_for_each_seed_and_a_ring_for_the_paper():
     rows = [record("heads 1", seed, 5.5, bleu, "heads, fewest") for seed, bleu in ((1, 23.8), (2, 22.8))]
     figure = table3_differences([*BASES, *rows])
     bleu = figure.axes[0]
+    assert [label.get_text() for label in bleu.get_yticklabels()] == ["heads 1"]
     dots, rings = (line.get_xdata() for line in bleu.lines if line.get_marker() == "o")
     assert list(dots) == pytest.approx([23.8 - 24.8, 22.8 - 24.8])
     assert list(rings) == pytest.approx([24.9 - 25.8])
@@ -119,12 +120,13 @@ def test_the_picture_has_a_dot_for_each_seed_and_a_ring_for_the_paper():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["d"], "give DATASET and --out DIR, or --show FILE"),
+        (["d"], "give DATASET and --out DIR, or --show OUT"),
         (["d", "--out", "o", "--rows", "heads 3"], "--rows 'heads 3': choose from base, heads 1, "),
         (["d", "--out", "o", "--seeds", "1", "1"], "--seeds must be different and at least 0"),
         (["d", "--out", "o", "--jobs", "9999"], "--jobs must be from 1 to "),
         (["d", "--out", "o", "--preset", "tinny"], "There is no preset 'tinny'. Did you mean 'tiny'"),
         (["d", "--out", "o", "--set", "model.x=1"], "model has no setting 'x'"),
+        (["d", "--out", __file__], "test_table3.py: a file. Name a folder"),
         (["--show", "nothing.jsonl"], "nothing.jsonl: no such file or directory"),
     ],
 )

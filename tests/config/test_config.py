@@ -423,7 +423,7 @@ def test_a_file_of_before_matrices_were_stacked_has_separate_ones():
 
 def test_deepnorm_is_for_post_norm():
     ModelConfig(depth_scaling="ds_init", norm_first=True)
-    with pytest.raises(ValueError, match="DeepNorm is for post-norm: set `norm_first=False`"):
+    with pytest.raises(ValueError, match="'deepnorm'` needs post-norm: model.norm_first=false"):
         ModelConfig(depth_scaling="deepnorm", norm_first=True)
 
 

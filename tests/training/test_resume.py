@@ -134,7 +134,7 @@ def test_a_run_of_before_matrices_were_stacked_keeps_its_own_and_says_so(started
     run = RunFolder(started.path)
     assert (config.model.attention_init, run.config.model.attention_init) == ("stacked", "separate")
     asked = with_initial_settings(config, run)
-    assert "keeps model.attention_init=separate, which only its initial weights" in capsys.readouterr().out
+    assert "keeps model.attention_init=separate: it only decides" in capsys.readouterr().out
     assert apply_config_changes(run, asked, sha256=SUM) == []
     assert RunFolder(started.path).config.model.attention_init == "separate"
     with_initial_settings(asked, run)
