@@ -110,7 +110,7 @@ class MultiHeadAttention(Layer):
         the weights are float32, shape `(batch, num_heads, target_len, source_len)`.
 
     Raises:
-        ValueError: a mask has the wrong number of axes.
+        ValueError: a mask has the wrong number of axes, or `stacked` another name.
 
     The masks work as in `keras.layers.MultiHeadAttention`. They are combined with AND: a key is visible only
     if all masks allow it. If a query sees no key, all its heads are 0, and its output is 0, or the bias of
