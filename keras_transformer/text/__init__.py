@@ -1,7 +1,8 @@
 """Reads and cleans parallel text from files, TensorFlow Datasets or Unicode CLDR.
 
 `open_dataset(name)` opens a dataset by its name. `Cleaner` finds the pairs to drop from training, with a
-reason for each. `read_lines` and its relatives define what a line of text is. Nothing here imports Keras;
+reason for each. `read_lines` and its relatives define what a line of text is. `read_trees` reads constituency
+trees, `linearise` makes the target text of a parser of them. Nothing here imports Keras;
 TensorFlow is imported for TensorFlow Datasets only.
 """
 
@@ -13,6 +14,8 @@ __all__, __getattr__, __dir__ = lazy_names(
         "cleaning": ("Cleaner", "CleaningReport"),
         "datasets": ("Corpus", "load_corpus", "load_split", "open_dataset"),
         "languages": ("check_languages",),
+        "linearised": ("delinearise", "linearise", "mend"),
         "lines": ("DataError", "Pairs", "read_lines"),
+        "trees": ("Tree", "read_trees", "write_tree"),
     },
 )
