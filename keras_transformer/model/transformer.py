@@ -14,8 +14,9 @@ from keras_transformer.model.inputs import check_ids, check_pair, id_pair
 from keras_transformer.model.layers.basics import PACKAGE, Dropout, LayerNormalization, Projection
 from keras_transformer.model.layers.decoder import DecoderLayer
 from keras_transformer.model.layers.embedding import PositionalEmbedding
-from keras_transformer.model.layers.encoder import EncoderLayer, depth_scale
+from keras_transformer.model.layers.encoder import EncoderLayer
 from keras_transformer.model.layers.masks import causal_mask, padding_mask
+from keras_transformer.model.layers.scaling import depth_scale
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 
 if keras.backend.backend() == "tensorflow":
