@@ -10,6 +10,7 @@ import gc
 import re
 from typing import NamedTuple
 
+from keras_transformer.text import tree_faults
 from keras_transformer.text.lines import DataError, LineReader, iterate_lines
 
 ON_BAD_TREE = ("refuse", "drop")
@@ -113,10 +114,6 @@ class TreeReader:
         builder.bad.clear()
 
 
-class _BadError(Exception):
-    """A tree is bad; its arguments are what is wrong, and the remedy."""
-
-
 class _Builder:
     """Builds trees from lines.
 
@@ -148,7 +145,7 @@ class _Builder:
         if not self._skipping:
             try:
                 self._build(number, tokens, found)
-            except _BadError as error:
+            except tree_faults.TreeError as error:
                 what, fix = error.args
                 where = f", in the tree that begins on line {self._begin}" if self._begin < number else ""
                 self.fault = BadTree(number, f"{what}{where * bool(self._stack)}. {fix}")
@@ -184,7 +181,7 @@ class _Builder:
                     self._begin, self._annotated, self._continued = number, False, False
                 elif stack[-1][1] and type(stack[-1][1][-1]) is str:
                     stack += [None] * (not word)  # it counts as open
-                    raise _next_to(stack[-2 + bool(word)][1][-1])
+                    raise tree_faults.next_to(stack[-2 + bool(word)][1][-1])
                 label = plain.get(label) or self._checked(label)
                 if not word:
                     stack.append([label, []])
@@ -195,23 +192,23 @@ class _Builder:
             elif other == ")":
                 if not stack:
                     del found[-1:]  # it may be cut off by this bracket
-                    raise _BadError("a closing bracket too many", "Remove it, or open the constituent")
+                    raise tree_faults.closing_too_many()
                 label, children = stack.pop()
                 if not children:
-                    raise _empty(label)
+                    raise tree_faults.empty(label)
                 if not stack:
                     found.append((self._begin, self._finish(label, children)))
                 elif label is None:
-                    raise _BadError("a constituent has no label", "Write it after the bracket: (NP ...)")
+                    raise tree_faults.no_label()
                 else:
                     stack[-1][1].append(Tree(label, tuple(children)))
             elif not stack:
                 del found[-1:]
-                raise _BadError(f"{_shown(other)} is outside of a tree", "Remove it, or put it into brackets")
+                raise tree_faults.outside(other)
             else:
                 label, children = stack[-1]
                 if children:
-                    raise _spoiled(label, children[-1], other)
+                    raise tree_faults.spoiled(label, children[-1], other)
                 if label is None:
                     stack[-1][0] = plain.get(other) or self._checked(other)
                 else:
@@ -237,7 +234,7 @@ class _Builder:
         if self._normalised and self._annotated:
             tree = normalise(tree)
             if tree is None:
-                raise _BadError("the tree has no words, only traces (-NONE-)", "Remove it")
+                raise tree_faults.only_traces()
         return tree
 
     def _give_up(self, what, again=False):
@@ -261,28 +258,6 @@ class _Builder:
         self._give_up(what, bool(again))
         self._margin_begins = True
         return iter(again) if again else None
-
-
-def _shown(word):
-    return repr(word if len(word) <= 40 else word[:37] + "...")
-
-
-def _next_to(word):
-    fix = f"Give it a tag of its own: (NN {word[:40]})"
-    return _BadError(f"the word {_shown(word)} stands next to a constituent", fix)
-
-
-def _empty(label):
-    if label is None:
-        return _BadError("an empty bracket ()", "Remove it")
-    return _BadError(f"the constituent ({label[:40]}) is empty", "Give it a word, or remove it")
-
-
-def _spoiled(label, before, word):
-    if not isinstance(before, str):
-        return _next_to(word)
-    both = f"({label[:20]} {before[:40]} {word[:40]})"
-    return _BadError(f"a word has a space in it: {both}", "Give each word a tag, or join them")
 
 
 def read_trees(path, *, on_bad="refuse", normalised=True):
