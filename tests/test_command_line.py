@@ -11,7 +11,16 @@ import sys
 import pytest
 
 import keras_transformer
-from keras_transformer.cli import average, command_line, main, prepare, score, train, translate
+from keras_transformer.cli import (
+    average,
+    command_line,
+    main,
+    prepare,
+    score,
+    train,
+    translate,
+    translate_ctranslate2,
+)
 from keras_transformer.cli.command_line import Parser
 from keras_transformer.cli.foreign_flags import TRAINING, TRANSLATING
 from keras_transformer.cli.main import program_module
@@ -202,6 +211,13 @@ def test_every_word_of_another_system_is_answered_with_ours(capsys):
     ):
         error = refused(capsys, train.parse_args, f"{word}=7")
         assert re.search(f"unknown argument {word}[.] [A-Z].* --[a-z]+.* See ", error)
+
+
+@pytest.mark.parametrize("flag", ["--input", "--output", "-s", "--src", "--source-file", "-o"])
+def test_a_program_of_streams_says_so_for_a_flag_of_a_file(flag, capsys):
+    error = refused(capsys, translate_ctranslate2.parse_args, "exported", flag, "test.en")
+    said = "Text is read from standard input, and translations go to standard output: < test.en > test.de."
+    assert f"unknown argument {flag}. {said} See keras-transformer translate-ctranslate2 --help" in error
 
 
 def test_a_word_has_one_meaning():

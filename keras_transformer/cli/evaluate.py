@@ -1,11 +1,11 @@
-"""Evaluates translations of a test set, by a trained model or from files, with BLEU, chrF and TER.
+"""Evaluates translations of a test set, by a trained model or from files, with BLEU, chrF2 and TER.
 
     keras-transformer evaluate RUN
     keras-transformer evaluate RUN --dataset DIR --split test --output hypotheses.de
     keras-transformer evaluate RUN --test-set wmt14/full
     keras-transformer evaluate --hypothesis A.de --hypothesis B.de --reference test.de
 
-Prints BLEU, chrF and TER of sacreBLEU with their signatures, and tokenized BLEU as computed by
+Prints BLEU, chrF2 and TER of sacreBLEU with their signatures, and tokenized BLEU as computed by
 multi-bleu.perl, cased and lower-cased, including the paper's variant with split compounds. The scores are
 not comparable with each other. With RUN, translations are found by search, without teacher forcing.
 """

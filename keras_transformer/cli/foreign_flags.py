@@ -206,6 +206,16 @@ TRANSLATING = (
     ),
 )
 
+# For a program without `--input` and `--output`.
+_FILES = [row.words for row in TRANSLATING if row.example.startswith(("--input", "--output"))]
+STREAMS = (
+    Row(
+        "< test.en > test.de",
+        " ".join(["input", "output", *_FILES]),
+        "text is read from standard input, and translations go to standard output",
+    ),
+)
+
 
 def find_row(flag, rows):
     """Returns the `Row` with a flag of another toolkit, or `None`.

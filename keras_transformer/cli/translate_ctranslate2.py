@@ -20,7 +20,7 @@ from keras_transformer.cli.command_line import (
     given_settings,
     program_parser,
 )
-from keras_transformer.cli.foreign_flags import TRANSLATING
+from keras_transformer.cli.foreign_flags import STREAMS, TRANSLATING
 from keras_transformer.cli.process import exit_code, open_closed_streams
 from keras_transformer.cli.translate import TranslationProgress
 from keras_transformer.config import programs
@@ -28,7 +28,7 @@ from keras_transformer.config import programs
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = program_parser("translate-ctranslate2", words=TRANSLATING)
+    parser = program_parser("translate-ctranslate2", words=STREAMS + TRANSLATING)
     parser.add_argument("folder", metavar="FOLDER", help="folder exported with --format ctranslate2")
     add_line_flags(parser)
     parser.add_argument(

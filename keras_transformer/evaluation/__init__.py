@@ -1,4 +1,4 @@
-"""Scores of translations: sacreBLEU, the paper's tokenized BLEU, chrF and TER; comparison of systems."""
+"""Scores of translations: sacreBLEU, the paper's tokenized BLEU, chrF2 and TER; comparison of systems."""
 
 from keras_transformer import lazy_names
 

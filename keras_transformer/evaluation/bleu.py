@@ -1,4 +1,4 @@
-"""BLEU, chrF and exact match: sacreBLEU's scores, and tokenized BLEU as the paper reports it.
+"""BLEU, chrF2 and exact match: sacreBLEU's scores, and tokenized BLEU as the paper reports it.
 
 The two kinds of BLEU must not be compared with each other. sacreBLEU tokenizes the text itself; its scores
 are comparable between papers if their signatures are equal. BLEU on Moses tokens is what `multi-bleu.perl`
@@ -65,7 +65,7 @@ class Scores(NamedTuple):
         cased, lower = self.tokenized_bleu, self.tokenized_bleu_lowercase
         rows = (
             ("BLEU", f"{self.bleu:.2f}", self.bleu_signature),
-            ("chrF", f"{self.chrf:.2f}", self.chrf_signature),
+            ("chrF2", f"{self.chrf:.2f}", self.chrf_signature),
             ("tokenized BLEU", f"{cased.score:.2f}", cased.details),
             ("  lower case", f"{lower.score:.2f}", lower.details),
             ("exact match", f"{self.exact_match:.2f}", f"of {self.num_lines} lines"),
@@ -77,7 +77,7 @@ class Scores(NamedTuple):
 
 
 def corpus_scores(hypotheses, references, *, target_language):
-    """Computes BLEU, chrF, tokenized BLEU and exact match; `report.compare` also has TER and tests.
+    """Computes BLEU, chrF2, tokenized BLEU and exact match; `report.compare` also has TER and tests.
 
     Args:
         hypotheses: list of str, detokenized translations. Empty lines count as bad translations.

@@ -29,7 +29,7 @@ from keras_transformer.evaluation.test_sets import sets_with_lines
 # Name of the test -> (sacreBLEU's name, its default number of samples).
 SIGNIFICANCE = {"bootstrap": ("bs", 1000), "randomization": ("ar", 10_000)}
 NOTE = """\
-BLEU, chrF and TER are sacreBLEU's: they take raw text and tokenize it themselves. Tokenized BLEU
+BLEU, chrF2 and TER are sacreBLEU's: they take raw text and tokenize it themselves. Tokenized BLEU
 uses the tokenization named in its line. Compare only scores that were computed in the same way."""
 
 MIN_BOOTSTRAP_SAMPLES = 40

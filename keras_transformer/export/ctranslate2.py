@@ -25,6 +25,8 @@ SPECIAL_TOKENS = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
 # follow; 1.0 is `early_stop`. With 2.0, the translations of Multi30k equal those of exact search. Without a
 # length penalty CTranslate2 is always exact: the first finished hypothesis that leads the beam is the best.
 _PATIENCE = 2.0
+# CTranslate2 derives the limit from the longest sentence of the batch, so what is cut off differs.
+_UNLESS_CUT = ", up to rounding and for translations that end before the length limit"
 # With a larger alpha, length ** alpha overflows.
 _MAX_ALPHA = 20
 
@@ -265,7 +267,7 @@ def search_notes(search):
         return [
             "early_stop=true of the run has no effect: without a length penalty CTranslate2 searches "
             "as early_stop=false does",
-            "equal to the program translate with --no-early-stop",
+            f"equal to the program translate with --no-early-stop{_UNLESS_CUT}",
         ]
     notes = []
     if search.length_penalty == "gnmt":
@@ -278,7 +280,7 @@ def search_notes(search):
     if notes:
         notes.append(
             "equal to the program translate with --length-penalty average --early-stop if this folder is "
-            "translated with the same two"
+            f"translated with the same two{_UNLESS_CUT}"
         )
     return notes
 

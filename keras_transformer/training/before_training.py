@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_transformer.batches.dataset import without_autotuning
 from keras_transformer.config.programs import OutOfMemoryError
+from keras_transformer.config.settings import ModelConfig
 
 PAPER_BATCH_TOKENS = 25_000
 PAPER_LAYERS = 6
@@ -46,6 +47,11 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
     if config.devices.micro_batch_tokens:
         budget += f" (a device: {config.devices.micro_batch_tokens:,})"
     minutes = f" or {_minutes(training)}" if training.max_minutes else ""
+    departures = [
+        f", {name} {getattr(model, name)}"
+        for name in ("attention_init", "depth_scaling")
+        if getattr(model, name) != getattr(ModelConfig(), name)
+    ]
     best = min(training.warmup_steps, training.max_steps)
     options = {"precision": training.precision, "recompute": config.devices.recompute}
     shape = largest_shape(shapes, model, **options)
@@ -58,7 +64,7 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
         "vocabulary": f"{' and '.join(sizes)} tokens ({data.model_type})",
         "model": f"{model.num_encoder_layers} + {model.num_decoder_layers} layers, d_model {model.d_model}, "
         f"d_ff {model.d_ff}, {model.num_heads} heads, {'pre' if model.norm_first else 'post'}-norm, "
-        f"dropout {model.residual_dropout:g}",
+        f"dropout {model.residual_dropout:g}{''.join(departures)}",
         "parameters": f"{num_parameters:,}, {_TIE_TEXTS[model.tie_embeddings]}",
         "batches": f"{batches.per_epoch:,} an epoch, {budget}, {100 * batches.planner.real_share():.1f} % of "
         "them real",

@@ -120,7 +120,8 @@ def fit_session(session, devices, signals, resume_from):
     # The chief decides this too: other workers may have read the history before the chief rewrote it.
     is_finished = bool(devices.gather(int(_is_finished(run, step, clock)))[0])
     if devices.is_chief and not is_new:
-        print(f"{run.path}: {'finished' if is_finished else 'continuing'} at step {step:,}", flush=True)
+        message = f"already finished at step {step:,}. To train longer, {_how_to_prolong(run, step)}"
+        print(f"{run.path}: {message if is_finished else f'continuing at step {step:,}'}", flush=True)
     _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished)
     return int(model.optimizer.iterations.numpy())
 
@@ -131,6 +132,16 @@ def _is_finished(run, step, clock):
     time_is_up = training.max_minutes and clock.seconds >= 60 * training.max_minutes
     stopped_early = early_stopping_reason(run.read_history(), training)
     return step >= training.max_steps or bool(time_is_up or stopped_early)
+
+
+def _how_to_prolong(run, step):
+    """Returns what to do to train a finished run longer."""
+    training = run.config.training
+    if step >= training.max_steps:
+        return "raise training.max_steps"
+    if early_stopping_reason(run.read_history(), training):
+        return f"raise training.patience (now {training.patience}; 0 for never)"
+    return "raise training.max_minutes"
 
 
 def _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished):

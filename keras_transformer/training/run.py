@@ -13,7 +13,6 @@ from keras_transformer.training.devices import choose_devices, is_worker_lost, w
 from keras_transformer.training.fit import fit_session
 from keras_transformer.training.session import open_session
 from keras_transformer.training.signals import Signals
-from keras_transformer.training.validation import early_stopping_reason
 from keras_transformer.translation.translator import Translator
 
 
@@ -72,15 +71,6 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
         return result
 
 
-def _how_to_prolong(run, step):
-    training = run.config.training
-    if step >= training.max_steps:
-        return "raise training.max_steps"
-    if early_stopping_reason(run.read_history(), training):
-        return f"raise training.patience (now {training.patience}; 0 for never)"
-    return "raise training.max_minutes"
-
-
 def _translate_unseen(session, step):
     """Translates the test (or validation) split with the final weights and scores it.
 
@@ -91,14 +81,11 @@ def _translate_unseen(session, step):
     pairs = corpus.test or corpus.validation
     search, target = run.config.search, run.config.data.target
     translations = run.read_translations(split, step)
-    if is_done := translations is not None:
-        message = f"already finished at step {step:,}. To train longer, {_how_to_prolong(run, step)}"
-        print(f"{run.path}: {message}", flush=True)
-    else:
+    if is_new := translations is None:
         beam = f"beam {search.beam_size}, alpha {search.alpha:g}"
         print(f"\ntranslating {split} with the final weights ({beam})", flush=True)
         translations = Translator.load(run.path).translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
-    if not is_done:
+    if is_new:
         run.write_translations(split, step, translations, scores.to_dict())
     return Result(run, split, pairs, translations, scores)

@@ -168,6 +168,9 @@ def test_scores_of_detokenized_text():
     assert "tok:13a" in found.bleu_signature
     assert "nc:6" in found.chrf_signature
     assert "version:" in found.chrf_signature
+    # Names as in `report.compare`, and as sacreBLEU has them.
+    assert f"chrF2          {found.chrf:6.2f}  {found.chrf_signature}" in found.format().splitlines()
+    assert str(sacrebleu.corpus_chrf(hypotheses, [references])).startswith("chrF2 = ")
 
 
 def test_moses_tokens_follow_the_language_and_are_not_escaped():

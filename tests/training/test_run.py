@@ -205,7 +205,9 @@ def test_a_finished_run_is_left_as_it_is(whole, corpus, capsys):
     assert whole.run.read_history() == history
     assert again.translations == whole.translations
     assert again.scores == whole.scores
-    assert "already finished at step 12. To train longer, raise training.max_steps" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "already finished at step 12. To train longer, raise training.max_steps" in printed
+    assert printed.count("finished at step 12") == 1
 
 
 def test_a_finished_run_whose_weights_are_damaged_makes_them_anew(whole, corpus, tmp_path, capsys):
@@ -215,10 +217,13 @@ def test_a_finished_run_whose_weights_are_damaged_makes_them_anew(whole, corpus,
     again = train(make_config(corpus), copy)
     printed = capsys.readouterr()
     assert "final/weights: damaged" in printed.err
-    assert "already finished" not in printed.out
+    assert printed.out.count("finished at step 12") == 1
+    assert "translating test with the final weights" in printed.out
     assert again.translations == whole.translations
     assert train(make_config(corpus), copy).translations == whole.translations
-    assert "already finished" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.count("finished at step 12") == 1
+    assert "translating" not in printed
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The table before training, against counts by hand."""
 
+import dataclasses
 import types
 
 from keras_transformer.config.settings import Config, DataConfig, DeviceConfig, ModelConfig, TrainingConfig
@@ -43,6 +44,15 @@ def test_the_table_has_what_is_read_and_what_is_done_with_it():
     assert found["batches"] == "50 an epoch, up to 1,024 tokens a side, 87.5 % of them real"
     assert found["updates"] == "120 (2.4 epochs), learning rate at most 4.00e-05 (update 40)"
     assert found["devices"] == "2 GPUs, float32"
+
+
+def test_initial_matrices_and_scaling_by_depth_are_said_where_they_are_not_the_default():
+    changes = {"attention_init": "separate", "depth_scaling": "deepnorm"}
+    for names in (["attention_init"], ["depth_scaling"], ["attention_init", "depth_scaling"]):
+        model = dataclasses.replace(CONFIG.model, **{name: changes[name] for name in names})
+        found = table(dataclasses.replace(CONFIG, model=model), [(8, 11, 13)])["model"]
+        said = ", ".join(["post-norm", "dropout 0.1", *(f"{name} {changes[name]}" for name in names)])
+        assert found.endswith(f"4 heads, {said}")
 
 
 def test_memory_is_that_of_weights_gradients_moments_and_the_largest_batch():
