@@ -1,13 +1,16 @@
-"""Evaluates translations of a test set, by a trained model or from files, with BLEU, chrF2 and TER.
+"""Evaluates translations, by a trained model or from files, with BLEU, chrF2 and TER; or parses.
 
     keras-transformer evaluate RUN
     keras-transformer evaluate RUN --dataset DIR --split test --output hypotheses.de
     keras-transformer evaluate RUN --test-set wmt14/full
     keras-transformer evaluate --hypothesis A.de --hypothesis B.de --reference test.de
+    keras-transformer evaluate --task parsing --hypothesis A.trees --reference test.trees
 
 Prints BLEU, chrF2 and TER of sacreBLEU with their signatures, and tokenized BLEU as computed by
 multi-bleu.perl, cased and lower-cased, including the paper's variant with split compounds. The scores are
 not comparable with each other. With RUN, translations are found by search, without teacher forcing.
+
+With `--task parsing`, the files are bracketed trees, and the scores are evalb's, beside baselines.
 """
 
 import argparse
@@ -34,12 +37,17 @@ from keras_transformer.config import programs
 from keras_transformer.config.sections import DataConfig
 
 ONLY_FILES = ("reference", "source", "target")
+ONLY_TRANSLATION = ("test_set", "source", "target", "tokenized", "detokenize", "no_ter", "confidence")
+ONLY_TRANSLATION += ("bootstrap_samples",)
+ONLY_PARSING = ("rules", "as_evalb", "labels")
 ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "checkpoint", "output", "threads", *SEARCH_SETTINGS)
 
 
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("evaluate", words=TRANSLATING)
+    text, tasks = "what is scored (default: translation)", ("translation", "parsing")
+    parser.add_argument("--task", choices=tasks, default="translation", help=text)
     text = "run folder whose model translates; several form an ensemble"
     parser.add_argument("runs", metavar="RUN", nargs="*", help=text)
     text = "translations to score, without RUN; if repeated, each is compared with the first"
@@ -58,8 +66,11 @@ def parse_args(argv=None):
     text = "join tokens and unescape (&apos;) before scoring"
     forms.add_argument("--detokenize", choices=("hypothesis", "reference", "both"), help=text)
     figures = parser.add_argument_group("metrics")
-    figures.add_argument("--no-ter", action="store_true", help="skip TER, by far the slowest metric")
-    figures.add_argument("--confidence", action="store_true", help="also print 95 %% bootstrap intervals")
+    figures.add_argument(
+        "--no-ter", action="store_true", default=None, help="skip TER, by far the slowest metric"
+    )
+    text = "also print 95 %% bootstrap intervals"
+    figures.add_argument("--confidence", action="store_true", default=None, help=text)
     text, tests = (
         "paired significance test between several hypotheses (default: bootstrap)",
         ("bootstrap", "randomization"),
@@ -68,6 +79,13 @@ def parse_args(argv=None):
     text = "samples for intervals and tests (default: sacreBLEU's)"
     figures.add_argument("--bootstrap-samples", type=int, metavar="N", help=text)
     figures.add_argument("--json", action="store_true", help="print the results as JSON")
+    trees = parser.add_argument_group("with --task parsing")
+    text = "what counts as a bracket: evalb's COLLINS.prm or new.prm (default: collins)"
+    trees.add_argument("--rules", choices=("collins", "new"), help=text)
+    text = "delete punctuation by each tree's own tags, and leave out sentences whose words then disagree"
+    trees.add_argument("--as-evalb", action="store_true", default=None, help=text)
+    text = "also print the scores of each label"
+    trees.add_argument("--labels", action="store_true", default=None, help=text)
     run = parser.add_argument_group("with RUN")
     text = "folder, archive or name of TensorFlow Datasets (default: the run's); may be repeated: the first "
     run.add_argument("--dataset", action="append", help=text + "that has the split is translated")
@@ -81,6 +99,12 @@ def parse_args(argv=None):
 
 def check_args(args):
     """Raises `ValueError` for arguments that cannot be combined."""
+    parsing = args.task == "parsing"
+    useless = ONLY_TRANSLATION if parsing else ONLY_PARSING
+    if wrong := flags_given(args, useless):
+        raise ValueError(f"{wrong} cannot be used {'with' if parsing else 'without'} --task parsing")
+    if parsing and (args.runs or len(args.reference or ()) != 1):
+        raise ValueError("--task parsing scores files: give --hypothesis FILE and one --reference FILE")
     if bool(args.runs) == bool(args.hypothesis):
         raise ValueError("give either RUN or --hypothesis FILE")
     if args.hypothesis and bool(args.reference) == bool(args.test_set):
@@ -100,12 +124,16 @@ def check_args(args):
     useless = ONLY_FILES if args.runs else ONLY_RUN
     if args.runs and args.test_set:
         useless += ("dataset", "split")
-    # `is not None`, as 0 is a value.
-    wrong = [f"--{name.replace('_', '-')}" for name in useless if getattr(args, name) is not None]
-    if wrong:
+    if wrong := flags_given(args, useless):
         mode = "a RUN" if args.runs else "--hypothesis"
         also = " and --test-set" if args.test_set else ""
-        raise ValueError(f"{', '.join(wrong)} cannot be used with {mode}{also}. Remove it")
+        raise ValueError(f"{wrong} cannot be used with {mode}{also}. Remove it")
+
+
+def flags_given(args, names):
+    """Returns the flags of those of the arguments that were given, separated by commas."""
+    # `is not None`, as 0 is a value.
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names if getattr(args, name) is not None)
 
 
 def translate_test_set(args):
@@ -185,6 +213,20 @@ def read_files(args):
     return systems, references, None, args.target or language_of(args.reference)
 
 
+def score_trees(args):
+    """Returns the `TreeComparison` of files of trees."""
+    from keras_transformer.evaluation.brackets import RULE_SETS
+    from keras_transformer.evaluation.tree_report import NamedTrees, compare_trees
+    from keras_transformer.text.trees import read_trees
+
+    # The rules remove traces and functions of labels.
+    reference, *systems = (
+        NamedTrees(path, read_trees(path, normalised=False)[0]) for path in args.reference + args.hypothesis
+    )
+    rules = RULE_SETS[args.rules or "collins"]
+    return compare_trees(systems, reference, rules, as_evalb=bool(args.as_evalb))
+
+
 def language_of(paths):
     """Returns the language code that all file names end with (`test.de`, `test.de.gz`), or `None`."""
     from babel import localedata
@@ -216,6 +258,11 @@ def main(argv=None):
 
     def work():
         check_args(args)
+        if args.task == "parsing":
+            comparison = score_trees(args)
+            as_json = json.dumps(comparison.to_dict(args.labels), indent=2) if args.json else ""
+            print(as_json or comparison.format(args.labels))
+            return
         from keras_transformer.evaluation.report import compare
 
         systems, references, standard, language = (translate_test_set if args.runs else read_files)(args)

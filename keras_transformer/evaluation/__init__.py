@@ -1,4 +1,7 @@
-"""Scores of translations: sacreBLEU, the paper's tokenized BLEU, chrF2 and TER; comparison of systems."""
+"""Scores of translations: sacreBLEU, the paper's tokenized BLEU, chrF2 and TER; comparison of systems.
+
+Scores of parses: evalb's bracket scores.
+"""
 
 from keras_transformer import lazy_names
 
@@ -15,6 +18,8 @@ __all__, __getattr__, __dir__ = lazy_names(
             "token_bleu",
             "token_scorer",
         ),
+        "brackets": ("BracketScores", "TreeScores", "bracket_scores"),
         "report": ("Comparison", "Figure", "NamedLines", "compare"),
+        "tree_report": ("NamedTrees", "TreeComparison", "compare_trees"),
     },
 )

@@ -36,8 +36,14 @@ FILES = {
     "three_thousand.de": ["Ja."] * 3003,
     "filtered.de": ["Ja."] * 2737,
     "odd.de": ["Ja."] * 5,
+    "good.trees": ["(S (NN a))"] * 3,
+    "short.trees": ["(S (NN a))"] * 2,
+    "open.trees": ["(S (NN a))", "(S (NN a)", "(S (NN a))"],
+    "close.trees": ["(S (NN a)))", "(S (NN a))", "(S (NN a))"],
+    "hollow.trees": ["(S (NN a))", "(S (NP))", "(S (NN a))"],
 }
 H, R = "--hypothesis {0}/good.de", "--reference {0}/ref.de"
+T, G = "--task parsing --hypothesis", "--reference {0}/good.trees"
 SET = "--source en --target de --test-set"
 # Command line, with the folder as {0}; words of the one line.
 REFUSED = {
@@ -82,6 +88,29 @@ REFUSED = {
     "detokenize without a language": (
         f"{H} --reference {{0}}/ref.txt --detokenize both", ["--detokenize needs the language"]
     ),
+    # Trees
+    "fewer trees": (f"{T} {{0}}/short.trees {G}", ["short.trees: 2 trees", "good.trees has 3"]),
+    "an open tree": (
+        f"{T} {{0}}/open.trees {G}", ["open.trees: line 2: the brackets are not closed when line 3", "Close"]
+    ),
+    "a bracket too many": (f"{T} {{0}}/close.trees {G}", ["close.trees: line 1: a closing bracket"]),
+    "an empty constituent": (
+        f"{T} {{0}}/good.trees --reference {{0}}/hollow.trees",
+        ["hollow.trees: line 2: the constituent (NP) is empty", "Give it a word"],
+    ),
+    "text instead of trees": (f"{T} {{0}}/good.de {G}", ["good.de: line 1: 'Der' is outside of a tree"]),
+    "no trees": (f"{T} {{0}}/empty.de {G}", ["empty.de: no tree. Give a file with bracketed trees"]),
+    "no such trees": (f"{T} {{0}}/none.trees {G}", ["none.trees: no such file"]),
+    "trees of a run": (f"{T} {{0}}/good.trees {G} runs/x", ["--task parsing scores files: give --hyp"]),
+    "parses of a run": ("runs/x --task parsing", ["--task parsing scores files: give --hyp"]),
+    "two golden treebanks": (f"{T} {{0}}/good.trees {G} {G}", ["one --reference FILE"]),
+    "trees without a reference": (f"{T} {{0}}/good.trees", ["one --reference FILE"]),
+    "flags of translations": (
+        f"{T} {{0}}/good.trees {G} --confidence --no-ter",
+        ["--no-ter, --confidence cannot be used with --task parsing"],
+    ),
+    "flags of trees": (f"{H} {R} --labels --as-evalb", ["--as-evalb, --labels cannot be used without"]),
+    "search for trees": (f"{T} {{0}}/good.trees {G} --beam-size 4", ["--beam-size cannot be used"]),
     "samples of nothing": (f"{H} {R} --bootstrap-samples 100", ["--bootstrap-samples needs --confidence"]),
     "too few samples": (f"{H} {R} --confidence --bootstrap-samples 1", ["-samples must be at least 40"]),
 }  # fmt: skip
@@ -139,6 +168,29 @@ def test_refused(folder, capsys, caplog, case):
         assert word in captured.err
     assert caplog.records == []
     assert contents(folder) == before
+
+
+def test_trees_of_other_words_are_told_in_the_output(folder, capsys):
+    (folder / "other.trees").write_text("(S (NN a))\n" * 2 + "(S (NN b))\n")
+    arguments = f"{T} {folder}/other.trees {G} --rules new".format(folder).split()
+    assert evaluate_wmt.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "rules of new.prm" in printed
+    assert "other.trees: 1 sentence differs in words from the reference (first: 3)" in printed
+    assert evaluate_wmt.main([*arguments, "--json", "--labels", "--as-evalb"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    (system,) = values["systems"]
+    assert (values["rules"], values["as_evalb"], system["disagreeing"]) == ("new.prm", True, [3])
+    assert system["all"]["num_skipped"] == 1
+    assert system["labels"]["S"] == {
+        "f1": 100,
+        "precision": 100,
+        "recall": 100,
+        "gold": 2,
+        "test": 2,
+        "matched": 2,
+    }
+    assert [each["name"] for each in values["baselines"]] == ["right-branching, all NP", "flat S"]
 
 
 @pytest.mark.parametrize("name", WARNED)
