@@ -14,6 +14,7 @@ sys.path[:0] = [
     str(TESTS.parent / "benchmarks"),
     str(TESTS / "shared"),
     str(TESTS / "model"),
+    str(TESTS / "translation"),
 ]
 
 from tiny_runs import STEPS, TEXTS, Training  # noqa: E402

@@ -161,3 +161,48 @@ for weights in (attended.cross[0], attended.decoder[0], attended.encoder[0]):
     np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, atol=1e-5)
 assert np.all(np.asarray(attended.cross[0])[0, ..., 3:] == 0)
 """)
+
+
+def test_constrained_search_runs_on_jax():
+    run("""
+from keras_transformer.config import SearchConfig
+from keras_transformer.translation.constraints import Constraint
+from keras_transformer.translation.ensemble import search_ids
+from keras_transformer.translation.tree_grammar import TreeGrammar
+
+opening, closing = (np.where(np.arange(VOCAB) == token, 0, -1) for token in (5, 6))
+words = np.arange(VOCAB) == 7
+model = make_model()
+for beam_size in (1, 3):
+    config = SearchConfig(beam_size=beam_size, max_length_offset=6)
+    grammar = TreeGrammar(opening, closing, words, eos_id=2, num_words=[3, 5, 1, 2, 5, 4])
+    found = search_ids([model], source, config, constraint=grammar)
+    for row, number in zip(np.asarray(found.ids)[:, 0].tolist(), (3, 5, 1, 2, 5, 4)):
+        row = row[: row.index(2)]
+        depths = np.cumsum([{5: 1, 6: -1, 7: 0}[token] for token in row])
+        assert row.count(7) == number and depths[-1] == 0 and min(depths[:-1]) == 1
+
+
+class Once(Constraint):
+    # Token 9 must occur before eos.
+    def start(self, limits, n):
+        return keras.ops.repeat(limits, n) < 0
+
+    def advance(self, state, ids):
+        return state | (ids == 9)
+
+    def allowed(self, state, position):
+        return (keras.ops.arange(VOCAB)[None] != 2) | state[:, None]
+
+    def wanted(self, state):
+        return (keras.ops.arange(VOCAB)[None] == 9) & ~state[:, None]
+
+    def progress(self, state):
+        return keras.ops.cast(state, "int32")
+
+config = SearchConfig(beam_size=4, n_best=4, max_length_offset=6)
+found = search_ids([model], source, config, constraint=Once())
+has_token = (np.asarray(found.ids) == 9).any(axis=2)
+assert has_token.any(axis=1).all()
+assert has_token[np.asarray(found.finished)].all()
+""")

@@ -1,7 +1,8 @@
 """Translation: search, length limits, ensembles, scores and alignments.
 
 `Translator` combines tokenizers, models and search. `beam_search`, `greedy_search` and `sample` work with any
-step function. `Scorer` computes the probability of given translations.
+step function. `Scorer` computes the probability of given translations. A `Constraint` says which tokens may
+follow each hypothesis.
 """
 
 from keras_transformer import lazy_names
@@ -10,10 +11,13 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "alignment": ("hard_alignment", "soft_alignment"),
+        "constraints": ("Constraint",),
+        "ensemble": ("search_ids",),
         "rules": ("Rules",),
         "scorer": ("Scorer",),
         "search": ("beam_search", "greedy_search", "sample"),
         "texts": ("NBest", "Translation"),
         "translator": ("Translator",),
+        "tree_grammar": ("TreeGrammar",),
     },
 )

@@ -5,6 +5,7 @@ import functools
 import keras
 from keras import ops
 
+from keras_transformer.translation.constraints import Constrained
 from keras_transformer.translation.rules import Rules
 from keras_transformer.translation.search import Step, beam_search, greedy_search, sample
 
@@ -67,7 +68,7 @@ class Ensemble:
         ]
 
 
-def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
+def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None, constraint=None):
     """Translates batches of source ids by greedy search, beam search or sampling.
 
     A translation is at most `config.max_length_offset` tokens longer than its source
@@ -87,6 +88,8 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
             token more than the prefix.
         uniforms: float32, shape `(batch, config.n_best, length)`, random numbers in [0, 1) for
             sampling, see `search.sample`; `length` is at least the largest length limit.
+        constraint: `Constraint` that every hypothesis obeys; or `None`. It may raise the length limits, even
+            above `config.max_length`.
 
     Returns:
         `Hypotheses` with `config.n_best` hypotheses per sentence.
@@ -98,11 +101,17 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
     if config.sampling and uniforms is None:
         raise ValueError("`uniforms` is required with `config.sampling`. Received: None")
     special = models[0].special
-    max_lengths = max_target_lengths(models, source_ids, config, prefix_ids)
+    max_lengths = max_target_lengths(models, source_ids, config, prefix_ids, constraint)
     max_length = ops.maximum(ops.max(max_lengths), 1)  # 1 for an empty batch
     num_hypotheses = config.n_best if config.sampling else config.beam_size
-    ensemble = Ensemble(models, grows=_is_dynamic(source_ids))
-    state = ensemble.start(source_ids, max_length=max_length, num_hypotheses=num_hypotheses)
+    decoder = Ensemble(models, grows=_is_dynamic(source_ids))
+    state = decoder.start(source_ids, max_length=max_length, num_hypotheses=num_hypotheses)
+    if constraint is not None:
+        decoder = Constrained(
+            constraint, decoder.step, num_hypotheses, divides=num_hypotheses > 1 and not config.sampling,
+            reorder=decoder.reorder, select_sentences=decoder.select_sentences,
+        )  # fmt: skip
+        state = decoder.start(state, max_lengths)
     rules = Rules(
         eos_id=special.eos,
         pad_id=special.pad,
@@ -123,13 +132,13 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None):
         settings["early_stop"] = config.early_stop
         search = functools.partial(beam_search, **settings)
     return search(
-        ensemble.step, state, first_ids, rules,
+        decoder.step, state, first_ids, rules,
         max_lengths=max_lengths, max_length=max_length, prefix_ids=prefix_ids,
-        reorder=ensemble.reorder, select_sentences=ensemble.select_sentences,
+        reorder=decoder.reorder, select_sentences=decoder.select_sentences,
     )  # fmt: skip
 
 
-def max_target_lengths(models, source_ids, config, prefix_ids=None):
+def max_target_lengths(models, source_ids, config, prefix_ids=None, constraint=None):
     """Returns the length limit of each translation in tokens, with eos.
 
     Returns:
@@ -139,9 +148,13 @@ def max_target_lengths(models, source_ids, config, prefix_ids=None):
     lengths = ops.sum(ops.cast(source_ids != pad, "int32"), axis=1)
     scaled = ops.cast(ops.floor(ops.cast(lengths, "float32") * config.max_length_ratio), "int32")
     limits = ops.minimum(scaled + config.max_length_offset, config.max_length)
+    prefix_lengths = None
     if prefix_ids is not None:
         prefix_lengths = ops.sum(ops.cast(prefix_ids != pad, "int32"), axis=1)
         limits = ops.maximum(limits, prefix_lengths + 1)
+    if constraint is not None:
+        prefix_lengths = ops.zeros_like(limits) if prefix_lengths is None else prefix_lengths
+        limits = constraint.length_limits(limits, prefix_lengths)
     for model in models:
         if model.config.positions == "learned":
             limits = ops.minimum(limits, model.config.max_positions)

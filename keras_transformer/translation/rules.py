@@ -78,35 +78,81 @@ class Rules(NamedTuple):
             first; forbidden tokens may stand between them and have log-probability -inf.
         """
         logits, normalized = ops.cast(step.logits, "float32"), step.normalized
+        demands, unmasked = step.demands, logits
         if self.no_repeat_ngram:
-            logits = logits if normalized else ops.log_softmax(logits, axis=-1)
-            blocked = without_repeated_ngrams(logits, ids, position, self.no_repeat_ngram)
+            unmasked = logits if normalized else ops.log_softmax(logits, axis=-1)
+            logits = without_repeated_ngrams(unmasked, ids, position, self.no_repeat_ngram)
             if forced_ids is not None:  # forced tokens may repeat n-grams
-                blocked = ops.where((forced_ids == self.pad_id)[:, None], blocked, logits)
-            logits, normalized = blocked, True
+                logits = ops.where((forced_ids == self.pad_id)[:, None], logits, unmasked)
+            normalized = True
         # Take more tokens than needed, so that enough remain: cheaper than masking the whole vocabulary.
         width = min(number + len(self.forbidden_ids) + 1, logits.shape[-1])
-        best, ids = _top_k(logits, width)  # --> [rows, width]
+        if demands is None:
+            best, ids = _top_k(logits, width)  # --> [rows, width]
+        else:
+            top_id = ops.cast(ops.argmax(unmasked, axis=-1), "int32")[:, None]
+            best, ids = self._demanded(logits, unmasked, top_id, position, demands, width)
         max_logit, max_log_prob = 0.0, 0.0
         if not normalized:
             # softmax takes half the time of log_softmax; the largest probability cannot underflow.
-            max_logit = best[:, :1]
-            max_log_prob = ops.log(take_along(ops.softmax(logits, axis=-1), ids[:, :1]))
+            if demands is None:
+                max_logit, top_id = best[:, :1], ids[:, :1]
+            else:
+                max_logit = take_along(unmasked, top_id)
+            max_log_prob = ops.log(take_along(ops.softmax(unmasked, axis=-1), top_id))
             best = (best - max_logit) + max_log_prob
         allowed = best > NEG_INF  # False for NaN
         for forbidden in self.forbidden_ids:
             allowed &= ids != forbidden
-        if self.min_length:
+        if self.min_length and demands is None:
             allowed &= ~((ids == self.eos_id) & (position < self.min_length))
         if forced_ids is None:
             return ops.where(allowed, best, NEG_INF), ids
 
         forced = (forced_ids != self.pad_id)[:, None]
-        first = ops.arange(width)[None] == 0
-        forced_log_probs = (take_along(logits, forced_ids[:, None]) - max_logit) + max_log_prob
+        first = ops.arange(best.shape[-1])[None] == 0
+        forced_log_probs = (take_along(unmasked, forced_ids[:, None]) - max_logit) + max_log_prob
         best = ops.where(forced, forced_log_probs, best)
         allowed = ops.where(forced, first & (forced_log_probs > NEG_INF), allowed)
         return ops.where(allowed, best, NEG_INF), ops.where(forced, forced_ids[:, None], ids)
+
+    def _demanded(self, logits, unmasked, top_id, position, demands, width):
+        """Returns the best tokens that a constraint and these rules allow, as `continuations` does.
+
+        Args:
+            logits: float32, shape `(rows, vocab_size)`; -inf for tokens that would repeat an n-gram.
+            unmasked: the same without -inf for those.
+            top_id: int32, shape `(rows, 1)`, the most probable token.
+            demands: `Demands`. The last `num_wanted` columns of the result are the best wanted tokens, unless
+                they are in the first column, and the columns between have -inf in their place.
+        """
+        tokens = ops.arange(logits.shape[-1], dtype="int32")[None]
+        allowed = demands.allowed
+        for forbidden in self.forbidden_ids:
+            allowed &= tokens != forbidden
+        if self.min_length or self.no_repeat_ngram:
+            # The constraint comes first: where these rules leave nothing, they do not apply.
+            left = allowed & (logits > NEG_INF) & ((tokens != self.eos_id) | (position >= self.min_length))
+            allowed = _unless_empty(left, allowed)
+        if demands.wanted is not None and not demands.num_wanted:
+            # Without a beam to divide: the hypothesis would go on at random until the length limit.
+            would_end = (top_id == self.eos_id) & ~demands.allowed[:, self.eos_id, None]
+            allowed = ops.where(would_end, _unless_empty(allowed & demands.wanted, allowed), allowed)
+        best, ids = _top_k(ops.where(allowed, unmasked, NEG_INF), width)
+        if not demands.num_wanted:
+            return best, ids
+        number = min(demands.num_wanted, logits.shape[-1])
+        more, more_ids = _top_k(ops.where(allowed & demands.wanted, unmasked, NEG_INF), number)
+        # No token twice: the best one of all stays in the first column, others move to the wanted ones.
+        more = ops.where(more_ids == ids[:, :1], NEG_INF, more)
+        moved = (ids[:, :, None] == more_ids[:, None, :]) & (more > NEG_INF)[:, None, :]
+        best = ops.where(ops.any(moved, axis=2), NEG_INF, best)
+        return ops.concatenate([best, more], axis=1), ops.concatenate([ids, more_ids], axis=1)
+
+
+def _unless_empty(mask, other):
+    """Returns the rows of `mask`, bool, that allow a token, and those of `other` instead of the rest."""
+    return ops.where(ops.any(mask, axis=-1, keepdims=True), mask, other)
 
 
 def length_penalty(length, alpha, formula="gnmt"):

@@ -51,7 +51,8 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.model.kernels.tensor_ops import gather, take_along
+from keras_transformer.model.kernels.tensor_ops import gather, merge_slots, take_along, write_at
+from keras_transformer.translation.constraints import divide_beam, first_in_order
 from keras_transformer.translation.decoding_loop import decode, gather_rows, keep_where_done, make_sentences
 from keras_transformer.translation.rules import NEG_INF
 
@@ -62,6 +63,7 @@ class Step(NamedTuple):
     logits: object  # float, (rows, vocab_size)
     state: object  # nested structure of tensors
     normalized: bool = False  # whether the logits are log-probabilities
+    demands: object = None  # `Demands` of a constraint, see `constraints`
 
 
 class Hypotheses(NamedTuple):
@@ -221,18 +223,22 @@ def beam_search(
         output = step(ops.reshape(beams.live_last_ids, (-1,)), position, state)
         # The best allowed tokens of each hypothesis --> [batch * beams, width]
         forced_ids = sentences.forced_ids(position, beam_size)
-        ids = _merge_slots(beams.live_ids)
+        ids = merge_slots(beams.live_ids)
         log_probs, next_ids = rules.continuations(output, ids, position, forced_ids, num_candidates)
         width = log_probs.shape[-1]
         # The best candidates of each sentence; those of an empty slot have -inf --> [batch, 2 * beams]
         total = ops.reshape(beams.live_log_probs, (-1, 1)) + log_probs
-        total = ops.reshape(total, (-1, beam_size * width))
+        total = every_total = ops.reshape(total, (-1, beam_size * width))
+        next_ids = ops.reshape(next_ids, (-1, beam_size * width))
         total, best_index = ops.top_k(total, min(num_candidates, beam_size * width))
         best_index = ops.cast(best_index, "int32")
+        divides = output.demands is not None and output.demands.num_wanted
+        if divides:
+            total, best_index = divide_beam(output.demands, every_total, next_ids, best_index, beam_size)
         parents = best_index // width
-        next_ids = take_along(ops.reshape(next_ids, (-1, beam_size * width)), best_index)
+        next_ids = take_along(next_ids, best_index)
         # --> [batch, 2 * beams, max_length]
-        ids = _write_at(take_along(beams.live_ids, parents), next_ids, position)
+        ids = write_at(take_along(beams.live_ids, parents), next_ids, position)
 
         # Candidates with eos compete with the finished hypotheses --> [batch, beams]
         is_eos = next_ids == rules.eos_id
@@ -244,7 +250,9 @@ def beam_search(
         finished = _merge_finished(beams.finished, _ScoredHypotheses(ids, scores, ended_log_probs, lengths))
 
         # The best candidates without eos stay live --> [batch, beams]
-        live_log_probs, live_index = ops.top_k(ops.where(is_eos, NEG_INF, total), beam_size)
+        live_log_probs = ops.where(is_eos, NEG_INF, total)
+        live_log_probs = first_in_order(live_log_probs, beam_size) if divides else live_log_probs
+        live_log_probs, live_index = ops.top_k(live_log_probs, beam_size)
         live_index = ops.cast(live_index, "int32")
         state = reorder(output.state, take_along(parents, live_index))
 
@@ -312,11 +320,11 @@ def _decode_independently(
     def advance(position, sentences, old, state):
         output = step(ops.reshape(old.last_ids, (-1,)), position, state)
         forced_ids = sentences.forced_ids(position, n)
-        continuations = rules.continuations(output, _merge_slots(old.ids), position, forced_ids, k)
+        continuations = rules.continuations(output, merge_slots(old.ids), position, forced_ids, k)
         log_probs, ids = (ops.reshape(x, (-1, n)) for x in select_token(*continuations, position, sentences))
         new = _IndependentHypotheses(
             last_ids=ids,
-            ids=_write_at(old.ids, ids, position),
+            ids=write_at(old.ids, ids, position),
             log_probs=old.log_probs + log_probs,
             lengths=old.lengths + 1,
             done=(ids == rules.eos_id) | (log_probs == NEG_INF),
@@ -341,17 +349,6 @@ def _decode_independently(
         finished=(result.last_ids == rules.eos_id) & (result.lengths > 0),
         pad_id=rules.pad_id,
     )
-
-
-def _merge_slots(ids):
-    """`(batch, n, max_length)` -> `(rows, max_length)`."""
-    return ops.reshape(ids, (-1, ops.shape(ids)[2]))
-
-
-def _write_at(ids, new_ids, position):
-    """Writes `new_ids`, shape `(...)`, to index `position` of `ids`, `(..., max_length)`."""
-    here = ops.arange(ops.shape(ids)[-1], dtype="int32") == position
-    return ops.where(here, new_ids[..., None], ids)
 
 
 def _merge_finished(old, new):

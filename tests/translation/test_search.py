@@ -511,7 +511,7 @@ def test_sentence_without_any_continuation_has_no_hypothesis(beam_size, nothing)
     toy = Toy(3, 5)
 
     def step(ids, position, state):
-        logits, state, _ = Toy.step(toy, ids, position, state)
+        logits, state, *_ = Toy.step(toy, ids, position, state)
         dead = ops.arange(ops.shape(ids)[0]) < (beam_size or 1)  # the first sentence
         return Step(ops.where(dead[:, None], nothing, logits), state)
 
@@ -530,7 +530,7 @@ def test_hypothesis_without_continuation_leaves_the_others_alone(nothing):
     toy = Toy(3, 5)
 
     def step(ids, position, state):
-        logits, state, _ = Toy.step(toy, ids, position, state)
+        logits, state, *_ = Toy.step(toy, ids, position, state)
         return Step(ops.where(ids[:, None] == 3, nothing, logits), state)
 
     expected = enumerate_all(toy, 7, 3, 0.6)
@@ -594,7 +594,7 @@ def test_half_logits_give_float32_scores(beam_size):
     whole = search(toy, [3, 4], [5, 5], beam_size=beam_size)
 
     def step(ids, position, state):
-        logits, state, _ = Toy.step(toy, ids, position, state)
+        logits, state, *_ = Toy.step(toy, ids, position, state)
         return Step(ops.cast(logits, "bfloat16"), state)
 
     toy.step = step
@@ -615,7 +615,7 @@ def test_graph_gives_what_eager_gives(beam_size, known_batch, known_length):
     batch = 5 if known_batch else None
 
     def step(ids, position, state):
-        logits, state, _ = toy.step(ids, position, state)
+        logits, state, *_ = toy.step(ids, position, state)
         history = state["more"][0][:, : 12 + 0 * position]  # size no longer known
         return Step(logits, {**state, "more": [history]})
 

@@ -51,6 +51,17 @@ def reshape_static(x, shape):
     return ops.reshape(x, shape)
 
 
+def merge_slots(ids):
+    """Reshapes `(batch, n, length)` to `(batch * n, length)`."""
+    return ops.reshape(ids, (-1, ops.shape(ids)[2]))
+
+
+def write_at(ids, new_ids, position):
+    """Writes `new_ids`, shape `(...)`, to index `position` of `ids`, `(..., length)`."""
+    here = ops.arange(ops.shape(ids)[-1], dtype="int32") == position
+    return ops.where(here, new_ids[..., None], ids)
+
+
 def flatten_leading_axes(x):
     """Reshapes `(..., features)` to `(rows, features)`; no operation if `x` already has two axes."""
     return x if len(x.shape) == 2 else ops.reshape(x, (-1, x.shape[-1]))
