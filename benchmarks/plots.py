@@ -7,11 +7,12 @@ import itertools
 import statistics
 
 import numpy as np
+import sensitivity_rows
 import table3_rows
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from keras_transformer.analysis.plots.style import BLUE, COLOURS, ORANGE, SKY, drawable, tidy
+from keras_transformer.analysis.plots.style import BLUE, COLOURS, ORANGE, SKY, STYLES, drawable, tidy
 
 
 def compared_bars(panels, *, highlighted=(), unit, columns=1, title=""):
@@ -259,3 +260,54 @@ def table3_differences(records):
     labelled = figure.axes[0].get_legend_handles_labels()
     figure.legend(*labelled, loc="outside lower center", ncols=3, fontsize=8)
     return figure
+
+
+def sensitivity_curves(records):
+    """Draws validation perplexity and BLEU over the peak learning rate, for each order of norm and warm-up.
+
+    Args:
+        records: list of dict, the records of `table3.py --grid sensitivity`.
+
+    Returns:
+        `matplotlib.figure.Figure`: lines through the means of the seeds, a dot for each seed, and a cross on
+        that of a diverged model (at the upper edge if it has no perplexity).
+
+    Raises:
+        ValueError: as `table3_rows.by_row`.
+    """
+    lines = {}
+    for point in sensitivity_rows.points(records):
+        lines.setdefault((point.norm, point.warmup), []).append(point)
+    warmups = sorted({warmup for _, warmup in lines}, reverse=True)
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    panels = {"perplexities": "validation perplexity per sub-word token", "bleus": "validation BLEU"}
+    for axes, (key, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        for (norm, warmup), points in lines.items():
+            colour, marker = (BLUE, "o") if norm == "post-norm" else (ORANGE, "s")
+            peaks = [point.peak for point in points]
+            means = [statistics.fmean(getattr(point, key)) for point in points]
+            style = STYLES[warmups.index(warmup) % len(STYLES)]
+            axes.plot(peaks, means, style, color=colour, label=f"{norm}, warm-up {warmup:,}")
+            for point in points:
+                for value, bleu in zip(getattr(point, key), point.bleus, strict=True):
+                    axes.plot(point.peak, value, marker, color=colour, markersize=4)
+                    if bleu < sensitivity_rows.LEAST_BLEU:
+                        _cross(axes, point.peak, value, colour)
+        axes.set(xscale="log", xlabel="peak learning rate", ylabel=label)
+        ticks = sorted({f"{point.peak:.3g}" for points in lines.values() for point in points}, key=float)
+        axes.set_xticks(list(map(float, ticks)), ticks, fontsize=8)
+        axes.xaxis.set_minor_locator(NullLocator())
+        tidy(axes)
+    figure.axes[0].set_yscale("log")
+    if any(point.diverged for points in lines.values() for point in points):
+        figure.axes[0].plot([], [], "x", color="black", markersize=8, label="diverged")
+    labelled = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*labelled, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    return figure
+
+
+def _cross(axes, x, y, colour):
+    """Marks a diverged model, at the upper edge if `y` is infinite."""
+    place = {} if np.isfinite(y) else {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    look = {"color": colour, "markersize": 9, "markeredgewidth": 2}
+    axes.plot(x, y if np.isfinite(y) else 1.0, "x", **look, **place)

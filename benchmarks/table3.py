@@ -1,26 +1,32 @@
-"""Table 3 of the paper at any size: one model per variation, trained alike, measured on the validation split.
+"""Table 3 of the paper at any size, and other grids: models trained alike, measured on the validation split.
 
     python benchmarks/table3.py DIR --source en --target de --out runs/table3
     python benchmarks/table3.py DIR --source en --target de --out runs/table3 --seeds 1 2 3 --rows base "(A)"
     python benchmarks/table3.py wmt14_translate/de-en --preset base --out runs/table3   # the paper's own rows
     python benchmarks/table3.py --show runs/table3 --plot table3.png
+    python benchmarks/table3.py DIR --grid sensitivity --set training.max_steps=3000 --seeds 1 --out runs/lr
 
 DIR is a folder with train.*, valid.*, or another dataset of `train_wmt.py`. It is prepared once, so all
 models have the same vocabulary and the same batches. Every row changes the settings of `--preset` (and
 `--set`) as the paper's row changes its base model: heads at constant h * d_k, narrower keys, fewer and more
 layers, narrower and wider models, dropout, label smoothing, learned positions (`--list` prints them).
 
+`--grid sensitivity` has other rows: post-norm and pre-norm, each with the preset's warm-up and an eighth of
+it, and peak learning rates from a quarter to four times the preset's.
+
 Perplexity is per sub-word token and without label smoothing. BLEU is sacreBLEU of translations found with
 the search settings of the preset. Both are of the newest weights, without averaging, as in the paper's
 table (`--checkpoint` names others).
 
-A model that is finished is a line of OUT/records.jsonl and is not trained again. Ctrl-C saves a checkpoint
+A model that is finished, or was stopped because its gradient was not finite, is a line of OUT/records.jsonl
+and is not trained again. Ctrl-C saves a checkpoint
 of the model in training; the same command then resumes. `--jobs 2` trains two models at a time, each on half
 of the cores.
 """
 
 import concurrent.futures
 import json
+import math
 import multiprocessing
 import os
 import pathlib
@@ -31,12 +37,18 @@ import sys
 import threading
 import time
 
+import sensitivity_rows
+import table3_rows
 from refusing import Parser, refused
-from table3_rows import grid, markdown
 
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from keras_transformer.config.programs import ExitCode
+
 PIPELINES = pathlib.Path(__file__).resolve().parents[1] / "pipelines"
+# Name -> rows of a preset, table of records, and the function of `plots` that draws them.
+GRIDS = {
+    "table3": (table3_rows.grid, table3_rows.markdown, "table3_differences"),
+    "sensitivity": (sensitivity_rows.grid, sensitivity_rows.markdown, "sensitivity_curves"),
+}
 
 
 def parse_args(argv=None):
@@ -49,14 +61,17 @@ def parse_args(argv=None):
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", help="a setting of all rows"
     )
-    parser.add_argument("--rows", nargs="+", metavar="ROW", help="names or groups, such as (A) (all)")
+    parser.add_argument("--grid", choices=list(GRIDS), default="table3", help="default: %(default)s")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="ROW", help="names or groups, such as (A) or pre-norm (default: all)"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2], help="of every row (default: 1 2)")
     parser.add_argument("--checkpoint", default="last", help="weights that are measured (default: last)")
     parser.add_argument("--jobs", type=int, default=1, help="models trained at a time (default: 1)")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="run folders and records")
     parser.add_argument("--list", action="store_true", help="print the rows and exit")
     parser.add_argument("--show", nargs="+", type=pathlib.Path, metavar="OUT", help="print the table only")
-    parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="also draw the differences")
+    parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="also draw what was measured")
     args = parser.parse_args(argv)
     if not (args.show or args.list) and not (args.dataset and args.out):
         parser.error("give DATASET and --out DIR, or --show OUT")
@@ -79,15 +94,22 @@ def selected(rows, names):
     return [row for row in rows if not names or {row.name, row.group} & set(names)]
 
 
-def read_records(paths):
-    """Returns the records of files of JSON lines, or of folders with one; skips a half-written last line."""
+def read_records(paths, kind):
+    """Returns the records of a grid from files of JSON lines, or from folders with one.
+
+    A half-written last line is skipped. The perplexity of a model that was stopped is infinity.
+    """
     paths = [path / "records.jsonl" if path.is_dir() else path for path in paths]
     lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines(True)]
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    for record in records:
+        if record["perplexity"] is None:
+            record["perplexity"] = math.inf
+    return [record for record in records if record.get("grid", "table3") == kind]
 
 
 class Grid:
-    """Trains and measures the rows of the table.
+    """Trains and measures the rows of a table.
 
     Args:
         args: the command line.
@@ -105,7 +127,7 @@ class Grid:
             raise ValueError(f"--out {self.args.out}: a file. Name a folder")
         self.args.out.mkdir(parents=True, exist_ok=True)
         self.corpus = self._prepare()
-        done = read_records([self.records]) if self.records.exists() else []
+        done = read_records([self.records], self.args.grid) if self.records.exists() else []
         keys = {(record["row"], record["seed"], json.dumps(record["common"])) for record in done}
         todo = [
             (row, seed)
@@ -160,28 +182,28 @@ class Grid:
             flags += [part for text in settings for part in ("--set", text)]
             log = self.args.out / f"{name}.log"
             print(f"training {row.name}, seed {seed}: {log}", flush=True)
-            self._call("train_wmt.py", flags, log=log, cores=cores)
+            code = self._call("train_wmt.py", flags, log=log, cores=cores, accepted=(0, ExitCode.NOT_FINITE))
             context = multiprocessing.get_context("spawn")
             with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-                found = pool.submit(measure, str(run), self.args.checkpoint).result()
+                found = pool.submit(measure, str(run), self.args.checkpoint, stopped=code != 0).result()
             record = {"row": row.name, "counterpart": row.counterpart, "seed": seed, "common": self.common()}
-            record |= {"settings": row.settings, **found}
+            record |= {"grid": self.args.grid, "settings": row.settings, **found}
             with self.lock, open(self.records, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
-            print(
-                f"{row.name}, seed {seed}: perplexity {found['perplexity']:.3f}, BLEU {found['bleu']:.2f}, "
-                f"{found['parameters']:,} parameters, {found['minutes']:.1f} minutes",
-                flush=True,
-            )
+            figures = "diverged"
+            if code == 0:
+                figures = f"perplexity {found['perplexity']:.3f}, BLEU {found['bleu']:.2f}"
+            size = f"{found['parameters']:,} parameters, {found['minutes']:.1f} minutes"
+            print(f"{row.name}, seed {seed}: {figures}, {size}", flush=True)
         finally:
             with self.lock:
                 free.append(cores)
 
-    def _call(self, program, arguments, log=None, cores=None):
-        """Runs one of our programs.
+    def _call(self, program, arguments, log=None, cores=None, accepted=(0,)):
+        """Runs one of our programs; returns its exit code.
 
         Raises:
-            ValueError: it failed; the message has its last line.
+            ValueError: the code is not among those accepted; the message has the program's last line.
         """
         command = [sys.executable, PIPELINES / program, *arguments]
         cores = cores or sorted(os.sched_getaffinity(0))
@@ -200,9 +222,10 @@ class Grid:
                 self.processes.append(process)
             errors = process.communicate()[1]
             out.write(errors)
-        if process.returncode:
+        if process.returncode not in accepted:
             last = (errors.strip().splitlines() or ["no message"])[-1]
             raise ValueError(f"{program} ended with code {process.returncode}: {last}")
+        return process.returncode
 
     def _stop(self, futures):
         """Ends the programs that run: a training saves a checkpoint first."""
@@ -215,18 +238,24 @@ class Grid:
                 process.terminate()
 
 
-def measure(run_dir, checkpoint):
+def measure(run_dir, checkpoint, *, stopped=False):
     """Measures one model on the validation split.
 
     Args:
         run_dir: str, path of a finished run folder.
         checkpoint: name of its weights.
+        stopped: whether training was stopped because the gradient was not finite. Such a model has no
+            perplexity, and empty translations.
 
     Returns:
-        dict: parameters, perplexity, bleu, signature, steps and minutes of training.
+        dict: parameters, perplexity (or `None`), bleu, signature, steps and minutes of training.
     """
+    from keras_transformer.cli.process import import_quietly
+
+    import_quietly("keras_transformer.translation.scorer")
     from keras_transformer.checkpoints.run_folder import RunFolder
     from keras_transformer.evaluation.bleu import bleu_scorer
+    from keras_transformer.model.transformer import Transformer
     from keras_transformer.text.datasets import open_split
     from keras_transformer.translation.scorer import Scorer, perplexity
     from keras_transformer.translation.translator import Translator
@@ -234,18 +263,23 @@ def measure(run_dir, checkpoint):
     run = RunFolder(run_dir)
     data = run.config.data
     pairs = open_split(data.dataset, "validation", data.source, data.target).load()
-    scorer = Scorer.load(run_dir, checkpoint=checkpoint, max_length=1024)
-    translator = Translator.load(run_dir, checkpoint=checkpoint)
+    if stopped:
+        model, measured, translations = Transformer(run.config.model), None, [""] * len(pairs.source)
+    else:
+        scorer = Scorer.load(run_dir, checkpoint=checkpoint, max_length=1024)
+        model, measured = scorer.model, perplexity(scorer.score(pairs.source, pairs.target))
+        translations = Translator.load(run_dir, checkpoint=checkpoint).translate(pairs.source)
     bleu = bleu_scorer(data.target)
-    score = bleu.corpus_score(translator.translate(pairs.source), [pairs.target]).score
+    score = bleu.corpus_score(translations, [pairs.target]).score
     steps = [record for record in run.read_history() if record["kind"] == "train"]
+    last = steps[-1] if steps else {"step": 0, "minutes": 0.0}
     return {
-        "parameters": scorer.model.count_params(),
-        "perplexity": perplexity(scorer.score(pairs.source, pairs.target)),
+        "parameters": model.count_params(),
+        "perplexity": measured,
         "bleu": score,
         "signature": str(bleu.get_signature()),
-        "steps": steps[-1]["step"],
-        "minutes": steps[-1]["minutes"],
+        "steps": last["step"],
+        "minutes": last["minutes"],
         "measured": time.strftime("%Y-%m-%d"),
     }
 
@@ -255,24 +289,26 @@ def main(argv=None):
     args = parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
+        grid, markdown, plot = GRIDS[args.grid]
         if args.show:
-            records = read_records(args.show)
+            records = read_records(args.show, args.grid)
         else:
             from keras_transformer.config.presets import preset
             from keras_transformer.config.settings import override
 
             rows = selected(grid(override(preset(args.preset), args.set), args.preset), args.rows)
             if args.list:
+                widths = [2 + max(len(row[i]) for row in rows) for i in range(2)]
                 for row in rows:
-                    print(f"{row.group:<5}{row.name:<20}{' '.join(row.settings)}")
+                    print(f"{row.group:<{widths[0]}}{row.name:<{widths[1]}}{' '.join(row.settings)}")
                 return 0
             Grid(args, rows).run()
-            records = read_records([args.out])
+            records = read_records([args.out], args.grid)
         print(markdown(records))
         if args.plot:
-            from plots import table3_differences
+            import plots
 
-            table3_differences(records).savefig(args.plot, dpi=150)
+            getattr(plots, plot)(records).savefig(args.plot, dpi=150)
     except KeyboardInterrupt:
         print("table3.py: stopped. Run the same command again to resume", file=sys.stderr)
         return 130

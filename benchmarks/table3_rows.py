@@ -7,11 +7,11 @@ BASE = "base"
 
 
 class Row(NamedTuple):
-    """One variation of the base model.
+    """One model of a grid: a variation of the base model.
 
     Attributes:
         group: `"(A)"` to `"(E)"`, as in the paper; `""` for the base model.
-        name: what differs from the base model.
+        name: what differs from the base model, unique.
         settings: list of `"section.field=value"`.
         counterpart: key of the paper's row in `PAPER`, or one that is not there.
     """
@@ -50,6 +50,12 @@ PAPER = {
     "smoothing 0.2": Figures(5.47, 25.7),
     "learned positions": Figures(4.92, 25.7),
 }
+# Printed below the table.
+SIGNS = (
+    "Sign of both: the row differs from the base row as the paper's does (agrees), the other way (differs), "
+    "or not beyond the range of the seeds (within seeds); two entries are for perplexity and BLEU, - where "
+    "the paper has no difference."
+)
 
 
 def grid(config, preset=""):
@@ -123,8 +129,11 @@ class Summary(NamedTuple):
     counterpart: str
 
 
-def summaries(records):
-    """Returns a `Summary` of each row, in the order of the records' first occurrence, the base row first.
+def by_row(records):
+    """Returns the records of each row, one for each seed: the last.
+
+    Returns:
+        dict: name of a row, in the order of first occurrence -> list of dict.
 
     Raises:
         ValueError: the records are of different datasets, presets, settings or weights, or of none.
@@ -133,19 +142,27 @@ def summaries(records):
         raise ValueError("there are no records yet")
     if any(record["common"] != records[0]["common"] for record in records):
         raise ValueError("the records are of different datasets, presets or settings: show them one by one")
-    names = dict.fromkeys([BASE, *(record["row"] for record in records)])
-    rows = []
-    for name in names:
-        own = {record["seed"]: record for record in records if record["row"] == name}  # the last of a seed
-        if own:
-            first, *_ = own.values()
-            perplexities, bleus, minutes = (
-                [record[key] for record in own.values()] for key in ("perplexity", "bleu", "minutes")
-            )
-            counts = len(own), first["parameters"]
-            figures = perplexities, bleus, statistics.fmean(minutes)
-            rows.append(Summary(name, *counts, *figures, first["counterpart"]))
-    return rows
+    rows = {}
+    for record in records:
+        rows.setdefault(record["row"], {})[record["seed"]] = record
+    return {name: list(seeds.values()) for name, seeds in rows.items()}
+
+
+def summaries(records):
+    """Returns a `Summary` of each row, in the order of the records' first occurrence, the base row first.
+
+    Raises:
+        ValueError: as `by_row`.
+    """
+    found = []
+    for name, own in sorted(by_row(records).items(), key=lambda row: row[0] != BASE):
+        perplexities, bleus, minutes = (
+            [record[key] for record in own] for key in ("perplexity", "bleu", "minutes")
+        )
+        counts = len(own), own[0]["parameters"]
+        figures = perplexities, bleus, statistics.fmean(minutes)
+        found.append(Summary(name, *counts, *figures, own[0]["counterpart"]))
+    return found
 
 
 def agreement(row, base, *, key):
@@ -184,14 +201,14 @@ def markdown(records):
         theirs = (f"{paper.perplexity:.2f}", f"{paper.bleu:.1f}") if paper else ("", "")
         signs = [agreement(row, base, key=key) for key in ("perplexity", "bleu")] if base else [""]
         both = signs[0] if len(set(signs)) == 1 else f"{signs[0] or '-'}, {signs[1] or '-'}"
-        figures = (_range(row.perplexities, 3), _range(row.bleus, 2))
+        figures = mean_and_range(row.perplexities, 3), mean_and_range(row.bleus, 2)
         cells = (row.row, row.seeds, f"{row.parameters:,}", *figures, f"{row.minutes:.0f}", *theirs, both)
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join([*lines, "", f"BLEU: `{records[0]['signature']}`"])
+    return "\n".join([*lines, "", SIGNS, f"BLEU: `{records[0]['signature']}`"])
 
 
-def _range(values, digits):
-    """Returns the mean, and the range if there are several values."""
+def mean_and_range(values, digits):
+    """Returns the mean of numbers as text, and the range if there are several."""
     mean = f"{statistics.fmean(values):.{digits}f}"
     if len(values) == 1:
         return mean

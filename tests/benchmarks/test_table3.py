@@ -89,6 +89,7 @@ def test_the_table_has_means_ranges_and_the_papers_figures():
     assert table[2] == f"| base | 2 | 1,234 | {ranges} | 7 | 4.92 | 25.8 |  |"
     assert table[3] == "| heads 1 | 1 | 1,234 | 6.000 | 22.00 | 7 | 5.29 | 24.9 | agrees |"
     assert table[4] == "| dropout 0.1 | 1 | 1,234 | 4.000 | 26.00 | 7 |  |  |  |"
+    assert table[-2].startswith("Sign of both: the row differs from the base row as the paper's does")
     assert table[-1] == "BLEU: `s|v`"
 
 
