@@ -23,7 +23,8 @@ import numpy as np
 
 from keras_transformer.batches.ids import IdPairs, Sequences
 from keras_transformer.config import programs
-from keras_transformer.config.sections import VOCABULARY
+from keras_transformer.config.fields import with_earlier_defaults
+from keras_transformer.config.sections import TREES, VOCABULARY, DataConfig
 from keras_transformer.files import from_checked_json, write_atomically
 from keras_transformer.text.cleaning import CleaningReport
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
@@ -167,8 +168,8 @@ class PreparedCorpus:
             pairs: `IdPairs` of the corpus.
             tokenizers: its `Tokenizers`.
         """
-        if self.settings["data"]["dataset"].startswith("cldr/"):
-            return self.report.warnings()  # generated text: its languages are known
+        if self.settings["data"]["dataset"].startswith("cldr/") or TREES in self.languages:
+            return self.report.warnings()  # the languages are known
         numbers = evenly_spaced(pairs.num_pairs, SAMPLE_SIZE)
         texts = [
             tokenizer.decode([sequences[i].tolist() for i in numbers])
@@ -247,6 +248,8 @@ def _read_manifest(folder):
     if manifest.get("format") != FORMAT:
         raise DataError(f"{path}: the format is not {FORMAT!r}. {_AGAIN}")
     try:
+        settings = manifest["settings"]
+        settings["data"] = with_earlier_defaults(DataConfig, settings["data"])
         _check_structure(manifest)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({error!r}). {_AGAIN}") from error

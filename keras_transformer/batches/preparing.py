@@ -26,7 +26,8 @@ from keras_transformer.batches.prepared import (
     write_json,
 )
 from keras_transformer.batches.sharding import BLOCK_PAIRS, UnfinishedError, open_text, write_shards
-from keras_transformer.config.sections import VOCABULARY
+from keras_transformer.config.fields import with_earlier_defaults
+from keras_transformer.config.sections import VOCABULARY, DataConfig
 from keras_transformer.files import (
     explain_write_error,
     process_lock,
@@ -37,6 +38,7 @@ from keras_transformer.files import (
 from keras_transformer.text.datasets import dataset_names, first_split
 from keras_transformer.text.folders import TRAIN
 from keras_transformer.text.lines import DataError
+from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import (
     learn_tokenizers,
     load_tokenizers,
@@ -158,10 +160,12 @@ def _vocab_settings(tokenizers):
     """Returns the settings that given tokenizers determine, which override the configuration."""
     if tokenizers is None:
         return {}
+    parses = isinstance(tokenizers.target, TreeTokenizer)
     return {
-        "vocab_size": tokenizers.target.vocab_size,
+        "vocab_size": tokenizers.source.vocab_size if parses else tokenizers.target.vocab_size,
         "separate_vocabularies": not tokenizers.shared,
         "normalization": tokenizers.source.normalization,
+        "keep_tags": parses and tokenizers.target.keep_tags,
     }
 
 
@@ -268,6 +272,7 @@ def _check_same(folder, before, now):
 def _flatten_sections(settings):
     """Returns {name: value}, with names such as `data.source` for the settings of a section."""
     fields = {name: value for name, value in settings.items() if not isinstance(value, dict)}
+    settings = settings | {"data": with_earlier_defaults(DataConfig, settings["data"])}
     for section in ("data", "cleaning"):
         fields |= {f"{section}.{name}": value for name, value in settings[section].items()}
     return fields
@@ -298,7 +303,8 @@ def _find_or_learn_tokenizers(text, folder, given):
         return load_tokenizers(folder)
     if given is None:
         data = text.data
-        print(f"learning a vocabulary of {data.vocab_size:,} tokens ({data.model_type})", flush=True)
+        words = " of the words" if data.parses else ""
+        print(f"learning a vocabulary of {data.vocab_size:,} tokens ({data.model_type}){words}", flush=True)
         given = learn_tokenizers(text.clean_pairs, data)
     save_tokenizers(folder, given)
     return given

@@ -1,6 +1,7 @@
 """Loads the data of a training run from a prepared corpus; raw text is prepared first."""
 
 import itertools
+import math
 import pathlib
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from keras_transformer.batches.preparing import legacy_sha256, prepare_for_run
 from keras_transformer.batches.sharding import open_text
 from keras_transformer.config.sections import VOCABULARY
 from keras_transformer.config.settings import CleaningConfig, DataConfig, replace
-from keras_transformer.text.datasets import check_dataset, dataset_names, epoch_weights
+from keras_transformer.text.datasets import check_dataset, dataset_names
 from keras_transformer.text.folders import VALIDATION_NAMES
 from keras_transformer.text.lines import DataError, Pairs
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
@@ -174,3 +175,46 @@ def _count_kept(keep, sizes):
     """Counts the pairs that `keep` keeps of each dataset."""
     ends = list(itertools.accumulate(sizes))
     return [int(keep[end - size : end].sum()) for size, end in zip(sizes, ends, strict=True)]
+
+
+def epoch_weights(sizes, dataset_weights="", temperature=1.0):
+    """Returns the number of times an epoch sees each dataset: its weight, or temperature sampling.
+
+    Args:
+        sizes: list of int, number of training pairs of each dataset.
+        dataset_weights: the weights as text, such as `"1,2.5"`; `""` for no weights.
+        temperature: float, T >= 1, used without weights. The share of dataset i in an epoch
+            is proportional to `n_i ** (1 / T)`. At T = 1 every pair is seen once; a higher T repeats
+            small datasets. The number of pairs per epoch stays the sum of `sizes`.
+
+    Returns:
+        list of float, one per dataset; 1.0 for a dataset without training pairs.
+
+    Raises:
+        ValueError: a weight is missing or not above 0, or weights and a temperature are both given.
+    """
+    if not 1 <= temperature < math.inf:
+        raise ValueError(f"`temperature` must be at least 1. Received: temperature={temperature}")
+    if dataset_weights and temperature != 1:
+        raise ValueError(
+            "`dataset_weights` and `temperature` cannot both be set. "
+            f"Received: dataset_weights={dataset_weights!r}, temperature={temperature}"
+        )
+    if dataset_weights:
+        try:
+            numbers = [float(part) for part in dataset_weights.split(",")]
+        except ValueError:
+            numbers = []
+        if len(numbers) != len(sizes) or not all(0 < number < math.inf for number in numbers):
+            raise ValueError(
+                f"`dataset_weights` must be {len(sizes)} numbers above 0, one per dataset, separated "
+                f"by commas. Received: {dataset_weights!r}"
+            )
+        return numbers
+    if temperature == 1:
+        return [1.0] * len(sizes)
+    roots = [size ** (1 / temperature) for size in sizes]
+    total, total_roots = sum(sizes), sum(roots)
+    return [
+        root / total_roots * total / size if size else 1.0 for root, size in zip(roots, sizes, strict=True)
+    ]

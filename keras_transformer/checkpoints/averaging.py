@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.checkpoints import tensor_files
+from keras_transformer.config.training import SEARCH_METRICS
 
 
 class AverageChoice(NamedTuple):
@@ -231,9 +232,9 @@ def ranked_steps(history, by):
 
     Args:
         history: list of records, as `RunFolder.read_history` returns.
-        by: metric, `"loss"` (lower is better) or `"bleu"` (higher is better).
+        by: metric, `"loss"` (lower is better) or one of `SEARCH_METRICS` (higher is better).
     """
-    sign = {"loss": 1, "bleu": -1}[by]
+    sign = -1 if by in SEARCH_METRICS else 1
     # If a step was validated twice, the later record counts.
     values = {
         record["step"]: sign * record[by]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import missing_note, ranked_steps, steps_text
 from keras_transformer.config import programs
+from keras_transformer.config.training import SEARCH_METRICS
 
 FINAL = "final/weights"  # path within the run folder
 
@@ -144,8 +145,9 @@ class Candidate(NamedTuple):
             label = f"mean of {of} {steps_text(self.steps)})"
         if not self.metrics:
             return f"{label}: not validated"
-        bleu = f", BLEU {self.metrics['bleu']:.2f}" if "bleu" in self.metrics else ""
-        return f"{label}: validation loss {self.metrics['loss']:.3f}{bleu}"
+        names = [name for name in SEARCH_METRICS if name in self.metrics]
+        searched = "".join(f", {SEARCH_METRICS[name]} {self.metrics[name]:.2f}" for name in names)
+        return f"{label}: validation loss {self.metrics['loss']:.3f}{searched}"
 
 
 def ranked(candidates, by):
@@ -153,8 +155,8 @@ def ranked(candidates, by):
 
     Args:
         candidates: list of `Candidate`.
-        by: metric, `"loss"` (lower is better) or `"bleu"` (higher is better). Candidates without a
-            finite value come last.
+        by: metric, `"loss"` (lower is better) or one of `SEARCH_METRICS` (higher is better).
+            Candidates without a finite value come last.
     """
 
     def rank(candidate, by):
@@ -247,7 +249,7 @@ def _last_and_best(run, step):
     history = run.read_history()
     # If a step was validated twice, the later record counts.
     metrics = {
-        record["step"]: {name: record[name] for name in ("loss", "bleu") if name in record}
+        record["step"]: {name: record[name] for name in ("loss", *SEARCH_METRICS) if name in record}
         for record in history
         if record["kind"] == "validation"
     }

@@ -229,10 +229,15 @@ def add_line_flags(parser):
 
 def check_line_flags(parser, args):
     """Ends the program if the flags of `add_line_flags` are out of range or cannot be combined."""
-    if not 1 <= args.chunk_lines <= 2**24:
-        parser.error(f"--chunk-lines must be from 1 to {2**24}, not {args.chunk_lines}")
+    check_chunk_lines(parser, args)
     if args.scores and args.format != "text":
         parser.error(f"--scores needs --format text; {args.format} always has scores")
+
+
+def check_chunk_lines(parser, args):
+    """Ends the program if `--chunk-lines` is out of range."""
+    if not 1 <= args.chunk_lines <= 2**24:
+        parser.error(f"--chunk-lines must be from 1 to {2**24}, not {args.chunk_lines}")
 
 
 def search_settings(args, run):

@@ -3,6 +3,8 @@
 import os
 import pathlib
 
+from keras_transformer.config import programs
+
 
 def open_runs(paths, checkpoint=None):
     """Opens run folders and checks that they have the weights to load.
@@ -25,6 +27,19 @@ def open_runs(paths, checkpoint=None):
         if checkpoint not in (None, "ema"):
             run.check_weights(checkpoint)
     return runs
+
+
+def check_task(runs, *, parses):
+    """Raises `ValueError` if a run translates where a parser is needed, or the reverse.
+
+    Args:
+        runs: list of `RunFolder`.
+        parses: whether the runs must be trained on trees.
+    """
+    for run in runs:
+        if run.config.data.parses != parses:
+            task, program = ("translates", "translate") if parses else ("parses", "parse")
+            raise ValueError(f"{run.path}: this run {task}. Use {programs.command(program)} {run.path}")
 
 
 def check_files_exist(*paths):

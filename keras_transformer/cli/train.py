@@ -31,7 +31,8 @@ from keras_transformer.cli.early_checks import check_run
 from keras_transformer.cli.foreign_flags import TRAINING
 from keras_transformer.cli.process import exit_code, import_quietly, open_closed_streams
 from keras_transformer.config import programs
-from keras_transformer.config.sections import DataConfig, DeviceConfig
+from keras_transformer.config.sections import DataConfig
+from keras_transformer.config.training import DeviceConfig
 
 
 def parse_args(argv=None):
@@ -223,6 +224,9 @@ def report(result, *, examples=10):
             data.dataset,
         )
     )
+    program, sentence = "translate", "your sentence"
+    if data.parses:
+        program, sentence = "parse", "Words are separated by spaces ."
     return "\n".join(
         [
             *lines,
@@ -230,7 +234,7 @@ def report(result, *, examples=10):
             str(result.scores),
             "",
             "next:",
-            f"  echo 'your sentence' | {programs.command('translate')} {run}",
+            f"  echo '{sentence}' | {programs.command(program)} {run}",
             f"  {programs.command('evaluate')} {run} --dataset {dataset} --split {result.split}",
             f"  {programs.command('export')} {run} {served}",
             f"  tensorboard --logdir {board}",

@@ -27,7 +27,7 @@ from keras_transformer.cli.command_line import (
     program_parser,
     search_settings,
 )
-from keras_transformer.cli.early_checks import open_runs
+from keras_transformer.cli.early_checks import check_task, open_runs
 from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.process import end_on_sigterm, exit_code, open_closed_streams
 from keras_transformer.config import programs
@@ -70,13 +70,8 @@ def main(argv=None, stdin=None, stdout=None):
         return programs.ExitCode.READER_LEFT
 
     def work():
-        for name in args.runs[1:]:
-            if not os.path.exists(name):
-                raise ValueError(
-                    f"{name}: not a run folder. Text is read from a file or a pipe: "
-                    f"echo {shlex.quote(name)} | {programs.command('translate')} {shlex.quote(args.runs[0])}"
-                )
-        open_runs(args.runs, args.checkpoint)
+        check_are_runs(args.runs, "translate")
+        check_task(open_runs(args.runs, args.checkpoint), parses=False)
         search = search_settings(args, args.runs[0])
         with contextlib.ExitStack() as stack:
             source, prefixes = open_inputs(args, stdin, stack)
@@ -87,6 +82,16 @@ def main(argv=None, stdin=None, stdout=None):
             translate(args, search, threads, source, prefixes, output)
 
     return exit_code(programs.name("translate"), work, args.output or "standard output")
+
+
+def check_are_runs(names, program):
+    """Raises `ValueError` if text was given where a further run folder is expected."""
+    for name in names[1:]:
+        if not os.path.exists(name):
+            raise ValueError(
+                f"{name}: not a run folder. Text is read from a file or a pipe: "
+                f"echo {shlex.quote(name)} | {programs.command(program)} {shlex.quote(names[0])}"
+            )
 
 
 def open_inputs(args, stdin, stack):
@@ -155,9 +160,11 @@ class TranslationProgress:
         total_bytes: size of the input; `None` if unknown.
         shows: whether to print the progress: updated in place on a terminal, otherwise one line every
             30 seconds. The summary of flags is always printed.
+        said: dict, flag -> what the summary says of lines that have it.
     """
 
-    def __init__(self, total_bytes=None, *, shows=True):
+    def __init__(self, total_bytes=None, *, shows=True, said=_SAID):
+        self._said = said
         self._total_bytes = total_bytes
         self._shows = shows
         self._on_terminal = sys.stderr.isatty()
@@ -174,11 +181,11 @@ class TranslationProgress:
 
         Args:
             texts: list of str, the input lines.
-            results: list of `NBest`, one per line.
+            results: list of `NBest` or `Parsed`, one per line.
         """
         self.lines += len(texts)
         self._bytes += sum(len(text.encode()) + 1 for text in texts)
-        self._tokens += sum(len(result.best.ids) for result in results)
+        self._tokens += sum(result.num_tokens for result in results)
         for result in results:
             self._flags.update(result.flags)
         wait = _SECONDS_BETWEEN_LINES[self._on_terminal]
@@ -210,7 +217,7 @@ class TranslationProgress:
         elif self._shown:
             self._shown = False
             print(file=sys.stderr, flush=True)
-        for flag, said in _SAID.items():
+        for flag, said in self._said.items():
             if self._flags[flag]:
                 self._print(f"{said}: {self._flags[flag]:,} of {self.lines:,}", in_place=False)
 

@@ -1,7 +1,8 @@
 """All settings of model, data, training and search, as frozen dataclasses; standard library only.
 
-Each setting is defined once, as `setting(default, meaning, range)` in `sections`. Range checks, docstrings,
-`--help` and `--print-config` are generated from that definition. `Config` has one section per part of a run.
+Each setting is defined once, as `setting(default, meaning, range)` in `sections` or `training`. Range
+checks, docstrings, `--help` and `--print-config` are generated from that definition. `Config` has one section
+per part of a run.
 `preset(name)` returns the paper's models and smaller ones; `override` applies `section.field=value` texts;
 `describe_settings` lists all settings with their meanings.
 """
@@ -16,10 +17,8 @@ __all__, __getattr__, __dir__ = lazy_names(
         "sections": (
             "CleaningConfig",
             "DataConfig",
-            "DeviceConfig",
             "ModelConfig",
             "SearchConfig",
-            "TrainingConfig",
         ),
         "settings": (
             "Config",
@@ -32,5 +31,6 @@ __all__, __getattr__, __dir__ = lazy_names(
             "replace",
             "to_json",
         ),
+        "training": ("DeviceConfig", "TrainingConfig"),
     },
 )

@@ -7,6 +7,7 @@ used unchanged. Comments explain the values that the paper does not give.
 from typing import NamedTuple
 
 from keras_transformer.config.fields import unknown
+from keras_transformer.config.sections import TREES
 from keras_transformer.config.settings import Config, replace
 
 
@@ -137,6 +138,49 @@ MULTI30K_TINY = _compact(
 )
 MULTI30K_TINY_PRE = replace(MULTI30K_TINY, model={"norm_first": True})
 
+# Constituency parsing, section 6.3: 4 layers, d_model 1024, about 40,000 sentences of the Wall Street Journal
+# with 16,000 source tokens. The paper gives neither heads nor d_ff: they are the base model's, as in
+# Tensor2Tensor's `parsing_base`, which also has this dropout, warm-up and maximum length, and no shared
+# matrix. The number of updates is not given either, and rates were chosen on section 22.
+NUM_TREE_SYMBOLS = 64  # about; the trees decide
+_PARSING = {"dataset": "treebank", "source": "en", "target": TREES, "separate_vocabularies": True}
+PARSING_PAPER = replace(
+    with_vocab_size(replace(BASE, model={"tie_embeddings": "none"}), 16_000, NUM_TREE_SYMBOLS),
+    model={
+        "d_model": 1024,
+        **_layers(4),
+        **_dropout(0.2),
+        "attention_dropout": 0.2,
+    },
+    data={**_PARSING, "vocab_size": 16_000, "max_length": 512},
+    training={"warmup_steps": 16_000, "max_steps": 50_000, "best_metric": "f1"},
+    search={"beam_size": 21, "alpha": 0.3, "max_length_offset": 300, "max_source_length": 512},
+)
+# Section 6.3, semi-supervised: 17 million sentences, 32,000 source tokens.
+PARSING_SEMI_SUPERVISED = replace(
+    with_vocab_size(PARSING_PAPER, 32_000, NUM_TREE_SYMBOLS),
+    data={"vocab_size": 32_000},
+    training={"max_steps": 100_000},
+)
+# For two CPU cores and some ten thousand trees.
+PARSING_SMALL = replace(
+    with_vocab_size(PARSING_PAPER, 8000, NUM_TREE_SYMBOLS),
+    model={"d_model": 256, "d_ff": 1024, "num_heads": 4, **_dropout(0.3), "attention_dropout": 0.0},
+    data={"vocab_size": 8000, "batch_tokens": 4096},
+    training={
+        "max_steps": 8000,
+        "warmup_steps": 2000,
+        "log_every_steps": 50,
+        "validate_every_steps": 500,
+        "validation_sentences": 500,
+        "validation_beam_size": 1,
+        "checkpoint_every_steps": 200,
+        "checkpoint_every_minutes": 0,
+        "keep_checkpoints": 10,
+        "average_last": 10,
+    },
+)
+
 # At most ten minutes on two CPU cores with the built-in corpus. Little dropout, as this corpus has
 # no noise to overfit to.
 DEMO = _compact(
@@ -205,6 +249,9 @@ PRESETS = {
     "multi30k_tiny": MULTI30K_TINY,
     "multi30k_tiny_pre_norm": MULTI30K_TINY_PRE,
     "tiny": TINY,
+    "parsing_paper": PARSING_PAPER,
+    "parsing_semi_supervised": PARSING_SEMI_SUPERVISED,
+    "parsing_small": PARSING_SMALL,
     "small": SMALL,
     "demo": DEMO,
 }

@@ -11,6 +11,7 @@ SCRIPTS = {
     "train": "train_wmt.py",
     "prepare": "prepare_wmt.py",
     "translate": "translate.py",
+    "parse": "parse.py",
     "evaluate": "evaluate_wmt.py",
     "average": "average_checkpoints.py",
     "export": "export_model.py",

@@ -1,11 +1,23 @@
-"""All settings of a run, one class per part. Each is defined once: default, meaning and range."""
+"""Settings of the model, the data and the search. Each is defined once: default, meaning and range.
+
+`config.training` has those of training and devices.
+"""
 
 import decimal
 
 from keras_transformer.config.fields import choice, require, section, setting
 
 # Settings of `data` that an existing vocabulary has fixed.
-VOCABULARY = ("model_type", "vocab_size", "separate_vocabularies", "normalization", "split_digits")
+VOCABULARY = (
+    "model_type",
+    "vocab_size",
+    "separate_vocabularies",
+    "normalization",
+    "split_digits",
+    "keep_tags",
+)
+# The target "language" of constituency parsing (section 6.3), also the ending of files of trees.
+TREES = "trees"
 # Far beyond any model ever trained: larger values are typing errors.
 MAX_LAYERS = 1000
 MAX_WEIGHTS = 10**12
@@ -145,7 +157,11 @@ class DataConfig:
         "TensorFlow Datasets; several are separated by commas",
     )
     source: str = setting("en", "source language code, also the extension of the source files")
-    target: str = setting("de", "target language code, also the extension of the target files")
+    target: str = setting(
+        "de",
+        "target language code, also the extension of the target files; `trees` for constituency parsing "
+        "(section 6.3), with both sides from bracketed trees",
+    )
     data_dir: str = setting(
         "", "cache folder of TensorFlow Datasets and unpacked archives; empty for the default"
     )
@@ -174,6 +190,11 @@ class DataConfig:
     )
     normalization: str = choice("nfc", 'Unicode normalisation of the text: `"nfc"`, `"nfkc"` or `"identity"`')
     split_digits: bool = setting(False, "makes every digit a token of its own")
+    keep_tags: bool = setting(
+        False,
+        "parsing: the target has the part-of-speech tag of each word, as in Tensor2Tensor; if false, `XX`",
+        before=False,
+    )
     max_length: int = setting(256, "longest training sentence, in tokens with end of sentence", at_least=2)
     batch_tokens: int = setting(
         25_000, "maximum tokens per batch and side, padding included (about 25,000 in the paper)"
@@ -190,6 +211,11 @@ class DataConfig:
     def __post_init__(self):
         if self.source == self.target:
             raise ValueError(f"`source` and `target` must be different. Received: {self.source!r} for both")
+        require(self.source != TREES, "trees are a target: `target='trees'`", source=TREES)
+        if self.parses:
+            demand = "parsing has a vocabulary of words and one of tree symbols: `separate_vocabularies=true`"
+            require(self.separate_vocabularies, demand, target=TREES, separate_vocabularies=False)
+        require(self.parses or not self.keep_tags, f"`keep_tags` needs target={TREES!r}", target=self.target)
         alternatives = {"dataset_weights": self.dataset_weights, "temperature": self.temperature}
         exclusive = not self.dataset_weights or self.temperature == 1
         require(exclusive, "`dataset_weights` and `temperature` cannot both be set", **alternatives)
@@ -199,6 +225,11 @@ class DataConfig:
                 f"batch_tokens={self.batch_tokens}, max_length={self.max_length}. Set batch_tokens="
                 f"{8 * self.max_length} or max_length={max(self.batch_tokens // 8, 2)}"
             )
+
+    @property
+    def parses(self):
+        """Whether the targets are constituency trees (section 6.3)."""
+        return self.target == TREES
 
 
 @section(
@@ -222,85 +253,6 @@ class CleaningConfig:
         ratio = self.max_length_ratio
         demand = "`cleaning.max_length_ratio` must be 0 (no limit) or at least 1"
         require(ratio == 0 or ratio >= 1, demand, max_length_ratio=ratio)
-
-
-@section("Schedule, optimizer, loss, validation and checkpoints of training (section 5).")
-class TrainingConfig:
-    max_steps: int = setting(100_000, "maximum number of optimizer updates", at_least=1)
-    max_minutes: float = setting(
-        0.0, "maximum training time in minutes, resumed parts included; 0 for no limit", at_least=0
-    )
-    warmup_steps: int = setting(4000, "warm-up steps of the learning rate (equation 3)", at_least=1)
-    learning_rate_scale: float = setting(1.0, "factor on the rate of equation 3 (1 in the paper)", above=0)
-    adam_beta_1: float = setting(0.9, "decay of Adam's first moment", at_least=0, below=1)
-    adam_beta_2: float = setting(0.98, "decay of Adam's second moment", at_least=0, below=1)
-    adam_epsilon: float = setting(1e-9, "Adam's epsilon, outside the bias correction as in Keras", above=0)
-    label_smoothing: float = setting(0.1, "label smoothing, epsilon_ls of section 5.4", at_least=0, below=1)
-    smoothing_formula: str = choice(
-        "t2t", '`"t2t"` gives each wrong token epsilon / (V - 1), `"uniform"` gives every token epsilon / V'
-    )
-    clip_norm: float = setting(0.0, "clips gradients to this global norm; 0 disables (the paper)", at_least=0)
-    precision: str = choice(
-        "float32",
-        '`"float32"`, `"mixed_bfloat16"`, or `"mixed_float16"` with loss scaling (one device only); '
-        "positional encodings, softmax and loss are always float32",
-    )
-    max_nonfinite_steps: int = setting(
-        20,
-        "stops after n consecutive steps with a non-finite gradient; each such step is skipped",
-        renamed_from="max_skipped",
-        at_least=1,
-    )
-    log_every_steps: int = setting(100, "steps between progress lines and TensorBoard points", at_least=1)
-    validate_every_steps: int = setting(5000, "steps between validations", at_least=1)
-    validation_sentences: int = setting(
-        1000, "number of validation sentences to translate for BLEU; 0 disables", at_least=0
-    )
-    validation_beam_size: int = setting(
-        0, "beam size for validation; 1: greedy, 0: `search.beam_size`", at_least=0
-    )
-    best_metric: str = choice(
-        "loss",
-        'validation metric, `"loss"` or `"bleu"`, that chooses the best weights, and the final ones among '
-        "averaged, last and best",
-        renamed_from="best_by",
-    )
-    patience: int = setting(
-        0,
-        "stops after n validations without a new best; 0 disables early stopping (the paper)",
-        renamed_from="early_stopping",
-        at_least=0,
-    )
-    checkpoint_every_steps: int = setting(0, "steps between checkpoints; 0 disables", at_least=0)
-    checkpoint_every_minutes: float = setting(
-        10.0, "minutes between checkpoints; 0 disables (10 in the paper)", at_least=0
-    )
-    keep_checkpoints: int = setting(20, "number of newest scheduled checkpoints to keep", at_least=1)
-    keep_best: int = setting(3, "number of best validations whose weights are kept, too", at_least=0)
-    ema_decay: float = setting(
-        0.0, "decay of an exponential moving average of the weights; 0 disables", at_least=0, below=1
-    )
-    init_from: str = setting("", "fine-tuning: run folder with the initial weights; empty for random weights")
-    init_checkpoint: str = setting(
-        "final",
-        'name of the initial weights in that run: `"final"`, `"averaged"`, `"last"`, `"best"`, ...',
-        renamed_from="init_weights",
-    )
-    init_vocabulary: bool = setting(
-        True, "also uses its vocabulary; if false, shared pieces of the new vocabulary keep their embeddings"
-    )
-    average_last: int = setting(
-        5, "number of newest scheduled checkpoints after the warm-up to average (big: 20)", at_least=1
-    )
-    seed: int = setting(1, "random seed of initial weights, dropout and data order", at_least=0)
-
-    def __post_init__(self):
-        if self.best_metric == "bleu":
-            demand = "`best_metric='bleu'` needs `validation_sentences` above 0"
-            require(self.validation_sentences, demand, validation_sentences=self.validation_sentences)
-        kept = {name: getattr(self, name) for name in ("average_last", "keep_checkpoints")}
-        demand = "`average_last` must be at most `keep_checkpoints`"
-        require(self.average_last <= self.keep_checkpoints, demand, **kept)
 
 
 @section("Beam search or sampling of translations (section 6.1).")
@@ -330,6 +282,9 @@ class SearchConfig:
     )
     max_length: int = setting(1024, "upper limit of the translation length, in tokens", at_least=1)
     min_length: int = setting(0, "minimum translation length in tokens, without end of sentence", at_least=0)
+    tree_grammar: bool = setting(
+        False, "parsing: only well-formed trees over the words of the sentence; the paper's search is free"
+    )
     no_repeat_ngram: int = setting(0, "forbids repeating any n-gram of this size; 0 disables", at_least=0)
     n_best: int = setting(1, "translations per sentence, at most `beam_size` unless sampling", at_least=1)
     sampling: bool = setting(False, "samples tokens at random instead of beam search; ignores `beam_size`")
@@ -357,39 +312,6 @@ class SearchConfig:
 
 
 LENGTH_PENALTIES = SearchConfig.__dataclass_fields__["length_penalty"].metadata["choices"]
-
-
-@section("Devices of training. These settings affect speed and rounding only.")
-class DeviceConfig:
-    strategy: str = choice(
-        "auto",
-        '`"none"` for one device, `"mirrored"` for the GPUs of one machine, `"multiworker"` for the machines '
-        'of `TF_CONFIG`; `"auto"` decides by `TF_CONFIG` and the number of GPUs',
-    )
-    replicas: int = setting(0, "number of GPUs to use on this machine; 0 for all", at_least=0)
-    cross_device_ops: str = choice(
-        "auto",
-        'all-reduce of gradients: `"nccl"`, `"hierarchical"` or `"reduction"` (to one device) within '
-        'one machine, `"nccl"` or `"ring"` between machines; `"auto"` leaves it to TensorFlow',
-    )
-    allow_cpu: bool = setting(False, "uses logical CPU devices if GPUs are requested but missing")
-    micro_batch_tokens: int = setting(
-        0,
-        "maximum tokens per device and side, padding included. Larger batches are split into micro-batches, "
-        "whose gradients are accumulated; 0 for no limit",
-        renamed_from="batch_tokens",
-        at_least=0,
-    )
-    xla: bool = setting(False, 'compiles the training step with XLA; needs `data.padding="fixed"`')
-    recompute: bool = setting(
-        False,
-        "gradient checkpointing: keeps only the inputs of each layer and recomputes the rest in the backward "
-        "pass. Saves memory with long sentences or many layers, takes about a fifth more time",
-    )
-
-    def __post_init__(self):
-        demand = "`strategy='none'` uses one device; for several, choose strategy='mirrored'"
-        require(self.strategy != "none" or self.replicas <= 1, demand, replicas=self.replicas)
 
 
 def _size(number):

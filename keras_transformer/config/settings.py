@@ -23,11 +23,10 @@ from keras_transformer.config.fields import (
 from keras_transformer.config.sections import (
     CleaningConfig,
     DataConfig,
-    DeviceConfig,
     ModelConfig,
     SearchConfig,
-    TrainingConfig,
 )
+from keras_transformer.config.training import DeviceConfig, TrainingConfig
 
 # Not set by users: they follow from the tokenizers.
 _FROM_TOKENIZERS = ("model.source_vocab_size", "model.target_vocab_size")
@@ -67,6 +66,13 @@ class Config:
         require(not self.devices.xla or padding == "fixed", demand, padding=padding)
         demand, least = "`cleaning.min_length` must be at most `data.max_length`", self.cleaning.min_length
         require(least <= length, demand, min_length=least, max_length=length)
+        other, metric = ("bleu", "f1") if self.data.parses else ("f1", "bleu")
+        demand = f"`training.best_metric` must be 'loss' or '{metric}' with data.target={self.data.target!r}"
+        best = self.training.best_metric
+        require(best != other, demand, best_metric=best)
+        grammar = self.search.tree_grammar
+        demand = "`search.tree_grammar` is for parsing: data.target='trees'"
+        require(self.data.parses or not grammar, demand, target=self.data.target, tree_grammar=grammar)
         if self.model.positions == "learned":
             demand = "`data.max_length` must be at most `model.max_positions` with learned positions"
             most = self.model.max_positions

@@ -143,7 +143,7 @@ class CTranslate2Translator(TextTranslator):
         except RuntimeError as error:
             raise ValueError(f"{folder}: CTranslate2 cannot read it ({error}). Export it again") from error
 
-    def _max_source_length(self, config):
+    def max_source_length(self, config):
         return min(config.max_source_length, self._max_positions)
 
     def _config(self, search):

@@ -6,12 +6,12 @@ All datasets have the same interface: `name`, `splits`, `blocks(split, num_pairs
 
 import functools
 import importlib.metadata
-import math
 import pathlib
 import re
 from typing import NamedTuple
 
 from keras_transformer.config.fields import did_you_mean
+from keras_transformer.config.sections import TREES
 from keras_transformer.text import cldr, tfds
 from keras_transformer.text.folders import (
     ENDINGS,
@@ -30,6 +30,7 @@ from keras_transformer.text.parallel import (
     drop_empty,
     make_blocks,
 )
+from keras_transformer.text.treebanks import open_treebank
 
 # OWNER/NAME of the Hugging Face Hub; tried after the names of TensorFlow Datasets.
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -46,7 +47,7 @@ def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
             `NAME/CONFIG` or `NAME/CONFIG:VERSION` of TensorFlow Datasets, such as
             `wmt14_translate/de-en`; downloaded and prepared if necessary.
         source: source language, as in the names of files or features.
-        target: target language.
+        target: target language, or `trees`: bracketed trees, whose words are the source.
         data_dir: folder of prepared TensorFlow Datasets, and of unpacked archives in its
             subfolder `unpacked`. `None` uses the default folder of TensorFlow Datasets, and
             a temporary folder for an archive.
@@ -65,6 +66,8 @@ def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
         ValueError: a locale of the built-in corpus is unknown.
     """
     check_dataset(dataset, data_dir)
+    if target == TREES:
+        return open_treebank(dataset, source, data_dir)
     if dataset.startswith("cldr/"):
         return CldrDataset(dataset, source, target)
     path = pathlib.Path(dataset)
@@ -288,7 +291,7 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
     validation, test = first_split(datasets, "validation"), first_split(datasets, "test")
     if validation is None:
         raise DataError(
-            f"{dataset}: no validation split. Add valid.{source} and valid.{target} (valid, validation, "
+            f"{dataset}: no validation split. Add {_files_of('valid', source, target)} (valid, validation, "
             "val or dev), or a further --dataset that has them"
         )
     train, sizes, num_blank = Pairs([], []), [], 0
@@ -302,7 +305,7 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
         sizes.append(len(pairs.source))
         num_blank += num_dropped
     if not train.source:
-        raise DataError(f"{dataset}: no training split. Add train.{source} and train.{target}")
+        raise DataError(f"{dataset}: no training split. Add {_files_of('train', source, target)}")
     return Corpus(
         train,
         validation.load(on_bad_utf8=on_bad_utf8),
@@ -311,6 +314,11 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
         num_blank,
         tuple(sizes),
     )
+
+
+def _files_of(split, source, target):
+    """Returns the names of the files of a split, for messages."""
+    return f"{split}.{target}" if target == TREES else f"{split}.{source} and {split}.{target}"
 
 
 def open_split(dataset, split, source, target, *, data_dir=None, manual_dir=None):
@@ -350,46 +358,3 @@ def load_split(dataset, split, source, target, *, data_dir=None, manual_dir=None
     """
     opened = open_split(dataset, split, source, target, data_dir=data_dir, manual_dir=manual_dir)
     return opened.load(on_bad_utf8=on_bad_utf8)
-
-
-def epoch_weights(sizes, dataset_weights="", temperature=1.0):
-    """Returns the number of times an epoch sees each dataset: its weight, or temperature sampling.
-
-    Args:
-        sizes: list of int, number of training pairs of each dataset.
-        dataset_weights: the weights as text, such as `"1,2.5"`; `""` for no weights.
-        temperature: float, T >= 1, used without weights. The share of dataset i in an epoch
-            is proportional to `n_i ** (1 / T)`. At T = 1 every pair is seen once; a higher T repeats
-            small datasets. The number of pairs per epoch stays the sum of `sizes`.
-
-    Returns:
-        list of float, one per dataset; 1.0 for a dataset without training pairs.
-
-    Raises:
-        ValueError: a weight is missing or not above 0, or weights and a temperature are both given.
-    """
-    if not 1 <= temperature < math.inf:
-        raise ValueError(f"`temperature` must be at least 1. Received: temperature={temperature}")
-    if dataset_weights and temperature != 1:
-        raise ValueError(
-            "`dataset_weights` and `temperature` cannot both be set. "
-            f"Received: dataset_weights={dataset_weights!r}, temperature={temperature}"
-        )
-    if dataset_weights:
-        try:
-            numbers = [float(part) for part in dataset_weights.split(",")]
-        except ValueError:
-            numbers = []
-        if len(numbers) != len(sizes) or not all(0 < number < math.inf for number in numbers):
-            raise ValueError(
-                f"`dataset_weights` must be {len(sizes)} numbers above 0, one per dataset, separated "
-                f"by commas. Received: {dataset_weights!r}"
-            )
-        return numbers
-    if temperature == 1:
-        return [1.0] * len(sizes)
-    roots = [size ** (1 / temperature) for size in sizes]
-    total, total_roots = sum(sizes), sum(roots)
-    return [
-        root / total_roots * total / size if size else 1.0 for root, size in zip(roots, sizes, strict=True)
-    ]

@@ -8,6 +8,8 @@ from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.base import Tokenizer, check_choice, read_model
 from keras_transformer.tokenizers.sentencepiece import MODEL_TYPES as SENTENCEPIECE_TYPES
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
+from keras_transformer.tokenizers.symbols import FORMAT as SYMBOLS
+from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 
 MODEL_TYPES = (*SENTENCEPIECE_TYPES, "wordpiece")
@@ -77,6 +79,10 @@ def learn_tokenizers(read_pairs, data):
     names = ("model_type", "vocab_size", "normalization", "split_digits")
     settings = {name: getattr(data, name) for name in names} | {"max_texts": data.vocab_texts or None}
     try:
+        if data.parses:
+            words = train_tokenizer((words for words, _ in read_pairs()), **settings)
+            trees = (tree for _, tree in read_pairs())
+            return Tokenizers(words, TreeTokenizer.train(trees, keep_tags=data.keep_tags))
         if not data.separate_vocabularies:
             return as_tokenizers(train_tokenizer(itertools.chain.from_iterable(read_pairs()), **settings))
         return Tokenizers(
@@ -99,8 +105,10 @@ def load_tokenizer(path, *, special=None):
         ValueError: the file cannot be read, is damaged, or has other special ids.
     """
     model_bytes = read_model(path)
-    # A file of word pieces begins with JSON; a SentencePiece model never begins with a brace.
+    # The first line of a text format is JSON; a SentencePiece model never begins with a brace.
     kind = WordPieceTokenizer if model_bytes.startswith(b"{") else SubwordTokenizer
+    if SYMBOLS.encode() in model_bytes.split(b"\n", 1)[0]:
+        kind = TreeTokenizer
     return kind(model_bytes, special=special, name=str(path))
 
 

@@ -29,7 +29,13 @@ from keras_transformer.training.crash_report import advice, write_crash_dump
 from keras_transformer.training.fine_tuning import initialize_from
 from keras_transformer.training.progress import Clock, Events, Progress, learning_rate_schedule
 from keras_transformer.training.resume import batch_offset
-from keras_transformer.training.validation import BleuValidator, Validation, early_stopping_reason
+from keras_transformer.training.validation import (
+    BleuValidator,
+    BracketValidator,
+    Validation,
+    early_stopping_reason,
+)
+from keras_transformer.translation.parser import Parser
 from keras_transformer.translation.translator import Translator
 
 
@@ -173,17 +179,18 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
             write_final_weights(run, model, devices, validation_callback.measure)
         raise_if_interrupted()
 
-    bleu_validator = None
+    search_validator = None
     if training.validation_sentences and run.writes:
-        translator = Translator(model, session.corpus.tokenizers, config.search)
-        bleu_validator = BleuValidator(translator, session.corpus.validation, config, is_interrupted)
+        make, validate = (Parser, BracketValidator) if config.data.parses else (Translator, BleuValidator)
+        translator = make(model, session.corpus.tokenizers, config.search)
+        search_validator = validate(translator, session.corpus.validation, config, is_interrupted)
     validation_callback = Validation(
         run,
         clock,
         events,
         devices.distribute(micro_batch_tokens, lambda share: session.validation.dataset(share=share)),
         session.validation.per_epoch,
-        bleu_validator,
+        search_validator,
         training=training,
         stop=stop_callback.stop,
         interrupted=is_interrupted,

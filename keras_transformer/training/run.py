@@ -8,11 +8,15 @@ import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
+from keras_transformer.evaluation.brackets import BracketScores, bracket_scores
 from keras_transformer.text.lines import Pairs
 from keras_transformer.training.devices import choose_devices, is_worker_lost, worker_lost_error
 from keras_transformer.training.fit import fit_session
 from keras_transformer.training.session import open_session
 from keras_transformer.training.signals import Signals
+from keras_transformer.training.validation import early_stopping_reason
+from keras_transformer.translation.parser import Parser
+>>>>>>> 6b5f8ad (Treebanks are a dataset, parsing a target: presets of section 6.3, validation by F1, and a program that parses)
 from keras_transformer.translation.translator import Translator
 
 
@@ -23,15 +27,15 @@ class Result(NamedTuple):
         run: `RunFolder`.
         split: name of the split that was translated.
         pairs: `Pairs` of that split.
-        translations: list of str, one per pair.
-        scores: `Scores` of the translations.
+        translations: list of str, one per pair; for parsing, bracketed trees.
+        scores: `Scores` of the translations, or `BracketScores` of the trees.
     """
 
     run: RunFolder
     split: str
     pairs: Pairs
     translations: list
-    scores: Scores
+    scores: Scores | BracketScores
 
 
 def train(config, run_dir, *, allowed=(), resume_from=None):
@@ -83,9 +87,22 @@ def _translate_unseen(session, step):
     translations = run.read_translations(split, step)
     if is_new := translations is None:
         beam = f"beam {search.beam_size}, alpha {search.alpha:g}"
+<<<<<<< HEAD
         print(f"\ntranslating {split} with the final weights ({beam})", flush=True)
         translations = Translator.load(run.path).translate(pairs.source)
     scores = corpus_scores(translations, pairs.target, target_language=target)
+    if is_new:
+=======
+        verb = "parsing" if run.config.data.parses else "translating"
+        print(f"\n{verb} {split} with the final weights ({beam})", flush=True)
+        if run.config.data.parses:
+            translations = [parsed.text for parsed in Parser.load(run.path).parse(pairs.source)]
+        else:
+            translations = Translator.load(run.path).translate(pairs.source)
+    if run.config.data.parses:
+        scores = bracket_scores(pairs.target, translations)
+    else:
+        scores = corpus_scores(translations, pairs.target, target_language=target)
     if is_new:
         run.write_translations(split, step, translations, scores.to_dict())
     return Result(run, split, pairs, translations, scores)

@@ -1,11 +1,13 @@
-"""Validation during training: loss, perplexity, BLEU of translations, early stopping."""
+"""Validation during training: loss, perplexity, BLEU of translations or F1 of trees, early stopping."""
 
 import math
 
 import keras
 import numpy as np
 
+from keras_transformer.config.training import SEARCH_METRICS
 from keras_transformer.evaluation.bleu import bleu_scorer
+from keras_transformer.evaluation.brackets import bracket_scores
 
 
 def early_stopping_reason(records, training):
@@ -16,7 +18,7 @@ def early_stopping_reason(records, training):
     Args:
         records: list of dict, as `RunFolder.read_history` returns.
         training: `TrainingConfig` with `patience` (0 never stops) and `best_metric`
-            (`"loss"`: lower is better, `"bleu"`: higher is better).
+            (`"loss"`: lower is better; `"bleu"` and `"f1"`: higher is better).
 
     Returns:
         str that names the best validation, or `None`.
@@ -31,8 +33,8 @@ def early_stopping_reason(records, training):
     if waited < training.patience:
         return None
     value = f"loss {validations[best]['loss']:.3f}"
-    if name == "bleu":
-        value = f"BLEU {validations[best]['bleu']:.2f}"
+    if name in SEARCH_METRICS:
+        value = f"{SEARCH_METRICS[name]} {validations[best][name]:.2f}"
     times = "validation was" if waited == 1 else f"{waited} validations were"
     return f"the last {times} not better than step {validations[best]['step']:,} ({value})"
 
@@ -50,16 +52,19 @@ NUM_SAMPLES = 5
 CHUNK_SENTENCES = 128
 
 
-class BleuValidator:
-    """Translates the first n validation sentences with the search settings of the run and computes BLEU.
+class SearchValidator:
+    """Translates the first n validation sentences with the search settings of the run, and scores the result.
+
+    Subclasses define `metric`, `_translate` and `_score`.
 
     Args:
-        translator: `Translator` of the model in training.
+        translator: `Translator` or `Parser` of the model in training.
         pairs: `Pairs` of the validation split.
         config: `Config`; n is `training.validation_sentences`.
         interrupted: function without arguments; returns True once a signal was received.
 
     Attributes:
+        metric: str, name of the score in records, a key of `SEARCH_METRICS`.
         label: text such as `"beam 4"`.
     """
 
@@ -69,7 +74,6 @@ class BleuValidator:
         self.source, self.target = pairs.source[:number], pairs.target[:number]
         self.beam_size = config.training.validation_beam_size or config.search.beam_size
         self.label = "greedy" if self.beam_size == 1 else f"beam {self.beam_size}"
-        self.scorer = bleu_scorer(config.data.target)
         # Sorted by length, as the translator makes batches within a chunk.
         self.order = sorted(range(len(self.source)), key=lambda i: len(self.source[i]))
 
@@ -77,7 +81,7 @@ class BleuValidator:
         """Translates the sentences.
 
         Returns:
-            (float, sacreBLEU in percent; list of `[source, translation, reference]` for the same few
+            (float, the score in percent; list of `[source, translation, reference]` for the same few
             sentences each time), or `None` if interrupted.
         """
         translations = [""] * len(self.source)
@@ -85,19 +89,47 @@ class BleuValidator:
             if self.interrupted():
                 return None
             numbers = self.order[begin : begin + CHUNK_SENTENCES]
-            texts = self.translator.translate([self.source[i] for i in numbers], beam_size=self.beam_size)
+            texts = self._translate([self.source[i] for i in numbers])
             for i, translation in zip(numbers, texts, strict=True):
                 translations[i] = translation
         last = len(self.source) - 1
         shown = sorted({round(i) for i in np.linspace(0, last, NUM_SAMPLES)})
-        bleu = self.scorer.corpus_score(translations, [self.target]).score
-        return bleu, [[self.source[i], translations[i], self.target[i]] for i in shown]
+        samples = [[self.source[i], translations[i], self.target[i]] for i in shown]
+        return self._score(translations), samples
+
+
+class BleuValidator(SearchValidator):
+    """`SearchValidator` of translation: sacreBLEU."""
+
+    metric = "bleu"
+
+    def __init__(self, translator, pairs, config, interrupted):
+        super().__init__(translator, pairs, config, interrupted)
+        self.scorer = bleu_scorer(config.data.target)
+
+    def _translate(self, texts):
+        return self.translator.translate(texts, beam_size=self.beam_size)
+
+    def _score(self, translations):
+        return self.scorer.corpus_score(translations, [self.target]).score
+
+
+class BracketValidator(SearchValidator):
+    """`SearchValidator` of parsing: F1 of evalb, all lengths."""
+
+    metric = "f1"
+
+    def _translate(self, texts):
+        return [parsed.text for parsed in self.translator.parse(texts, beam_size=self.beam_size)]
+
+    def _score(self, trees):
+        return bracket_scores(self.target, trees).f1
 
 
 class Validation(keras.callbacks.Callback):
     """Validates every `validate_every_steps` steps and at the end; stops training early.
 
-    BLEU is computed from translations found by search, never from teacher-forced output. All workers
+    BLEU and F1 are computed from what search finds, never from teacher-forced output. All workers
     compute loss and perplexity; only the chief translates.
 
     Args:
@@ -106,7 +138,7 @@ class Validation(keras.callbacks.Callback):
         events: `Events`.
         batches: `tf.data.Dataset` of the validation set, or a distributed one.
         num_batches: number of batches of the validation set.
-        bleu_validator: `BleuValidator`, or `None` for no BLEU.
+        search_validator: `SearchValidator`, or `None` for no search.
         training: `TrainingConfig`.
         stop: function of a reason, str, that ends training after this step.
         interrupted: function without arguments; returns True once a signal was received. The
@@ -114,11 +146,11 @@ class Validation(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, run, clock, events, batches, num_batches, bleu_validator, *, training, stop, interrupted
+        self, run, clock, events, batches, num_batches, search_validator, *, training, stop, interrupted
     ):
         super().__init__()
         self.run, self.clock, self.events = run, clock, events
-        self.batches, self.num_batches, self.bleu_validator = batches, num_batches, bleu_validator
+        self.batches, self.num_batches, self.search_validator = batches, num_batches, search_validator
         self.training, self.stop, self.interrupted = training, stop, interrupted
         self.validated = 0  # step of the last validation; step 0 needs none
 
@@ -166,11 +198,13 @@ class Validation(keras.callbacks.Callback):
             if samples:
                 self.events.table("validation/samples", step, ["source", "translation", "reference"], samples)
             self.events.flush()
-        bleu = f" | BLEU {record['bleu']:.2f} ({self.bleu_validator.label})" if "bleu" in record else ""
+        searched = ""
+        if self.search_validator is not None and (name := self.search_validator.metric) in record:
+            searched = f" | {SEARCH_METRICS[name]} {record[name]:.2f} ({self.search_validator.label})"
         print(
             f"validation  {step:,} | loss {record['loss']:.3f}"
             f" | ppl {record['perplexity']:.2f}"
-            f" | acc {100 * record['token_accuracy']:.1f} %{bleu}"
+            f" | acc {100 * record['token_accuracy']:.1f} %{searched}"
             f" | took {self.clock.seconds - begin:.0f} s",
             flush=True,
         )
@@ -206,13 +240,13 @@ class Validation(keras.callbacks.Callback):
         if self.model.stop_evaluating:
             return None, []
         record = {name: float(metrics[name]) for name in METRICS}
-        if self.bleu_validator is None or not self.run.writes:
+        if self.search_validator is None or not self.run.writes:
             return record, []
-        result = self.bleu_validator()
+        result = self.search_validator()
         if result is None:
             return None, []
-        bleu, samples = result
-        return {**record, "bleu": bleu}, samples
+        score, samples = result
+        return {**record, self.search_validator.metric: score}, samples
 
     def _stop_if_interrupted(self, batch, logs=None):
         """Ends `evaluate` after a batch once a signal was received; its result is then discarded."""

@@ -84,6 +84,11 @@ class NBest(NamedTuple):
         return self.translations[0]
 
     @property
+    def num_tokens(self):
+        """Number of tokens of the best translation."""
+        return len(self.best.ids)
+
+    @property
     def flags(self):
         """List of str, a subset of `"blank"`, `"split"`, `"cut"`, `"unfinished"`."""
         flags = {
@@ -283,7 +288,7 @@ class Part(NamedTuple):
 class TextTranslator:
     """Base class of translators: translates texts; a subclass translates rows of ids.
 
-    The subclass defines `_max_source_length(config)` and `_translate_parts(parts, config, details)`,
+    The subclass defines `max_source_length(config)` and `_translate_parts(parts, config, details)`,
     which returns a list of `Translation` for each `Part`, best first.
 
     Args:
@@ -310,7 +315,7 @@ class TextTranslator:
             list of str, one per text in the same order; `""` for a blank text.
         """
         results = self.n_best(texts, prefixes, **search)
-        limit = self._max_source_length(self._config(search)) - 1
+        limit = self.max_source_length(self._config(search)) - 1
         for flag in ("cut", "split"):
             if number := sum(flag in result.flags for result in results):
                 logger.warning("%s %d sentences at %d tokens", flag, number, limit)
@@ -346,7 +351,7 @@ class TextTranslator:
                 f"Received: {len(prefixes)} prefixes, {len(texts)} texts"
             )
         config = self._config(search)
-        limit = self._max_source_length(config) - 1
+        limit = self.max_source_length(config) - 1
         encode = self.tokenizers.source.encode
         encoded = encode_texts(texts, encode, limit=limit, long_lines=config.long_lines)
         prefix_rows = [[]] * len(texts) if prefixes is None else self.tokenizers.target.encode(prefixes)

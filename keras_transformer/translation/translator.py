@@ -80,7 +80,7 @@ class Translator(TextTranslator):
         language = config.data.target
         return cls(models, tokenizers, config.search, target_language=language, threads=threads)
 
-    def _max_source_length(self, config):
+    def max_source_length(self, config):
         limits = [model.config.max_positions for model in self.models if model.config.positions == "learned"]
         return min([config.max_source_length, *limits])
 

@@ -367,6 +367,14 @@ def test_a_manifest_that_was_changed_is_refused_and_one_of_earlier_versions_read
         PreparedCorpus(folder)
 
 
+def test_a_corpus_of_before_there_were_trees_is_the_same_corpus(corpus, prepared, tmp_path):
+    folder = shutil.copytree(prepared.path, tmp_path / "copy")
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    del manifest["sha256"], manifest["settings"]["data"]["keep_tags"]
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert prepare_some(corpus, folder).settings == prepared.settings
+
+
 def test_an_unfinished_preparation_is_no_corpus(tmp_path):
     with pytest.raises(DataError, match="not a prepared corpus"):
         PreparedCorpus(tmp_path)

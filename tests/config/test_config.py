@@ -355,6 +355,24 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
             "`cleaning.min_length` must be at most `data.max_length`. "
             "Received: min_length=257, max_length=256",
         ),
+        (lambda: DataConfig(source="trees"), "trees are a target: `target='trees'`"),
+        (lambda: DataConfig(target="trees"), "`separate_vocabularies=true`. Received: target='trees'"),
+        (lambda: DataConfig(keep_tags=True), "`keep_tags` needs target='trees'. Received: target='de'"),
+        (
+            lambda: Config(search=SearchConfig(tree_grammar=True)),
+            "`search.tree_grammar` is for parsing: data.target='trees'. Received: target='de'",
+        ),
+        (
+            lambda: Config(training=TrainingConfig(best_metric="f1")),
+            "`training.best_metric` must be 'loss' or 'bleu' with data.target='de'",
+        ),
+        (
+            lambda: Config(
+                data=DataConfig(target="trees", separate_vocabularies=True),
+                training=TrainingConfig(best_metric="bleu"),
+            ),
+            "`training.best_metric` must be 'loss' or 'f1' with data.target='trees'",
+        ),
     ],
 )
 def test_refuses_settings_that_do_not_fit(make, message):

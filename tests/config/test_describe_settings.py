@@ -92,7 +92,7 @@ def test_the_values_of_a_choice_are_the_words_of_its_meaning():
         "data.on_bad_utf8": "refuse replace",
         "training.smoothing_formula": "t2t uniform",
         "training.precision": "float32 mixed_bfloat16 mixed_float16",
-        "training.best_metric": "bleu loss",
+        "training.best_metric": "bleu f1 loss",
         "search.length_penalty": "average gnmt none",
         "search.long_lines": "cut split",
         "devices.strategy": "auto mirrored multiworker none",

@@ -55,6 +55,9 @@ SIZES = {
     "table3_d_smoothing_0.2": BASE_SIZES,
     "table3_e_learned_positions": BASE_SIZES,
     "t2t_base": BASE_SIZES,
+    "parsing_paper": (4, 1024, 2048, 8, 128, 128),
+    "parsing_semi_supervised": (4, 1024, 2048, 8, 128, 128),
+    "parsing_small": (4, 256, 1024, 4, 64, 64),
     "multi30k_tiny": (4, 128, 256, 4, 32, 32),
     "multi30k_tiny_pre_norm": (4, 128, 256, 4, 32, 32),
     "tiny": (4, 128, 256, 4, 32, 32),
@@ -112,8 +115,11 @@ def test_the_hand_count_gives_the_published_figures(name):
 def test_the_model_has_as_many_weights_as_counted_by_hand(name, without_random_numbers):
     config = PRESETS[name]
     learned = config.model.max_positions if config.model.positions == "learned" else 0
-    assert config.model.source_vocab_size == config.model.target_vocab_size
-    wanted = by_hand(config.model.target_vocab_size, SIZES[name], config.model.norm_first, learned)
+    source, target = config.model.source_vocab_size, config.model.target_vocab_size
+    # A parser shares no matrix: source embedding, target embedding and output.
+    tokens = source + 2 * target if config.data.parses else source
+    assert config.data.parses == (source != target)
+    wanted = by_hand(tokens, SIZES[name], config.model.norm_first, learned)
     assert count(config) == wanted
     # Biases and norms are not counted there.
     assert 0.99 * wanted < config.model.num_weights <= wanted
@@ -232,6 +238,34 @@ def test_big_for_english_french_has_dropout_0_1():
     }
 
 
+def test_parsing_is_section_6_3():
+    base, paper = PRESETS["base"], PRESETS["parsing_paper"]
+    assert differences(base, paper) == [
+        ("model.source_vocab_size", 37_000, 16_000),
+        ("model.target_vocab_size", 37_000, 64),
+        ("model.num_encoder_layers", 6, 4),
+        ("model.num_decoder_layers", 6, 4),
+        ("model.d_model", 512, 1024),
+        ("model.residual_dropout", 0.1, 0.2),
+        ("model.embedding_dropout", 0.1, 0.2),
+        ("model.attention_dropout", 0.0, 0.2),
+        ("model.tie_embeddings", "all", "none"),
+        ("data.dataset", "cldr/en-de", "treebank"),
+        ("data.target", "de", "trees"),
+        ("data.vocab_size", 37_000, 16_000),
+        ("data.separate_vocabularies", False, True),
+        ("data.max_length", 256, 512),
+        ("training.max_steps", 100_000, 50_000),
+        ("training.warmup_steps", 4000, 16_000),
+        ("training.best_metric", "loss", "f1"),
+        ("search.beam_size", 4, 21),
+        ("search.alpha", 0.6, 0.3),
+        ("search.max_length_offset", 50, 300),
+        ("search.max_source_length", 256, 512),
+    ]
+    assert PRESETS["parsing_semi_supervised"].data.vocab_size == 32_000
+
+
 def test_t2t_base_is_version_3_of_tensor2tensor():
     config = PRESETS["t2t_base"]
     assert config.model.norm_first
@@ -244,7 +278,9 @@ def test_t2t_base_is_version_3_of_tensor2tensor():
 @pytest.mark.parametrize("name", PRESETS)
 def test_data_and_model_of_a_preset_have_one_vocabulary_size(name):
     config = PRESETS[name]
-    assert config.data.vocab_size == config.model.target_vocab_size
+    # A parser has a small vocabulary of tree symbols as its target.
+    assert config.data.vocab_size == config.model.source_vocab_size
+    assert config.data.parses or config.data.vocab_size == config.model.target_vocab_size
 
 
 @pytest.mark.parametrize("name", PRESETS)

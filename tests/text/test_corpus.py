@@ -3,7 +3,6 @@
 import functools
 import gzip
 import json
-import math
 import zipfile
 
 import pytest
@@ -12,7 +11,6 @@ from keras_transformer.text import cldr
 from keras_transformer.text.datasets import (
     check_dataset,
     dataset_names,
-    epoch_weights,
     languages_of,
     load_corpus,
     load_split,
@@ -336,36 +334,3 @@ def test_names_are_parted_by_commas():
     for text in ("", "a,", "a,,b"):
         with pytest.raises(ValueError, match=f"`dataset` must be a name.*Received: '{text}'"):
             dataset_names(text)
-
-
-@pytest.mark.parametrize("sizes", [(7,), (1000, 10), (3, 50, 900)])
-@pytest.mark.parametrize("temperature", [1.0, 1.5, 5.0, 100.0])
-def test_shares_follow_the_temperature(sizes, temperature):
-    weights = epoch_weights(sizes, temperature=temperature)
-    seen = [weight * size for weight, size in zip(weights, sizes, strict=True)]
-    assert math.isclose(sum(seen), sum(sizes))
-    for size, share in zip(sizes, seen, strict=True):
-        # Any two shares are as the T-th roots of the sizes.
-        assert math.isclose((share / seen[0]) ** temperature, size / sizes[0], rel_tol=1e-9)
-
-
-def test_weights_are_those_asked_for():
-    assert epoch_weights((5, 3), "1,2.5") == [1.0, 2.5]
-    assert epoch_weights((5, 3)) == [1.0, 1.0]
-    # By hand: roots 10 and 2 of 100 and 4, so 104 pairs are parted 10 : 2.
-    assert epoch_weights((100, 4), temperature=2.0) == pytest.approx([104 * 10 / 12 / 100, 104 * 2 / 12 / 4])
-    assert epoch_weights((100, 0, 4), temperature=2.0)[1] == 1.0
-
-
-@pytest.mark.parametrize("weights", ["1", "1,2,3", "1,0", "1,-2", "1,inf", "1,nan", "1,x", ","])
-def test_bad_weights_are_refused(weights):
-    with pytest.raises(ValueError, match="`dataset_weights` must be 2 numbers above 0, .*Received"):
-        epoch_weights((5, 3), weights)
-
-
-def test_bad_mixtures_are_refused():
-    with pytest.raises(ValueError, match="`dataset_weights` and `temperature` cannot both be set"):
-        epoch_weights((5, 3), "1,2", 2.0)
-    for temperature in (0.5, math.nan, math.inf):
-        with pytest.raises(ValueError, match="`temperature` must be at least 1"):
-            epoch_weights((5, 3), temperature=temperature)

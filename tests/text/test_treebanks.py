@@ -1,0 +1,83 @@
+"""Files of trees as parallel text: words and trees, archives, bad trees, refusals."""
+
+import gzip
+import logging
+import shutil
+import zipfile
+
+import pytest
+
+from keras_transformer.text import treebanks
+from keras_transformer.text.datasets import load_corpus, load_split, open_dataset
+from keras_transformer.text.lines import DataError
+
+TREE = "(S (NP (DT the) (NN dog)) (VP (VBZ barks)))"
+BAD = "(S (NP (NN Xpd TTD)))"
+
+
+def write(folder, name, *lines):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "bank", "train.trees", f"(TOP {TREE})", "(S (NP-SBJ (-NONE- *)) (VP", "  (VB go)))")
+    write(tmp_path / "bank", "valid.trees", TREE)
+    write(tmp_path / "bank", "valid.en", "not the words")
+    return tmp_path / "bank"
+
+
+def test_both_sides_come_from_one_file(folder):
+    corpus = load_corpus(str(folder), "en", "trees")
+    assert corpus.train.source == ["the dog barks", "go"]
+    assert corpus.train.target == [TREE, "(S (VP (VB go)))"]
+    assert corpus.validation == (["the dog barks"], [TREE])
+    assert corpus.test is None
+
+
+def test_compressed_files_parts_and_archives(folder, tmp_path):
+    (folder / "train.2.trees.gz").write_bytes(gzip.compress(f"{TREE}\n".encode()))
+    (folder / "train.trees").rename(folder / "train.1.trees")
+    assert load_split(str(folder), "train", "en", "trees").source == ["the dog barks", "go", "the dog barks"]
+    with zipfile.ZipFile(tmp_path / "bank.zip", "w") as archive:
+        archive.write(folder / "valid.trees", "valid.trees")
+    assert load_split(str(tmp_path / "bank.zip"), "valid", "en", "trees").target == [TREE]
+
+
+def test_the_files_of_a_split_may_stand_in_a_subfolder(folder):
+    (folder / "train").mkdir()
+    shutil.move(folder / "train.trees", folder / "train" / "wsj_0200.trees")
+    write(folder / "train", "wsj_0201.trees", "(S (VP (VB stop)))", *[TREE] * 200, BAD)
+    train = load_split(str(folder), "train", "en", "trees").source
+    assert train[:3] == ["the dog barks", "go", "stop"]
+    assert len(train) == 203
+
+
+def test_few_bad_training_trees_are_dropped_and_named(folder, caplog, monkeypatch):
+    monkeypatch.setattr(treebanks, "_WARNED", set())
+    write(folder, "train.trees", *[TREE] * 99, BAD, *[TREE] * 200)
+    with caplog.at_level(logging.WARNING):
+        corpus = load_corpus(str(folder), "en", "trees")
+    assert len(corpus.train.source) == 299
+    assert "train.trees: dropped: 1 of 300 trees are bad (line 100: a word has a space in it" in caplog.text
+    write(folder, "train.trees", TREE, BAD)
+    with pytest.raises(DataError, match=r"train.trees: 1 of 2 trees are bad \(line 2: .*Mend or delete them"):
+        load_corpus(str(folder), "en", "trees")
+
+
+def test_a_bad_validation_tree_is_refused(folder):
+    write(folder, "valid.trees", *[TREE] * 500, BAD)
+    with pytest.raises(DataError, match="valid.trees: line 501: a word has a space in it"):
+        load_corpus(str(folder), "en", "trees")
+
+
+def test_other_datasets_have_no_trees(folder, tmp_path):
+    with pytest.raises(DataError, match="a treebank must be a folder or archive with train.trees and"):
+        open_dataset("cldr/en-de", "en", "trees")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no files of trees. Add train.trees and valid.trees"):
+        open_dataset(str(tmp_path / "empty"), "en", "trees")
+    (folder / "valid.trees").unlink()
+    with pytest.raises(DataError, match=r"no validation split. Add valid\.trees \("):
+        load_corpus(str(folder), "en", "trees")

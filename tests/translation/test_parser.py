@@ -1,0 +1,73 @@
+"""`Parser`: one tree over exactly the words of each sentence, whatever the model says."""
+
+import pytest
+
+from keras_transformer.config.presets import preset, with_vocab_size
+from keras_transformer.config.settings import replace
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.text.trees import read_tree, words
+from keras_transformer.tokenizers import SubwordTokenizer, Tokenizers
+from keras_transformer.tokenizers.symbols import TreeTokenizer
+from keras_transformer.translation.parser import Parser
+
+TREES = [
+    "(S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (NP (DT the) (NN cat)) (PP (IN near) (NP (NNS birds))))))",
+    "(FRAG (NP (NNS birds)) (. .))",
+]
+SENTENCES = ["the dog sees the cat near birds", "birds .", "", "the cat ( birds ) sees the dog", "dog"]
+SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 8, "d_ff": 12, "num_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    texts = [" ".join(words(read_tree(tree))) for tree in TREES]
+    return Tokenizers(SubwordTokenizer.train(texts * 9, vocab_size=290), TreeTokenizer.train(TREES))
+
+
+@pytest.fixture(scope="module")
+def config(tokenizers):
+    config = replace(preset("parsing_small"), model=SIZES, search={"beam_size": 3, "max_length_offset": 23})
+    return with_vocab_size(config, *tokenizers.sizes)
+
+
+@pytest.fixture(scope="module")
+def parser(config, tokenizers):
+    return Parser(Transformer(config.model), tokenizers, config.search)
+
+
+def test_every_sentence_gets_a_tree_over_its_words(parser):
+    results = parser.parse(SENTENCES)
+    wanted = [sentence.replace("(", "-LRB-").replace(")", "-RRB-").split() for sentence in SENTENCES]
+    for parsed, expected in zip(results, wanted, strict=True):
+        if not expected:
+            assert (parsed.tree, parsed.text, parsed.flags) == (None, "", ["blank"])
+            continue
+        assert words(parsed.tree) == expected
+        assert read_tree(parsed.text) == parsed.tree
+        assert parsed.mended  # random weights
+        assert parsed.score < 0
+
+
+def test_words_may_be_given_as_lists(parser):
+    given = parser.parse([sentence.split() for sentence in SENTENCES])
+    assert given == parser.parse(SENTENCES)
+    with pytest.raises(ValueError, match="A word must be text without spaces. Received: 'two words'"):
+        parser.parse([["two words"]])
+
+
+def test_a_no_break_space_is_a_character_of_its_word(parser):
+    (parsed,) = parser.parse(["the 5\u00a0mm dog"])
+    assert words(parsed.tree) == ["the", "5\u00a0mm", "dog"]
+
+
+def test_a_sentence_over_the_limit_gets_a_flat_tree(parser):
+    long, short = parser.parse(["dog " * 50, "birds ."], max_source_length=20)
+    assert (long.flags, short.flags) == (["too_long"], ["mended"])
+    assert long.text == f"(S{' (XX dog)' * 50})"
+    assert short == parser.parse(["birds ."])[0]
+
+
+def test_a_translation_model_is_no_parser(config, tokenizers):
+    model = replace(config.model, target_vocab_size=config.model.source_vocab_size)
+    with pytest.raises(ValueError, match="A parser needs a model trained on trees, with data.target='trees'"):
+        Parser(Transformer(model), Tokenizers(tokenizers.source, tokenizers.source))
