@@ -80,9 +80,10 @@ def test_the_help_of_prepare_says_when_the_languages_must_be_given(capsys):
     with pytest.raises(SystemExit):
         prepare.parse_args(["--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for side in ("source", "target"):
-        required = "(default: as in cldr/SOURCE-TARGET or a prepared folder; required for other datasets)"
-        assert f"{side} language code, also the extension of the {side} files {required}" in text
+    required = "(default: as in cldr/SOURCE-TARGET or a prepared folder; required for other datasets)"
+    parsing = "; trees for constituency parsing"
+    for side, also in (("source", ""), ("target", parsing)):
+        assert f"{side} language code, also the extension of the {side} files{also} {required}" in text
 
 
 def test_a_wrong_choice_is_answered_with_the_nearest(parser, capsys):
@@ -268,6 +269,13 @@ REFUSED = {
         ("run --checkpoint step-5 --threads 0 --input used/file", "threads"),
         ("--model run", "The run folder comes first"),
         ("run -b 8", "unknown argument -b"),
+    ],
+    "parse": [
+        ("no/such", "no/such: not a run folder"),
+        ("run", "this run translates. Use keras-transformer translate run"),
+        ("run 'A man sleeps.'", "echo 'A man sleeps.' | keras-transformer parse run"),
+        ("run --n-best 2", "each sentence has one tree"),
+        ("run --chunk-lines 0", "--chunk-lines must be from 1"),
     ],
     "translate-ctranslate2": [
         ("no/such", "no/such"),

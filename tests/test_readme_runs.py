@@ -10,6 +10,7 @@ import pytest
 import readme_commands
 
 from keras_transformer.text.datasets import load_corpus
+from keras_transformer.text.trees import escape_brackets
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -56,6 +57,12 @@ def test_the_commands_of_the_readme_run_in_their_order(tmp_path):
             (tmp_path / f"corpus/{split}.{language}").write_text(
                 "".join(f"{text}\n" for text in texts[:number])
             )
+    (tmp_path / "treebank").mkdir()
+    sentences = [line.split() for line in map(escape_brackets, corpus.train.source[:600]) if line.strip()]
+    trees = [f"(S {' '.join(f'(NN {word})' for word in words)})\n" for words in sentences]
+    (tmp_path / "treebank/train.trees").write_text("".join(trees))
+    (tmp_path / "treebank/valid.trees").write_text("".join(trees[:5]))
+    (tmp_path / "sentences.txt").write_text("".join(f"{' '.join(words)}\n" for words in sentences[:20]))
     (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
@@ -69,6 +76,7 @@ def test_the_commands_of_the_readme_run_in_their_order(tmp_path):
         assert "Traceback" not in ended.stderr, line
     for name in ("ours.de", "fast.de", "ours.jsonl"):
         assert len((tmp_path / name).read_text().splitlines()) == 20, name
+    assert len((tmp_path / "sentences.trees").read_text().splitlines()) == 20
     assert len((tmp_path / "scores.txt").read_text().splitlines()) == 20
     best = json.loads((tmp_path / "ours.jsonl").read_text().splitlines()[0])["n_best"]
     assert len(best) == 4

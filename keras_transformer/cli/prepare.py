@@ -24,7 +24,7 @@ from keras_transformer.cli.command_line import (
 )
 from keras_transformer.cli.process import exit_code
 from keras_transformer.config import programs
-from keras_transformer.config.sections import DataConfig
+from keras_transformer.config.sections import TREES, DataConfig
 
 # Settings of `data` that only training uses; `weights` is the old name of one.
 FOR_TRAINING = ("dataset", "dataset_weights", "weights", "temperature")
@@ -73,6 +73,8 @@ def resolve(args):
         changes = {"source": named[0], "target": named[1]} | changes
     elif not (args.source and args.target) and args.out:
         raise ValueError("the languages are missing: add --source LANGUAGE --target LANGUAGE")
+    if changes.get("target") == TREES:
+        changes["separate_vocabularies"] = True
     # The model is not used here; `tie_embeddings` must only allow two vocabularies.
     config = override(replace(Config(), model={"tie_embeddings": "none"}, data=changes), args.set)
     for text in args.set:

@@ -159,8 +159,7 @@ class DataConfig:
     source: str = setting("en", "source language code, also the extension of the source files")
     target: str = setting(
         "de",
-        "target language code, also the extension of the target files; `trees` for constituency parsing "
-        "(section 6.3), with both sides from bracketed trees",
+        "target language code, also the extension of the target files; `trees` for constituency parsing",
     )
     data_dir: str = setting(
         "", "cache folder of TensorFlow Datasets and unpacked archives; empty for the default"

@@ -144,6 +144,7 @@ class CTranslate2Translator(TextTranslator):
             raise ValueError(f"{folder}: CTranslate2 cannot read it ({error}). Export it again") from error
 
     def max_source_length(self, config):
+        """Returns the maximum number of source tokens, with the end of sentence."""
         return min(config.max_source_length, self._max_positions)
 
     def _config(self, search):

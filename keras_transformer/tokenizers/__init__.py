@@ -11,6 +11,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     {
         "inspection": ("inspect_vocabulary",),
         "sentencepiece": ("SubwordTokenizer",),
+        "symbols": ("TreeTokenizer",),
         "tokenizer_pair": ("Tokenizers", "load_tokenizer", "train_tokenizer"),
         "wordpiece": ("WordPieceTokenizer",),
     },

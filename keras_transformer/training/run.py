@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
-from keras_transformer.evaluation.brackets import BracketScores, bracket_scores
+from keras_transformer.evaluation.brackets import TreeScores, score_lines
 from keras_transformer.text.lines import Pairs
 from keras_transformer.training.devices import choose_devices, is_worker_lost, worker_lost_error
 from keras_transformer.training.fit import fit_session
@@ -28,14 +28,14 @@ class Result(NamedTuple):
         split: name of the split that was translated.
         pairs: `Pairs` of that split.
         translations: list of str, one per pair; for parsing, bracketed trees.
-        scores: `Scores` of the translations, or `BracketScores` of the trees.
+        scores: `Scores` of the translations, or `TreeScores` of the trees.
     """
 
     run: RunFolder
     split: str
     pairs: Pairs
     translations: list
-    scores: Scores | BracketScores
+    scores: Scores | TreeScores
 
 
 def train(config, run_dir, *, allowed=(), resume_from=None):
@@ -100,7 +100,7 @@ def _translate_unseen(session, step):
         else:
             translations = Translator.load(run.path).translate(pairs.source)
     if run.config.data.parses:
-        scores = bracket_scores(pairs.target, translations)
+        scores = score_lines(pairs.target, translations)
     else:
         scores = corpus_scores(translations, pairs.target, target_language=target)
     if is_new:

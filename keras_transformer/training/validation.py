@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer.config.training import SEARCH_METRICS
 from keras_transformer.evaluation.bleu import bleu_scorer
-from keras_transformer.evaluation.brackets import bracket_scores
+from keras_transformer.evaluation.brackets import score_lines
 
 
 def early_stopping_reason(records, training):
@@ -123,7 +123,7 @@ class BracketValidator(SearchValidator):
         return [parsed.text for parsed in self.translator.parse(texts, beam_size=self.beam_size)]
 
     def _score(self, trees):
-        return bracket_scores(self.target, trees).f1
+        return score_lines(self.target, trees).all.f1
 
 
 class Validation(keras.callbacks.Callback):

@@ -13,6 +13,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "alignment": ("hard_alignment", "soft_alignment"),
         "constraints": ("Constraint",),
         "ensemble": ("search_ids",),
+        "parser": ("Parsed", "Parser"),
         "rules": ("Rules",),
         "scorer": ("Scorer",),
         "search": ("beam_search", "greedy_search", "sample"),

@@ -81,6 +81,7 @@ class Translator(TextTranslator):
         return cls(models, tokenizers, config.search, target_language=language, threads=threads)
 
     def max_source_length(self, config):
+        """Returns the maximum number of source tokens with the end of sentence, for a `SearchConfig`."""
         limits = [model.config.max_positions for model in self.models if model.config.positions == "learned"]
         return min([config.max_source_length, *limits])
 

@@ -9,14 +9,16 @@ import re
 import pytest
 import tiny_trees
 
+from keras_transformer.batches.prepared import PreparedCorpus
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.checkpoints import RunFolder
 from keras_transformer.cli import parse as parse_program
+from keras_transformer.cli import prepare as prepare_program
 from keras_transformer.cli import train as train_program
 from keras_transformer.cli import translate as translate_program
 from keras_transformer.config.presets import preset
 from keras_transformer.config.settings import replace
-from keras_transformer.evaluation.brackets import bracket_scores
+from keras_transformer.evaluation.brackets import score_lines
 from keras_transformer.text.trees import read_tree, words
 from keras_transformer.translation.parser import Parser
 
@@ -69,14 +71,14 @@ def test_validations_have_f1_of_what_search_finds(run, treebank):
     sources = [" ".join(words(read_tree(tree))) for tree in gold]
     parser = Parser.load(run.path, checkpoint="last")
     trees = [parsed.text for parsed in parser.parse(sources, beam_size=1)]
-    assert records[-1]["f1"] == pytest.approx(bracket_scores(gold, trees).f1)
+    assert records[-1]["f1"] == pytest.approx(score_lines(gold, trees).all.f1)
 
 
 def test_the_end_parses_the_validation_trees_and_records_their_scores(run, treebank):
     (test,) = [record for record in run.read_history() if record["kind"] == "test"]
     parsed = (run.path / "translations.validation.trees").read_text().splitlines()
     gold = (treebank / "valid.trees").read_text().splitlines()
-    assert test["f1"] == pytest.approx(bracket_scores(gold, parsed).f1)
+    assert test["f1"] == pytest.approx(score_lines(gold, parsed).all.f1)
     assert [words(read_tree(tree)) for tree in parsed] == [words(read_tree(tree)) for tree in gold]
 
 
@@ -105,6 +107,16 @@ def test_tags_are_kept_on_request(treebank, tmp_path):
     assert "XX" not in symbols
     assert prepared.languages == ("en", "trees")
     assert prepared.warnings(prepared.load_pairs(), prepared.load_tokenizers()) == []
+
+
+def test_a_prepared_treebank_gives_the_same_vocabularies(run, treebank, tmp_path, capfd):
+    out = tmp_path / "prepared"
+    argv = [str(treebank), str(out), "--source", "en", "--target", "trees", "--vocab-size", "290"]
+    assert prepare_program.main([*argv, "--workers", "1"]) == 0
+    assert prepare_program.main([str(out), "--examples", "1"]) == 0
+    assert "(NP" in capfd.readouterr().out
+    one, other = run.load_tokenizers(), PreparedCorpus(out).load_tokenizers()
+    assert [side.sha256 for side in one] == [side.sha256 for side in other]
 
 
 def test_lines_of_words_become_lines_of_trees(run, tmp_path):
