@@ -31,6 +31,7 @@ from keras_transformer.cli.command_line import (
     search_settings,
 )
 from keras_transformer.cli.early_checks import is_local, open_runs
+from keras_transformer.cli.evaluate_trees import score_files, score_run
 from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.process import exit_code
 from keras_transformer.config import programs
@@ -103,8 +104,10 @@ def check_args(args):
     useless = ONLY_TRANSLATION if parsing else ONLY_PARSING
     if wrong := flags_given(args, useless):
         raise ValueError(f"{wrong} cannot be used {'with' if parsing else 'without'} --task parsing")
-    if parsing and (args.runs or len(args.reference or ()) != 1):
-        raise ValueError("--task parsing scores files: give --hypothesis FILE and one --reference FILE")
+    if parsing and args.hypothesis and len(args.reference or ()) != 1:
+        raise ValueError("--task parsing needs one --reference FILE")
+    if parsing and args.runs and args.as_evalb:
+        raise ValueError("--as-evalb needs --hypothesis FILE: a parser writes no tags that evalb could use")
     if bool(args.runs) == bool(args.hypothesis):
         raise ValueError("give either RUN or --hypothesis FILE")
     if args.hypothesis and bool(args.reference) == bool(args.test_set):
@@ -213,20 +216,6 @@ def read_files(args):
     return systems, references, None, args.target or language_of(args.reference)
 
 
-def score_trees(args):
-    """Returns the `TreeComparison` of files of trees."""
-    from keras_transformer.evaluation.brackets import RULE_SETS
-    from keras_transformer.evaluation.tree_report import NamedTrees, compare_trees
-    from keras_transformer.text.trees import read_trees
-
-    # The rules remove traces and functions of labels.
-    reference, *systems = (
-        NamedTrees(path, read_trees(path, normalised=False)[0]) for path in args.reference + args.hypothesis
-    )
-    rules = RULE_SETS[args.rules or "collins"]
-    return compare_trees(systems, reference, rules, as_evalb=bool(args.as_evalb))
-
-
 def language_of(paths):
     """Returns the language code that all file names end with (`test.de`, `test.de.gz`), or `None`."""
     from babel import localedata
@@ -257,11 +246,14 @@ def main(argv=None):
     args = parse_args(argv)
 
     def work():
+        data = open_runs(args.runs, args.checkpoint or "final")[0].config.data if args.runs else None
+        if data and data.parses:
+            args.task = "parsing"
         check_args(args)
         if args.task == "parsing":
-            comparison = score_trees(args)
+            comparison, notes = score_run(args, data, load_test_set) if args.runs else (score_files(args), [])
             as_json = json.dumps(comparison.to_dict(args.labels), indent=2) if args.json else ""
-            print(as_json or comparison.format(args.labels))
+            print(as_json or "\n".join([comparison.format(args.labels), *notes]))
             return
         from keras_transformer.evaluation.report import compare
 

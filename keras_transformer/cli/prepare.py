@@ -149,6 +149,7 @@ def describe(prepared, data, *, examples=0):
     path = shlex.quote(str(prepared.path))
     source, target = prepared.languages
     preset = "base" if pairs.num_pairs > PAIRS_FOR_BASE else "auto"
+    preset = "parsing_small" if TREES in prepared.languages else preset
     lines += [
         "",
         "next:",

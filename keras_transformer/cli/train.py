@@ -208,10 +208,11 @@ def report(result, *, examples=10):
     data = result.run.config.data
     lines = []
     numbers = range(len(result.translations))
+    made = "tree" if data.parses else "translation"
     for i in sorted(random.Random(1).sample(numbers, min(examples, len(numbers)))):
         lines += [
             f"  source      {result.pairs.source[i]}",
-            f"  translation {result.translations[i]}",
+            f"  {made:<11} {result.translations[i]}",
             f"  reference   {result.pairs.target[i]}",
             "",
         ]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from keras_transformer.evaluation.baselines import flat_tree, most_frequent_label, right_branching_tree
 from keras_transformer.evaluation.brackets import COLLINS, bracket_scores
+from keras_transformer.text.trees import read_tree
 
 # Attribute of `BracketScores`, and its column.
 _COLUMNS = (
@@ -62,6 +63,16 @@ class TreeComparison(NamedTuple):
             "as_evalb": self.as_evalb,
             "systems": [values(*each) for each in self.systems],
             "baselines": [values(*each) for each in self.baselines],
+        }
+
+    def to_record(self):
+        """Returns the figures of the first system as a flat dict, for the history of a run."""
+        scores = self.systems[0][1]
+        return {
+            "num_lines": scores.all.num_sentences,
+            **{key: getattr(scores.all, key) for key, _ in _COLUMNS},
+            f"f1_up_to_{scores.rules.short}_words": scores.short.f1,
+            "num_disagreeing": len(scores.disagreeing),
         }
 
     @property
@@ -166,3 +177,19 @@ def compare_trees(systems, reference, rules=COLLINS, *, as_evalb=False):
         baselines=scored([right, flat]),
         as_evalb=as_evalb,
     )
+
+
+def compare_lines(lines, reference, *, name, reference_name):
+    """Scores parses given as text, as `Parser` writes them.
+
+    Args:
+        lines: list of str, one tree each; "" for a sentence without words.
+        reference: list of str, the gold trees.
+        name: str, of the parser.
+        reference_name: str, of the gold trees.
+
+    Returns:
+        `TreeComparison`.
+    """
+    parses, gold = ([read_tree(line) if line else None for line in side] for side in (lines, reference))
+    return compare_trees([NamedTrees(name, parses)], NamedTrees(reference_name, gold))

@@ -97,14 +97,19 @@ class TreeTokenizer(Tokenizer):
         return [(self._ids[symbol], self._ids[f"){symbol[1:]}"]) for symbol in openings]
 
     def normalise(self, text):
-        """Returns the symbols of a tree, separated by spaces."""
-        return " ".join(linearise(read_tree(text), keep_tags=self.keep_tags)) if text.strip() else ""
+        """Returns the symbols of a tree, separated by spaces; text that `decode` returned stays the same."""
+        symbols = text.split()
+        # A tree ends with a closing bracket without a label.
+        if not text.strip().endswith(")") and all(x[0] in "()" or x in self._ids for x in symbols):
+            return " ".join(symbols)
+        return " ".join(linearise(read_tree(text), keep_tags=self.keep_tags))
 
     def encode(self, texts):
         """Returns the ids of the linearisation of each tree, a list of lists, without special ids.
 
         Args:
-            texts: list of str, one bracketed tree each; a blank text has no ids.
+            texts: list of str: bracketed trees, or symbols as `decode` returns them; a blank
+                text has no ids.
 
         Raises:
             ValueError: a text is no tree.

@@ -8,15 +8,13 @@ import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
-from keras_transformer.evaluation.brackets import TreeScores, score_lines
+from keras_transformer.evaluation.tree_report import TreeComparison, compare_lines
 from keras_transformer.text.lines import Pairs
 from keras_transformer.training.devices import choose_devices, is_worker_lost, worker_lost_error
 from keras_transformer.training.fit import fit_session
 from keras_transformer.training.session import open_session
 from keras_transformer.training.signals import Signals
-from keras_transformer.training.validation import early_stopping_reason
 from keras_transformer.translation.parser import Parser
->>>>>>> 6b5f8ad (Treebanks are a dataset, parsing a target: presets of section 6.3, validation by F1, and a program that parses)
 from keras_transformer.translation.translator import Translator
 
 
@@ -28,14 +26,14 @@ class Result(NamedTuple):
         split: name of the split that was translated.
         pairs: `Pairs` of that split.
         translations: list of str, one per pair; for parsing, bracketed trees.
-        scores: `Scores` of the translations, or `TreeScores` of the trees.
+        scores: `Scores` of the translations, or `TreeComparison` of the trees.
     """
 
     run: RunFolder
     split: str
     pairs: Pairs
     translations: list
-    scores: Scores | TreeScores
+    scores: Scores | TreeComparison
 
 
 def train(config, run_dir, *, allowed=(), resume_from=None):
@@ -87,12 +85,6 @@ def _translate_unseen(session, step):
     translations = run.read_translations(split, step)
     if is_new := translations is None:
         beam = f"beam {search.beam_size}, alpha {search.alpha:g}"
-<<<<<<< HEAD
-        print(f"\ntranslating {split} with the final weights ({beam})", flush=True)
-        translations = Translator.load(run.path).translate(pairs.source)
-    scores = corpus_scores(translations, pairs.target, target_language=target)
-    if is_new:
-=======
         verb = "parsing" if run.config.data.parses else "translating"
         print(f"\n{verb} {split} with the final weights ({beam})", flush=True)
         if run.config.data.parses:
@@ -100,9 +92,10 @@ def _translate_unseen(session, step):
         else:
             translations = Translator.load(run.path).translate(pairs.source)
     if run.config.data.parses:
-        scores = score_lines(pairs.target, translations)
+        scores = compare_lines(translations, pairs.target, name=str(run.path), reference_name=split)
     else:
         scores = corpus_scores(translations, pairs.target, target_language=target)
     if is_new:
-        run.write_translations(split, step, translations, scores.to_dict())
+        record = scores.to_record() if run.config.data.parses else scores.to_dict()
+        run.write_translations(split, step, translations, record)
     return Result(run, split, pairs, translations, scores)

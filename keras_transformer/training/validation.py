@@ -7,7 +7,8 @@ import numpy as np
 
 from keras_transformer.config.training import SEARCH_METRICS
 from keras_transformer.evaluation.bleu import bleu_scorer
-from keras_transformer.evaluation.brackets import score_lines
+from keras_transformer.evaluation.brackets import bracket_scores
+from keras_transformer.text.trees import read_tree
 
 
 def early_stopping_reason(records, training):
@@ -123,7 +124,8 @@ class BracketValidator(SearchValidator):
         return [parsed.text for parsed in self.translator.parse(texts, beam_size=self.beam_size)]
 
     def _score(self, trees):
-        return score_lines(self.target, trees).all.f1
+        gold, parses = ([read_tree(text) if text else None for text in side] for side in (self.target, trees))
+        return bracket_scores(gold, parses).all.f1
 
 
 class Validation(keras.callbacks.Callback):

@@ -283,6 +283,7 @@ class Part(NamedTuple):
     prefix: list  # of int, tokens that the translation starts with
     number: int  # of the text, counted over the whole stream
     index: int  # of the part in its text
+    num_words: int = 0  # of the text; only for parsing with `search.tree_grammar`
 
 
 class TextTranslator:
@@ -355,9 +356,13 @@ class TextTranslator:
         encode = self.tokenizers.source.encode
         encoded = encode_texts(texts, encode, limit=limit, long_lines=config.long_lines)
         prefix_rows = [[]] * len(texts) if prefixes is None else self.tokenizers.target.encode(prefixes)
+        # As trees separate words, which are never split into parts.
+        counts = [len(text.split(" ")) if config.tree_grammar else 0 for text in texts]
         parts = [
-            Part(row, [] if index else prefix, number, index)
-            for number, (text, prefix) in enumerate(zip(encoded, prefix_rows, strict=True), first_number)
+            Part(row, [] if index else prefix, number, index, count)
+            for number, (text, prefix, count) in enumerate(
+                zip(encoded, prefix_rows, counts, strict=True), first_number
+            )
             for index, row in enumerate(text.rows)
         ]
         translations = iter(self._translate_parts(parts, config, details))

@@ -10,11 +10,13 @@ import tensorflow as tf
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH
 from keras_transformer.config.settings import SearchConfig, replace
+from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
 from keras_transformer.translation.alignment import default_alignment_choice, hard_alignment
 from keras_transformer.translation.ensemble import search_ids
 from keras_transformer.translation.scorer import ForcedDecoder, pad_rows
 from keras_transformer.translation.texts import TextTranslator, batches_by_length
+from keras_transformer.translation.tree_grammar import TreeGrammar
 
 
 class Translator(TextTranslator):
@@ -118,6 +120,8 @@ class Translator(TextTranslator):
             arguments["prefix_ids"] = pad_rows([part.prefix for part in parts], special.pad)
         if config.sampling:
             arguments["uniforms"] = _uniforms(parts, config)
+        if config.tree_grammar:
+            arguments["num_words"] = np.array([part.num_words for part in parts], np.int32)
         hypotheses = self._search(config, arguments)(source_ids, **arguments)
         ids, scores, log_probs, lengths, finished = (values.numpy() for values in hypotheses)
         exists = np.isfinite(scores)
@@ -160,12 +164,18 @@ class Translator(TextTranslator):
         return self._compiled[key]
 
     def _compile(self, config, arguments):
+        if config.tree_grammar and not isinstance(self.tokenizers.target, TreeTokenizer):
+            raise ValueError("`tree_grammar` needs a model trained on trees. Received: tree_grammar=True")
         specs = {
             "prefix_ids": tf.TensorSpec((None, None), tf.int32),
             "uniforms": tf.TensorSpec((None, config.n_best, None), tf.float32),
+            "num_words": tf.TensorSpec((None,), tf.int32),
         }
 
         def search(source_ids, **arguments):
+            if config.tree_grammar:
+                grammar = TreeGrammar.of(self.tokenizers.target, arguments.pop("num_words"))
+                arguments["constraint"] = grammar
             return tuple(search_ids(self.models, source_ids, config, **arguments))
 
         # AutoGraph is not needed: the loop is `ops.while_loop`.
@@ -200,7 +210,7 @@ def _uniforms(parts, config):
     """
     longest = max(len(part.row) + 1 for part in parts)
     length = min(int(longest * config.max_length_ratio) + config.max_length_offset + 1, config.max_length)
-    length = max(length, *(len(part.prefix) + 1 for part in parts))
+    length = max(length, *(max(len(part.prefix) + 1, part.num_words + 3) for part in parts))
     uniforms = np.empty((len(parts), config.n_best, length), np.float32)
     for i, part in enumerate(parts):
         for k in range(config.n_best):

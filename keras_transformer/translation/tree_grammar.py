@@ -68,6 +68,20 @@ class TreeGrammar(Constraint):
         self._num_words = num_words
         self._max_openings, self._max_depth = max_openings, max_depth
 
+    @classmethod
+    def of(cls, tokenizer, num_words):
+        """Returns the grammar of the trees of a vocabulary.
+
+        Args:
+            tokenizer: `TreeTokenizer`.
+            num_words: int32, shape `(batch,)`.
+        """
+        opening, closing = (np.full(tokenizer.vocab_size, -1) for _ in range(2))
+        for label, (opens, closes) in enumerate(tokenizer.brackets):
+            opening[opens], closing[closes] = label, label
+        words = np.isin(np.arange(tokenizer.vocab_size), tokenizer.word_ids)
+        return cls(opening, closing, words, eos_id=tokenizer.special.eos, num_words=num_words)
+
     def length_limits(self, limits, prefix_lengths):
         """Returns limits of at least `num_words + 3`, and 0 for sentences without words."""
         num_words = ops.convert_to_tensor(self._num_words, "int32")

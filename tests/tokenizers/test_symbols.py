@@ -41,6 +41,12 @@ def test_symbols_come_back_without_special_ids(symbols):
     assert symbols.decode_tensor(padded).numpy()[0].decode() == symbols.decode([row])[0]
 
 
+def test_symbols_are_encoded_as_themselves(symbols):
+    rows = symbols.encode(TREES)
+    assert symbols.encode(symbols.decode(rows)) == rows
+    assert symbols.encode(["XX"]) == [[4]]  # a tree that is a word
+
+
 def test_kept_tags_are_the_symbols_of_words():
     tagged = TreeTokenizer.train(TREES, keep_tags=True)
     assert tagged.keep_tags
@@ -60,9 +66,10 @@ def test_blank_lines_have_no_ids(symbols):
     assert symbols.encode([""]) == [[]]
 
 
-def test_a_text_that_is_no_tree_is_refused(symbols):
+@pytest.mark.parametrize("text", ["(S (NP (DT the)", "(S (NP (DT the", "the dog barks"])
+def test_a_text_that_is_no_tree_is_refused(symbols, text):
     with pytest.raises(DataError):
-        symbols.encode(["(S (NP (DT the)"])
+        symbols.encode([text])
 
 
 def test_a_saved_vocabulary_is_the_same(symbols, tmp_path):

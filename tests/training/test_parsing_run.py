@@ -12,13 +12,14 @@ import tiny_trees
 from keras_transformer.batches.prepared import PreparedCorpus
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.checkpoints import RunFolder
+from keras_transformer.cli import evaluate as evaluate_program
 from keras_transformer.cli import parse as parse_program
 from keras_transformer.cli import prepare as prepare_program
 from keras_transformer.cli import train as train_program
 from keras_transformer.cli import translate as translate_program
 from keras_transformer.config.presets import preset
 from keras_transformer.config.settings import replace
-from keras_transformer.evaluation.brackets import score_lines
+from keras_transformer.evaluation.brackets import bracket_scores
 from keras_transformer.text.trees import read_tree, words
 from keras_transformer.translation.parser import Parser
 
@@ -42,6 +43,10 @@ def train(folder, run, **settings):
     settings = {f"--set={name}={value}": None for name, value in (SETTINGS | settings).items()}
     argv = ["--preset", "parsing_small", "--dataset", str(folder), "--run-dir", str(run)]
     return train_program.main([*argv, *settings])
+
+
+def f1(gold, trees):
+    return bracket_scores(list(map(read_tree, gold)), list(map(read_tree, trees))).all.f1
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +76,14 @@ def test_validations_have_f1_of_what_search_finds(run, treebank):
     sources = [" ".join(words(read_tree(tree))) for tree in gold]
     parser = Parser.load(run.path, checkpoint="last")
     trees = [parsed.text for parsed in parser.parse(sources, beam_size=1)]
-    assert records[-1]["f1"] == pytest.approx(score_lines(gold, trees).all.f1)
+    assert records[-1]["f1"] == pytest.approx(f1(gold, trees))
 
 
 def test_the_end_parses_the_validation_trees_and_records_their_scores(run, treebank):
     (test,) = [record for record in run.read_history() if record["kind"] == "test"]
     parsed = (run.path / "translations.validation.trees").read_text().splitlines()
     gold = (treebank / "valid.trees").read_text().splitlines()
-    assert test["f1"] == pytest.approx(score_lines(gold, parsed).all.f1)
+    assert test["f1"] == pytest.approx(f1(gold, parsed))
     assert [words(read_tree(tree)) for tree in parsed] == [words(read_tree(tree)) for tree in gold]
 
 
@@ -119,6 +124,29 @@ def test_a_prepared_treebank_gives_the_same_vocabularies(run, treebank, tmp_path
     assert [side.sha256 for side in one] == [side.sha256 for side in other]
 
 
+def test_a_run_is_evaluated_with_both_kinds_of_search(run, tmp_path, capfd):
+    argv = [str(run.path), "--split", "valid", "--threads", "1", "--output", str(tmp_path / "out.trees")]
+    assert evaluate_program.main([*argv, "--json"]) == 0
+    compared = json.loads(capfd.readouterr().out)
+    assert [system["name"] for system in compared["systems"]] == ["free search", "tree grammar"]
+    (test,) = [record for record in run.read_history() if record["kind"] == "test"]
+    assert compared["systems"][0]["all"]["f1"] == pytest.approx(test["f1"])
+    assert [baseline["name"] for baseline in compared["baselines"]][-1] == "flat S"
+
+    # The file has the trees of the last search, and scoring it gives the same figures.
+    gold = run.path / "corpus/valid.trees"
+    argv = ["--task", "parsing", "--hypothesis", str(tmp_path / "out.trees"), "--reference", str(gold)]
+    assert evaluate_program.main([*argv, "--json"]) == 0
+    (system,) = json.loads(capfd.readouterr().out)["systems"]
+    assert system["all"] == compared["systems"][1]["all"]
+
+    argv = [str(run.path), "--split", "valid", "--tree-grammar", "--threads", "1"]
+    assert evaluate_program.main(argv) == 0
+    printed = capfd.readouterr().out
+    assert "tree grammar: 0 of 12 results (0.0%) were mended, 0 sentences over the length limit" in printed
+    assert "free search" not in printed
+
+
 def test_lines_of_words_become_lines_of_trees(run, tmp_path):
     rng = random.Random(5)
     gold = [read_tree(tiny_trees.draw(rng)) for _ in range(7)]
@@ -131,7 +159,12 @@ def test_lines_of_words_become_lines_of_trees(run, tmp_path):
     assert [words(read_tree(tree)) if tree else [] for tree in trees] == [line.split() for line in lines]
 
     (tmp_path / "words").write_text("\n".join(lines))
-    argv = [str(run.path), "--input", str(tmp_path / "words"), "--output", str(tmp_path / "out")]
+    argv = [str(run.path), "--input", str(tmp_path / "words"), "--output", str(tmp_path / "grammar")]
+    assert parse_program.main([*argv, "--tree-grammar"]) == 0
+    grammar = (tmp_path / "grammar").read_text().splitlines()
+    assert [words(read_tree(tree)) if tree else [] for tree in grammar] == [line.split() for line in lines]
+
+    argv[-1] = str(tmp_path / "out")
     assert parse_program.main([*argv, "--format", "jsonl"]) == 0
     records = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert [record["tree"] for record in records] == trees

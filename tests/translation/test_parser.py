@@ -9,6 +9,7 @@ from keras_transformer.text.trees import read_tree, words
 from keras_transformer.tokenizers import SubwordTokenizer, Tokenizers
 from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.translation.parser import Parser
+from keras_transformer.translation.translator import Translator
 
 TREES = [
     "(S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (NP (DT the) (NN cat)) (PP (IN near) (NP (NNS birds))))))",
@@ -46,6 +47,29 @@ def test_every_sentence_gets_a_tree_over_its_words(parser):
         assert read_tree(parsed.text) == parsed.tree
         assert parsed.mended  # random weights
         assert parsed.score < 0
+
+
+@pytest.mark.parametrize("search", [{"beam_size": 1}, {}, {"beam_size": 7}, {"sampling": True}])
+def test_with_the_grammar_nothing_needs_mending(parser, search):
+    results = parser.parse(SENTENCES, tree_grammar=True, max_length_offset=1, **search)
+    assert [parsed.mended for parsed in results] == [()] * len(SENTENCES)
+    trees = [parsed.text for parsed in results]
+    assert [len(words(read_tree(tree))) if tree else 0 for tree in trees] == [7, 2, 0, 8, 1]
+    free = parser.parse(SENTENCES, max_length_offset=1, **search)
+    assert [parsed.text for parsed in free] != trees
+
+
+def test_the_grammar_does_not_depend_on_the_rest_of_the_batch(parser):
+    together = parser.parse(SENTENCES, tree_grammar=True)
+    alone = [parser.parse([sentence], tree_grammar=True)[0] for sentence in SENTENCES]
+    assert [parsed.text for parsed in together] == [parsed.text for parsed in alone]
+
+
+def test_the_grammar_is_for_trees(config, tokenizers):
+    model = Transformer(replace(config.model, target_vocab_size=config.model.source_vocab_size))
+    translator = Translator(model, Tokenizers(tokenizers.source, tokenizers.source))
+    with pytest.raises(ValueError, match="`tree_grammar` needs a model trained on trees"):
+        translator.translate(["dog"], tree_grammar=True)
 
 
 def test_words_may_be_given_as_lists(parser):
