@@ -108,8 +108,7 @@ class TreeTokenizer(Tokenizer):
         """Returns the ids of the linearisation of each tree, a list of lists, without special ids.
 
         Args:
-            texts: list of str: bracketed trees, or symbols as `decode` returns them; a blank
-                text has no ids.
+            texts: list of str: bracketed trees, or symbols as `decode` returns them. A blank text has no ids.
 
         Raises:
             ValueError: a text is no tree.
