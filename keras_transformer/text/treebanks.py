@@ -65,7 +65,7 @@ class TreebankFile(NamedTuple):
 _WARNED = set()  # files are read several times
 
 
-class _Treebank:
+class Treebank:
     """Mix-in of `FolderDataset`: each split has files of trees, which hold both sides."""
 
     def _parse_name(self, path):
@@ -81,11 +81,11 @@ class _Treebank:
         return any(name == TRAIN or name.startswith((f"{TRAIN}.", f"{TRAIN}-")) for name in names)
 
 
-class TreebankFolder(_Treebank, FolderDataset):
+class TreebankFolder(Treebank, FolderDataset):
     """The trees of one folder as a dataset; see `open_dataset` for the interface."""
 
 
-class TreebankArchive(_Treebank, ArchiveDataset):
+class TreebankArchive(Treebank, ArchiveDataset):
     """The trees of one archive as a dataset; see `open_dataset` for the interface."""
 
 
