@@ -272,7 +272,8 @@ REFUSED = {
     ],
     "parse": [
         ("no/such", "no/such: not a run folder"),
-        ("run", "this run translates. Use keras-transformer translate run"),
+        ("run", "no 'final' weights"),
+        ("run --checkpoint step-5", "this run translates. Use keras-transformer translate run"),
         ("run 'A man sleeps.'", "echo 'A man sleeps.' | keras-transformer parse run"),
         ("run --n-best 2", "each sentence has one tree"),
         ("run --chunk-lines 0", "--chunk-lines must be from 1"),

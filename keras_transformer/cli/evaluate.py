@@ -100,14 +100,6 @@ def parse_args(argv=None):
 
 def check_args(args):
     """Raises `ValueError` for arguments that cannot be combined."""
-    parsing = args.task == "parsing"
-    useless = ONLY_TRANSLATION if parsing else ONLY_PARSING
-    if wrong := flags_given(args, useless):
-        raise ValueError(f"{wrong} cannot be used {'with' if parsing else 'without'} --task parsing")
-    if parsing and args.hypothesis and len(args.reference or ()) != 1:
-        raise ValueError("--task parsing needs one --reference FILE")
-    if parsing and args.runs and args.as_evalb:
-        raise ValueError("--as-evalb needs --hypothesis FILE: a parser writes no tags that evalb could use")
     if bool(args.runs) == bool(args.hypothesis):
         raise ValueError("give either RUN or --hypothesis FILE")
     if args.hypothesis and bool(args.reference) == bool(args.test_set):
@@ -131,6 +123,23 @@ def check_args(args):
         mode = "a RUN" if args.runs else "--hypothesis"
         also = " and --test-set" if args.test_set else ""
         raise ValueError(f"{wrong} cannot be used with {mode}{also}. Remove it")
+
+
+def check_task(args):
+    """Raises `ValueError` for arguments of another task; a run decides the task itself."""
+    parsing = args.task == "parsing"
+    if args.runs:
+        run = open_runs(args.runs, args.checkpoint or "final")[0]
+        if parsing and not run.config.data.parses:
+            raise ValueError(f"{run.path}: this run translates. Remove --task parsing")
+        parsing = run.config.data.parses
+        args.task = "parsing" if parsing else "translation"
+    if wrong := flags_given(args, ONLY_TRANSLATION if parsing else ONLY_PARSING):
+        raise ValueError(f"{wrong} cannot be used {'with' if parsing else 'without'} --task parsing")
+    if parsing and args.hypothesis and len(args.reference or ()) != 1:
+        raise ValueError("--task parsing needs one --reference FILE")
+    if parsing and args.runs and args.as_evalb:
+        raise ValueError("--as-evalb needs --hypothesis FILE: a parser writes no tags that evalb could use")
 
 
 def flags_given(args, names):
@@ -246,12 +255,10 @@ def main(argv=None):
     args = parse_args(argv)
 
     def work():
-        data = open_runs(args.runs, args.checkpoint or "final")[0].config.data if args.runs else None
-        if data and data.parses:
-            args.task = "parsing"
         check_args(args)
+        check_task(args)
         if args.task == "parsing":
-            comparison, notes = score_run(args, data, load_test_set) if args.runs else (score_files(args), [])
+            comparison, notes = score_run(args, load_test_set) if args.runs else (score_files(args), [])
             as_json = json.dumps(comparison.to_dict(args.labels), indent=2) if args.json else ""
             print(as_json or "\n".join([comparison.format(args.labels), *notes]))
             return

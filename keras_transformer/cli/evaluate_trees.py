@@ -4,17 +4,17 @@ import sys
 import time
 
 from keras_transformer.cli.command_line import describe_search, number_of_threads, search_settings
+from keras_transformer.cli.early_checks import open_runs
 
 
-def score_run(args, data, load_test_set):
+def score_run(args, load_test_set):
     """Parses a split with a run and scores the trees.
 
     Without `--tree-grammar` or `--no-tree-grammar`, both kinds of search are compared.
 
     Args:
         args: arguments of the program.
-        data: `DataConfig` of the run.
-        load_test_set: function of `args` and `data`, see `evaluate`.
+        load_test_set: function of `args` and a `DataConfig`, see `evaluate`.
 
     Returns:
         (`TreeComparison`, list of str: lines on what was mended).
@@ -27,12 +27,13 @@ def score_run(args, data, load_test_set):
 
     if args.output:
         check_output(args.output)
+    checkpoint = args.checkpoint or "final"
+    data = open_runs(args.runs, checkpoint)[0].config.data
     search = search_settings(args, args.runs[0])
     name, source, (gold,), _ = load_test_set(args, data)
     threads = number_of_threads(args)
     from keras_transformer.translation.parser import Parser
 
-    checkpoint = args.checkpoint or "final"
     parser = Parser.load(args.runs, checkpoint=checkpoint, threads=threads)
     kinds = [search["tree_grammar"]] if "tree_grammar" in search else [False, True]
     systems, notes = [], []

@@ -101,10 +101,10 @@ REFUSED = {
     "text instead of trees": (f"{T} {{0}}/good.de {G}", ["good.de: line 1: 'Der' is outside of a tree"]),
     "no trees": (f"{T} {{0}}/empty.de {G}", ["empty.de: no tree. Give a file with bracketed trees"]),
     "no such trees": (f"{T} {{0}}/none.trees {G}", ["none.trees: no such file"]),
-    "trees of a run": (f"{T} {{0}}/good.trees {G} runs/x", ["--task parsing scores files: give --hyp"]),
-    "parses of a run": ("runs/x --task parsing", ["--task parsing scores files: give --hyp"]),
+    "trees of a run": (f"{T} {{0}}/good.trees {G} runs/x", ["give either RUN or --hypothesis FILE"]),
+    "parses of no run": ("runs/x --task parsing", ["runs/x: not a run folder"]),
     "two golden treebanks": (f"{T} {{0}}/good.trees {G} {G}", ["one --reference FILE"]),
-    "trees without a reference": (f"{T} {{0}}/good.trees", ["one --reference FILE"]),
+    "trees without a reference": (f"{T} {{0}}/good.trees", ["--hypothesis needs either --reference FILE"]),
     "flags of translations": (
         f"{T} {{0}}/good.trees {G} --confidence --no-ter",
         ["--no-ter, --confidence cannot be used with --task parsing"],
