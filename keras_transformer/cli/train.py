@@ -105,9 +105,10 @@ def resolve(args):
     config = preset("small" if args.preset == "auto" else args.preset)
     named = args.dataset or any(text.startswith("data.dataset=") for text in args.set)
     if args.preset != "demo" and not named:
-        raise ValueError(
-            f"preset {args.preset} needs a corpus: --dataset DIR --source LANGUAGE --target LANGUAGE"
-        )
+        needs = "--dataset DIR --source LANGUAGE --target LANGUAGE"
+        if config.data.parses:
+            needs = "--dataset DIR with train.trees and valid.trees"
+        raise ValueError(f"preset {args.preset} needs a corpus: {needs}")
     run = _run_to_resume(args.run_dir)
     config = _configured(config, args, run)
     if args.preset == "auto":
@@ -178,6 +179,10 @@ def _configured(config, args, run):
         names = [name for text in args.dataset for name in dataset_names(text)]
         data["dataset"] = ",".join(os.path.normpath(n) if os.path.exists(n) else n for n in names)
         if named := languages_of(names[0]):
+            if config.data.parses:
+                raise ValueError(
+                    f"{names[0]}: has no trees; preset {args.preset} needs train.trees and valid.trees"
+                )
             data["source"], data["target"] = named
     training = {}
     if args.init_from:

@@ -212,7 +212,9 @@ class DataConfig:
             raise ValueError(f"`source` and `target` must be different. Received: {self.source!r} for both")
         require(self.source != TREES, "trees are a target: `target='trees'`", source=TREES)
         if self.parses:
-            demand = "parsing has a vocabulary of words and one of tree symbols: `separate_vocabularies=true`"
+            demand = (
+                "target='trees' needs `separate_vocabularies=true`: choose a preset such as parsing_small"
+            )
             require(self.separate_vocabularies, demand, target=TREES, separate_vocabularies=False)
         require(self.parses or not self.keep_tags, f"`keep_tags` needs target={TREES!r}", target=self.target)
         alternatives = {"dataset_weights": self.dataset_weights, "temperature": self.temperature}

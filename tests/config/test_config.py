@@ -356,7 +356,10 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
             "Received: min_length=257, max_length=256",
         ),
         (lambda: DataConfig(source="trees"), "trees are a target: `target='trees'`"),
-        (lambda: DataConfig(target="trees"), "`separate_vocabularies=true`. Received: target='trees'"),
+        (
+            lambda: DataConfig(target="trees"),
+            "needs `separate_vocabularies=true`: choose a preset such as parsing_small. Received",
+        ),
         (lambda: DataConfig(keep_tags=True), "`keep_tags` needs target='trees'. Received: target='de'"),
         (
             lambda: Config(search=SearchConfig(tree_grammar=True)),

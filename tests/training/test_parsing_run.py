@@ -194,6 +194,26 @@ def test_wrong_calls_are_refused_in_a_line(run, capfd, program, argv, message):
     assert re.search(message, errors), errors
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--preset parsing_small", "needs a corpus: --dataset DIR with train.trees and valid.trees"),
+        (
+            "--preset parsing_small --dataset cldr/en-de",
+            "cldr/en-de: has no trees; preset parsing_small needs",
+        ),
+        ("--dataset {} --target trees", "choose a preset such as parsing_small"),
+        ("--preset parsing_small --dataset {} --set search.tree_grammar=maybe", "must be true or false"),
+    ],
+)
+def test_wrong_settings_are_refused_in_a_line(treebank, tmp_path, capfd, argv, message):
+    assert train_program.main([*argv.format(treebank).split(), "--run-dir", str(tmp_path / "run")]) == 2
+    errors = capfd.readouterr().err.strip()
+    assert message in errors
+    assert "\n" not in errors
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_translation_run_does_not_parse(saved, capfd):
     assert parse_program.main([str(saved), "--checkpoint", "last"], io.BytesIO(b"a\n"), io.BytesIO()) == 2
     assert "this run translates. Use" in capfd.readouterr().err
