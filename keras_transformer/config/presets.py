@@ -162,8 +162,8 @@ PARSING_SEMI_SUPERVISED = replace(
     data={"vocab_size": 32_000},
     training={"max_steps": 100_000},
 )
-# For two CPU cores and some ten thousand trees. Pre-norm: with post-norm, the encoder made all tokens of these
-# long sentences alike, and nothing was learned from the source (docs/parsing.md).
+# For two CPU cores and some ten thousand trees. Pre-norm: with post-norm, the encoder made all tokens of a
+# sentence alike, and nothing was learned from the source (docs/parsing.md).
 PARSING_SMALL = replace(
     with_vocab_size(PARSING_PAPER, 8000, NUM_TREE_SYMBOLS),
     model={
