@@ -71,6 +71,7 @@ def main(argv=None):
         folder = shlex.quote(args.run)
         print("next:")
         print(f"  {programs.command('evaluate')} {folder} --checkpoint {name}")
-        print(f"  echo 'your sentence' | {programs.command('translate')} {folder} --checkpoint {name}")
+        program = "parse" if run.config.data.parses else "translate"
+        print(f"  echo 'your sentence' | {programs.command(program)} {folder} --checkpoint {name}")
 
     return exit_code(programs.name("average"), work)

@@ -13,7 +13,13 @@ import numpy as np
 from keras_transformer.config import programs
 from keras_transformer.config.fields import from_values
 from keras_transformer.config.settings import SearchConfig, replace
-from keras_transformer.export.versions import check_manifest, exported_folder, read_metadata, with_search
+from keras_transformer.export.versions import (
+    check_manifest,
+    check_translates,
+    exported_folder,
+    read_metadata,
+    with_search,
+)
 from keras_transformer.tokenizers.tokenizer_pair import load_tokenizers
 from keras_transformer.translation.texts import TextTranslator, batches_by_length
 
@@ -53,6 +59,7 @@ def export_ctranslate2(run, out, *, checkpoint="final", search=None, quantizatio
     ctranslate2 = import_ctranslate2()
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"`quantization` must be one of {list(QUANTIZATIONS)}. Received: {quantization!r}")
+    check_translates(run)
     config = with_search(run.config, search)
     positions = max_positions(config)
     entries = {"checkpoint": checkpoint, "quantization": quantization, "max_positions": positions}

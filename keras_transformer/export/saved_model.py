@@ -27,7 +27,7 @@ from keras_transformer.export.serving import (
     write_batching,
     write_warmup,
 )
-from keras_transformer.export.versions import CARD, IDS, new_version, write_manifest
+from keras_transformer.export.versions import CARD, IDS, check_translates, new_version, write_manifest
 from keras_transformer.model.kernels.switch import without_gradients
 from keras_transformer.tokenizers.base import import_tensorflow_text
 from keras_transformer.translation.alignment import default_alignment_choice
@@ -81,6 +81,7 @@ def export_saved_model(
         OSError: the disk is full, or the folder is not writable.
     """
     run = RunFolder(run_dir)
+    check_translates(run)
     settings = ServingSettings(search=run.config.search) if settings is None else settings
     name = server_name(run, name)
     if warmup:

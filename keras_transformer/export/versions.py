@@ -54,6 +54,15 @@ class NewVersion(NamedTuple):
 
 
 @contextlib.contextmanager
+def check_translates(run):
+    """Raises `ValueError` for the `RunFolder` of a parser, which these formats cannot hold."""
+    if run.config.data.parses:
+        raise ValueError(
+            f"{run.path}: this run parses, and only translators can be exported in this format. "
+            f"Use {programs.command('parse')} {run.path}, or --format keras"
+        )
+
+
 def new_version(folders, version=None):
     """Creates a version in one or several folders; each appears only when it is complete.
 

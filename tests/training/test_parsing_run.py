@@ -12,9 +12,12 @@ import tiny_trees
 from keras_transformer.batches.prepared import PreparedCorpus
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.checkpoints import RunFolder
+from keras_transformer.cli import average as average_program
 from keras_transformer.cli import evaluate as evaluate_program
+from keras_transformer.cli import export as export_program
 from keras_transformer.cli import parse as parse_program
 from keras_transformer.cli import prepare as prepare_program
+from keras_transformer.cli import score as score_program
 from keras_transformer.cli import train as train_program
 from keras_transformer.cli import translate as translate_program
 from keras_transformer.config.presets import preset
@@ -212,6 +215,31 @@ def test_wrong_settings_are_refused_in_a_line(treebank, tmp_path, capfd, argv, m
     assert message in errors
     assert "\n" not in errors
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["savedmodel", "ctranslate2"])
+def test_a_parser_is_not_exported_as_a_translator(run, tmp_path, capfd, kind):
+    if kind == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="pip install ctranslate2")
+    argv = [str(run.path), str(tmp_path / "out"), "--format", kind]
+    assert export_program.main([*argv, *(["--no-warmup"] if kind == "savedmodel" else [])]) == 2
+    errors = capfd.readouterr().err.strip()
+    assert "this run parses, and only translators can be exported in this format. Use" in errors
+    assert "\n" not in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_are_scored_and_checkpoints_averaged(run, treebank, tmp_path, capfd):
+    gold = (treebank / "valid.trees").read_text().splitlines()
+    sources = tmp_path / "valid.en"
+    sources.write_text("".join(f"{' '.join(words(read_tree(tree)))}\n" for tree in gold))
+    argv = [str(run.path), "--source", str(sources), "--target", str(treebank / "valid.trees")]
+    assert score_program.main(argv) == 0
+    scores = [float(line) for line in capfd.readouterr().out.splitlines()]
+    assert len(scores) == len(gold)
+    assert max(scores) < 0
+    assert average_program.main([str(run.path), "--last", "2"]) == 0
+    assert "parse" in capfd.readouterr().out.splitlines()[-1]
 
 
 def test_a_translation_run_does_not_parse(saved, capfd):
