@@ -248,8 +248,6 @@ def _read_manifest(folder):
     if manifest.get("format") != FORMAT:
         raise DataError(f"{path}: the format is not {FORMAT!r}. {_AGAIN}")
     try:
-        settings = manifest["settings"]
-        settings["data"] = with_earlier_defaults(DataConfig, settings["data"])
         _check_structure(manifest)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{path}: damaged ({error!r}). {_AGAIN}") from error
@@ -257,9 +255,10 @@ def _read_manifest(folder):
 
 
 def _check_structure(manifest):
-    """Checks the values of a manifest by using them; manifests of earlier versions have no checksum."""
+    """Checks the values of a manifest by using them; adds the settings that earlier versions did not have."""
     source, target = manifest["languages"]
     settings, files = manifest["settings"], _files(manifest)
+    settings["data"] = with_earlier_defaults(DataConfig, settings["data"])
     names, digests = [file["name"] for file in files], [file["sha256"] for file in files]
     numbers = [shard[name] for shard in manifest["shards"] for name in ("num_pairs", "dataset")]
     for text in (source, target, settings["data"]["dataset"], *names, *digests, *settings["cleaning"].keys()):

@@ -53,7 +53,6 @@ class NewVersion(NamedTuple):
     folders: list
 
 
-@contextlib.contextmanager
 def check_translates(run):
     """Raises `ValueError` for the `RunFolder` of a parser, which these formats cannot hold."""
     if run.config.data.parses:
@@ -63,6 +62,7 @@ def check_translates(run):
         )
 
 
+@contextlib.contextmanager
 def new_version(folders, version=None):
     """Creates a version in one or several folders; each appears only when it is complete.
 
