@@ -356,13 +356,11 @@ class TextTranslator:
         encode = self.tokenizers.source.encode
         encoded = encode_texts(texts, encode, limit=limit, long_lines=config.long_lines)
         prefix_rows = [[]] * len(texts) if prefixes is None else self.tokenizers.target.encode(prefixes)
-        # As trees separate words, which are never split into parts.
-        counts = [len(text.split(" ")) if config.tree_grammar else 0 for text in texts]
+        counts = [len(text.split(" ")) if config.tree_grammar else 0 for text in texts]  # of words
+        given = zip(encoded, prefix_rows, counts, strict=True)
         parts = [
             Part(row, [] if index else prefix, number, index, count)
-            for number, (text, prefix, count) in enumerate(
-                zip(encoded, prefix_rows, counts, strict=True), first_number
-            )
+            for number, (text, prefix, count) in enumerate(given, first_number)
             for index, row in enumerate(text.rows)
         ]
         translations = iter(self._translate_parts(parts, config, details))
