@@ -139,6 +139,21 @@ def test_no_head_is_said_to_do_what_it_gives_less_than_half_of_its_attention_to(
             assert line.endswith("a clear job") == (float(found[1]) >= 50)
 
 
+def test_what_is_said_of_the_order_of_norm_is_what_was_measured():
+    stored = nbformat.read(FOLDER / "02_training.ipynb", as_version=4)
+    (measured,) = (text for text in texts(stored) if text.startswith("post-norm, stacked "))
+    (said,) = (cell.source for cell in stored.cells if cell.source.startswith("With post-norm and separate"))
+    about_this_run = said.partition("On Multi30k")[0]
+    numbers = re.findall(r"\d[.]\d+", about_this_run)
+    assert len(numbers) > 3
+    assert [number for number in numbers if number not in measured] == []
+    lines = re.findall(r"(.+?) +validation perplexity +([\d.]+), cosine ([\d.]+) -> ([\d.]+)", measured)
+    perplexity, before, after = ({line[0]: float(line[i]) for line in lines} for i in (1, 2, 3))
+    stacked, separate = "post-norm, stacked", "post-norm, separate"
+    assert perplexity["pre-norm, separate"] < perplexity[stacked] < perplexity[separate]
+    assert after[stacked] < before[stacked] < before[separate] < after[separate]
+
+
 def test_a_stored_card_shows_no_backslashes():
     stored = nbformat.read(FOLDER / "06_serving.ipynb", as_version=4)
     cards = [output["data"]["text/markdown"] for output in outputs(stored)

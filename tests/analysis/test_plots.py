@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.analysis.plots import attention_map, training_curves
+from keras_transformer.analysis.plots import attention_map, loss_and_similarity, training_curves
 
 HISTORY = [
     {"kind": "train", "step": 100, "minutes": 2.0, "perplexity": 50.0},
@@ -63,6 +63,20 @@ def test_gradient_norms_and_skipped_steps_are_drawn_below():
     assert below.get_ylabel() == "gradient norm"
     figure.draw_without_rendering()
     assert training_curves(history[:1]).get_axes()[2].get_legend() is None
+
+
+def test_losses_are_drawn_over_updates_and_similarities_before_and_after():
+    losses = {"post": [6.0, 5.5], "pre": [6.0, 4.0]}
+    figure = loss_and_similarity([50, 100], losses, {"post": (0.9, 1.0), "pre": (0.5, 0.2)})
+    left, right = figure.get_axes()
+    assert drawn(left) == [[[50, 6], [100, 5.5]], [[50, 6], [100, 4]]]
+    assert drawn(right) == [[[0, 0.9], [1, 1.0]], [[0, 0.5], [1, 0.2]]]
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["post", "pre"]
+    assert [line.get_color() for line in left.get_lines()] == [line.get_color() for line in right.get_lines()]
+    assert [label.get_text() for label in right.get_xticklabels()] == ["before training", "after"]
+    assert left.get_xlabel() == "updates"
+    assert left.get_ylabel()
+    assert right.get_ylabel()
 
 
 def test_an_attention_map_names_every_piece_and_shows_every_weight():

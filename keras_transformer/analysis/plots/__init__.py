@@ -28,6 +28,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "diversity_curves",
             "fit_curves",
             "length_histogram",
+            "loss_and_similarity",
             "search_curves",
             "speed_bars",
             "training_curves",

@@ -126,6 +126,28 @@ def fit_curves(history, rates, *, steps_per_epoch, figures=("loss", "token_accur
     return figure
 
 
+def loss_and_similarity(steps, losses, similarities, *, title=""):
+    """Plots the losses of several models over their updates, and how alike the tokens of a sentence are.
+
+    Args:
+        steps: sequence of int, numbers of updates.
+        losses: dict: name of a model -> validation loss at each number of updates, in nats a token.
+        similarities: dict: name of a model -> its `token_similarity` before and after training.
+        title: title of the figure.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+    """
+    figure, (left, right) = subplots(9, 3.6, columns=2, title=title)
+    draw_curves(left, {name: (steps, values) for name, values in losses.items()})
+    left.set(xlabel="updates", ylabel="validation loss (nats a token)")
+    draw_curves(right, {name: ((0, 1), values) for name, values in similarities.items()})
+    right.set(ylabel="mean cosine between two tokens", ylim=(0, 1.02), xlim=(-0.2, 1.2))
+    right.set_xticks((0, 1), ("before training", "after"))
+    right.get_legend().remove()
+    return figure
+
+
 def length_histogram(source_lengths, target_lengths, batches, *, names=("source", "target"), title=""):
     """Plots the length distributions of a corpus, and the padding of its batches.
 
