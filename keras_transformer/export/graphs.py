@@ -29,6 +29,19 @@ class Encoded(NamedTuple):
     truncated: tf.Tensor
 
 
+class RowConstraint(NamedTuple):
+    """A constraint of the search with data of each row.
+
+    Attributes:
+        make: function, the tensors -> `Constraint`; it is called in the graph of the search. Signatures that
+            pass the same function and the same `n_best` share this graph.
+        tensors: tuple of tensors with `batch` rows. Only their first axes may vary in size.
+    """
+
+    make: object
+    tensors: tuple
+
+
 class ServedModel:
     """A model with its serving limits, as functions that signatures trace.
 
@@ -113,6 +126,24 @@ class ServedModel:
         limit = self.max_tokens - 1
         return Encoded(ids[:, :limit], tf.cast(ids.row_lengths(), tf.int32) > limit)
 
+    def check_ids(self, ids):
+        """Checks and cuts the source ids of a request.
+
+        Args:
+            ids: int32, shape `(batch, length)`, with or without padding, bos and eos.
+
+        Returns:
+            `Encoded`.
+        """
+        special, vocab_size = self.model.special, self.model.config.source_vocab_size
+        ids = self.check_rows(ids)
+        is_valid = tf.reduce_all((ids >= 0) & (ids < vocab_size))
+        message = f"`ids` must be at least 0 and below {vocab_size}. Received:"
+        outside = [message, tf.reduce_min(ids), tf.reduce_max(ids)]
+        with tf.control_dependencies([tf.debugging.Assert(is_valid, outside)]):
+            is_text = tf.reduce_all(ids[..., None] != [special.pad, special.bos, special.eos], axis=-1)
+        return self.cut(tf.ragged.boolean_mask(ids, is_text))
+
     def pad(self, ids, rows):
         """Returns some rows as a padded tensor, each with its end of sentence.
 
@@ -128,13 +159,14 @@ class ServedModel:
         with_eos = tf.concat([tf.gather(ids, rows), eos], axis=1)
         return with_eos.to_tensor(special.pad, shape=(None, None))
 
-    def translate(self, ids, n_best, inputs):
+    def translate(self, ids, n_best, inputs, constraint=None):
         """Translates rows of ids.
 
         Args:
             ids: tf.RaggedTensor, int32, shape `(batch, None)`, from `encode` or `cut`.
             n_best: int.
             inputs: list of scalar tensors, as in `ServingSettings.inputs`.
+            constraint: `RowConstraint` that every hypothesis obeys; or `None`.
 
         Returns:
             dict: `ids`, int32, shape `(batch, n_best, length)`; `scores` and `log_probs`,
@@ -143,10 +175,12 @@ class ServedModel:
         """
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         lengths = tf.where(lengths > 0, lengths + 1, 0)
-        search = self._search(n_best)
+        search = self._search(n_best, constraint)
+        data = () if constraint is None else constraint.tensors
 
         def compute(rows):
-            ids_of_rows, scores, log_probs, *others = search(self.pad(ids, rows), *inputs)
+            constrained_by = [tf.gather(tensor, rows) for tensor in data]
+            ids_of_rows, scores, log_probs, *others = search(self.pad(ids, rows), *inputs, *constrained_by)
             exists = scores > LOWEST
             exists = tf.concat([tf.ones_like(exists[:, :1]), exists[:, 1:]], axis=1)
             scores, log_probs = (
@@ -178,20 +212,30 @@ class ServedModel:
         texts = tf.strings.regex_replace(texts, _LINE_BREAKS, " ")
         return tf.ensure_shape(tf.reshape(texts, shape[:2]), [None, ids.shape[1]])
 
-    def _search(self, n_best):
+    def signature(self, function, specs):
+        """Returns a tf.function of the specified inputs and the scalar ones of `ServingSettings.inputs`."""
+        return tf.function(function, input_signature=[*specs, *self.input_specs()], autograph=False)
+
+    def _search(self, n_best, constraint):
         """Returns the search as a cached tf.function: int32, `(batch, length)` -> `Hypotheses` as tuple."""
-        if n_best not in self._searches:
+        make, data = constraint or (None, ())
+        key = n_best, make
+        if key not in self._searches:
             config = replace(self.settings.search, n_best=n_best)
 
             def search(source_ids, *inputs):
+                inputs, data = inputs[: len(self.settings.inputs)], inputs[len(self.settings.inputs) :]
                 fields = {name: getattr(config, name) for name in config.__dataclass_fields__}
                 fields.update(zip(self.settings.inputs, inputs, strict=True))
+                rule = None if make is None else make(*data)
                 with self.weights():
-                    return tuple(search_ids(self.model, source_ids, types.SimpleNamespace(**fields)))
+                    namespace = types.SimpleNamespace(**fields)
+                    return tuple(search_ids(self.model, source_ids, namespace, constraint=rule))
 
             specs = [tf.TensorSpec((None, None), tf.int32), *self.input_specs()]
-            self._searches[n_best] = tf.function(search, input_signature=specs, autograph=False)
-        return self._searches[n_best]
+            specs += [tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype) for tensor in data]
+            self._searches[key] = tf.function(search, input_signature=specs, autograph=False)
+        return self._searches[key]
 
 
 def ids_signature(served):
@@ -203,23 +247,15 @@ def ids_signature(served):
     Returns:
         tf.function.
     """
-    special, vocab_size = served.model.special, served.model.config.source_vocab_size
 
     def translate_ids(ids, *inputs):
-        ids = served.check_rows(ids)
-        is_valid = tf.reduce_all((ids >= 0) & (ids < vocab_size))
-        message = f"`ids` must be at least 0 and below {vocab_size}. Received:"
-        outside = [message, tf.reduce_min(ids), tf.reduce_max(ids)]
-        with tf.control_dependencies([tf.debugging.Assert(is_valid, outside)]):
-            # Clients may send padding, bos and eos or leave them out.
-            is_text = tf.reduce_all(ids[..., None] != [special.pad, special.bos, special.eos], axis=-1)
-        source = served.cut(tf.ragged.boolean_mask(ids, is_text))
+        source = served.check_ids(ids)
         results = served.translate(source.ids, 1, served.check_inputs(inputs))
         names = {"scores": "score", "log_probs": "log_prob", "lengths": "length"}
         best = {names.get(name, name): values[:, 0] for name, values in results.items()}
         return {**best, "truncated": source.truncated}
 
-    return _signature(translate_ids, [tf.TensorSpec((None, None), tf.int32, name="ids")], served)
+    return served.signature(translate_ids, [tf.TensorSpec((None, None), tf.int32, name="ids")])
 
 
 def text_signatures(served, tokenizers):
@@ -254,13 +290,9 @@ def text_signatures(served, tokenizers):
 
     text = [tf.TensorSpec((None,), tf.string, name="text")]
     return {
-        "serving_default": _signature(best, text, served),
-        "translate_nbest": _signature(several, text, served),
+        "serving_default": served.signature(best, text),
+        "translate_nbest": served.signature(several, text),
     }
-
-
-def _signature(function, specs, served):
-    return tf.function(function, input_signature=[*specs, *served.input_specs()], autograph=False)
 
 
 class Output(NamedTuple):

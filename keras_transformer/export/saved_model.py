@@ -1,4 +1,4 @@
-"""Exports a trained model as a SavedModel: text in, text out, without Python and Keras.
+"""Exports a trained model as a SavedModel: text in, text or trees out, without Python and Keras.
 
 Each version has a model card: languages, data, scores, sizes, limits, licences.
 """
@@ -27,7 +27,8 @@ from keras_transformer.export.serving import (
     write_batching,
     write_warmup,
 )
-from keras_transformer.export.versions import CARD, IDS, check_translates, new_version, write_manifest
+from keras_transformer.export.trees import tree_ids_signature, tree_signatures
+from keras_transformer.export.versions import CARD, IDS, new_version, write_manifest
 from keras_transformer.model.kernels.switch import without_gradients
 from keras_transformer.tokenizers.base import import_tensorflow_text
 from keras_transformer.translation.alignment import default_alignment_choice
@@ -60,7 +61,8 @@ def export_saved_model(
     """Exports `folder/<version>/` for TensorFlow Serving, and `folder/ids/<version>/` without TF Text.
 
     A SavedModel with TF Text operations loads only into programs that link them, even if just
-    another signature is used. Therefore `translate_ids` also has a SavedModel of its own.
+    another signature is used. Therefore `translate_ids`, or `parse_ids` of a parser, also has a SavedModel
+    of its own.
 
     Args:
         run_dir: path of a run folder.
@@ -81,7 +83,6 @@ def export_saved_model(
         OSError: the disk is full, or the folder is not writable.
     """
     run = RunFolder(run_dir)
-    check_translates(run)
     settings = ServingSettings(search=run.config.search) if settings is None else settings
     name = server_name(run, name)
     if warmup:
@@ -105,15 +106,18 @@ def export_saved_model(
         licences=licences or {},
     )
     warmup_ids = tokenizers.source.encode(WARMUP_TEXTS)
-    layer = default_alignment_choice(model.config.num_decoder_layers).layer
     served = ServedModel(model, settings)
-    ids_only = {"translate_ids": ids_signature(served)}
-    everything = {
-        **text_signatures(served, tokenizers),
-        **ids_only,
-        **pair_signatures(served, tokenizers, layer),
-    }
-    resources = [tokenizer.graph_tokenizer for tokenizer in dict.fromkeys(tokenizers)]
+    if run.config.data.parses:
+        ids_only = {"parse_ids": tree_ids_signature(served, tokenizers.target)}
+        everything = {**tree_signatures(served, tokenizers), **ids_only}
+        with_graphs = [tokenizers.source]  # the tree symbols are constants
+    else:
+        layer = default_alignment_choice(model.config.num_decoder_layers).layer
+        ids_only = {"translate_ids": ids_signature(served)}
+        pairs = pair_signatures(served, tokenizers, layer)
+        everything = {**text_signatures(served, tokenizers), **ids_only, **pairs}
+        with_graphs = dict.fromkeys(tokenizers)
+    resources = [tokenizer.graph_tokenizer for tokenizer in with_graphs]
     kinds = {folder: (everything, resources)}
     if with_ids:
         kinds[f"{folder}/{IDS}"] = ids_only, []
@@ -204,9 +208,11 @@ def make_card(run, settings, *, name, checkpoint, num_parameters, versions, lice
     search = dataclasses.asdict(settings.search)
     for unused in ("sampling", "temperature", "top_k", "top_p", "seed", "long_lines"):
         del search[unused]
+    if config.data.parses:
+        search["tree_grammar"] = True  # in the graph it always is
     return {
         "name": name,
-        "task": "machine translation",
+        "task": "constituency parsing" if config.data.parses else "machine translation",
         "languages": {"source": config.data.source, "target": config.data.target},
         "data": {
             "dataset": [_public(part) for part in config.data.dataset.split(",")],

@@ -33,7 +33,7 @@ MANIFEST = "manifest.sha256"
 METADATA = "keras_transformer.json"
 CARD = "assets.extra/model_card.json"
 
-# Folder of the versions with `translate_ids` only, next to the other versions.
+# Folder of the versions with `translate_ids` or `parse_ids` only, next to the other versions.
 IDS = "ids"
 _LOCK = ".lock"
 _PARTIAL = ".partial"
@@ -54,11 +54,11 @@ class NewVersion(NamedTuple):
 
 
 def check_translates(run):
-    """Raises `ValueError` for the `RunFolder` of a parser, which these formats cannot hold."""
+    """Raises `ValueError` for the `RunFolder` of a parser, because CTranslate2 has no tree grammar."""
     if run.config.data.parses:
         raise ValueError(
             f"{run.path}: this run parses, and only translators can be exported in this format. "
-            f"Use {programs.command('parse')} {run.path}, or --format keras"
+            "Use --format savedmodel or --format keras"
         )
 
 
@@ -303,7 +303,7 @@ def load_exported(path):
             f"{path}: not a SavedModel of this package. Export one: {programs.command('export')} RUN OUT"
         )
     card = json.loads((path / CARD).read_text(encoding="utf-8"))
-    if card["signatures"] != ["translate_ids"]:
+    if card["signatures"] not in (["translate_ids"], ["parse_ids"]):
         import_tensorflow_text()  # it registers the operations of the tokenizers
     with wildcard_free_path(path) as plain:
         return tf.saved_model.load(str(plain))

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format, wrappers_pb2
+from saved_models import PYTHON, fresh_process, operations_in
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.export.serving import curl_command, docker_command, import_serving, write_warmup
@@ -39,7 +40,6 @@ TEXT_OPERATIONS = {
     "SentencepieceOp",
     "SentencepieceTokenizeOp",
 }
-PYTHON = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
 WITHOUT_TEXT = (
     "import sys, tensorflow as tf\n"
     "print(*dir(tf.raw_ops))\n"
@@ -48,26 +48,6 @@ WITHOUT_TEXT = (
     "print(*found['ids'].numpy()[0])\n"
     "assert 'tensorflow_text' not in sys.modules\n"
 )
-
-
-def fresh_process(*arguments, path=()):
-    """Standard output of Python in a process that has not this package on its path."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
-    ended = subprocess.run(
-        [sys.executable, *map(str, arguments)], env=environment, cwd="/", capture_output=True, text=True
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-def operations_in(path):
-    """Names of all operations of a SavedModel, functions included."""
-    saved = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    graph = saved.meta_graphs[0].graph_def
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    functions = {function.signature.name for function in graph.library.function}
-    return {node.op for node in nodes} - functions
 
 
 @pytest.fixture(scope="module")
