@@ -33,5 +33,6 @@ __all__, __getattr__, __dir__ = lazy_names(
             "speed_bars",
             "training_curves",
         ),
+        "trees": ("label_bars", "tree_diagrams"),
     },
 )

@@ -23,7 +23,7 @@ _LABELS = {
 
 
 def training_curves(history, *, title=""):
-    """Plots perplexity and validation BLEU against training time.
+    """Plots perplexity and validation BLEU, of a parser F1, against training time.
 
     If the history has gradient norms, a second row shows these and the skipped steps.
 
@@ -54,9 +54,11 @@ def training_curves(history, *, title=""):
     left.plot(*_over_minutes(validation, "perplexity"), color=ORANGE, label="validation", **marks)
     left.set(ylabel="perplexity per sub-word token", yscale="log")
     left.legend(frameon=False)
-    scored = [record for record in validation if "bleu" in record]
-    right.plot(*_over_minutes(scored, "bleu"), color=GREEN, **marks)
-    right.set(ylabel="validation BLEU (sacreBLEU)", xlim=(0, 1.02 * train[-1]["minutes"]), ylim=(0, None))
+    parses = any("f1" in record for record in validation)
+    metric, label = ("f1", "F1 (labelled brackets)") if parses else ("bleu", "BLEU (sacreBLEU)")
+    scored = [record for record in validation if metric in record]
+    right.plot(*_over_minutes(scored, metric), color=GREEN, **marks)
+    right.set(ylabel=f"validation {label}", xlim=(0, 1.02 * train[-1]["minutes"]), ylim=(0, None))
     # A second axis shows updates: interpolated between records, and extrapolated at the average speed.
     minutes = [0.0, *(record["minutes"] for record in train), 2 * train[-1]["minutes"]]
     steps = [0.0, *(record["step"] for record in train), 2.0 * train[-1]["step"]]
