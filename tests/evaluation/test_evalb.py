@@ -1,5 +1,6 @@
 """Bracket scores against the C program evalb, compiled here with larger limits."""
 
+import os
 import pathlib
 import random
 import re
@@ -9,7 +10,8 @@ import subprocess
 import pytest
 
 from keras_transformer.evaluation.brackets import COLLINS, NEW, bracket_scores, score_sentence
-from keras_transformer.text.trees import Tree, read_tree, read_trees, write_tree
+from keras_transformer.text.linearised import linearise, mend
+from keras_transformer.text.trees import Tree, read_tree, read_trees, tags, words, write_tree
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "../shared/data"
 EVALB = DATA / "evalb"
@@ -161,6 +163,24 @@ def test_damaged_trees_of_a_treebank_get_the_same_scores(evalb, rules, number):
     scores = compare(evalb, gold, [damaged(tree, generator) for tree in gold], rules)
     assert scores.disagreeing == ()
     assert 70 < scores.all.f1 < 90
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", [COLLINS, NEW], ids=["collins", "new"])
+def test_the_trees_of_a_model_get_the_same_scores(evalb, rules):
+    """`PARSES` names what `parse.py` or `evaluate_wmt.py --output` wrote for the treebank."""
+    if not os.environ.get("PARSES"):
+        pytest.skip("needs the environment variable PARSES, a file of parses of the treebank")
+    gold, _ = read_trees(TREEBANK)
+    parses, _ = read_trees(os.environ["PARSES"])
+    by_gold = bracket_scores(gold, parses, rules)
+    # The C program deletes by each tree's own tags: these are the gold tree's now.
+    test = [
+        mend(linearise(parse), words(parse), tags(tree))[0] for tree, parse in zip(gold, parses, strict=True)
+    ]
+    scores = compare(evalb, gold, test, rules)
+    assert scores == by_gold
+    print(scores.all, scores.short)
 
 
 def random_tree(generator, depth=0):
