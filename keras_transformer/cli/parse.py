@@ -49,7 +49,7 @@ def parse_args(argv=None):
     check_chunk_lines(parser, args)
     if args.n_best is not None:
         parser.error("--n-best: each sentence has one tree. Remove this flag")
-    args.prefix_file = None
+    args.prefix_file = args.constraints = None
     return args
 
 
@@ -64,7 +64,7 @@ def main(argv=None, stdin=None, stdout=None):
         check_task(open_runs(args.runs, args.checkpoint), parses=True)
         search = search_settings(args, args.runs[0])
         with contextlib.ExitStack() as stack:
-            source, _ = open_inputs(args, stdin, stack)
+            source = open_inputs(args, stdin, stack).source
             threads = number_of_threads(args)
             end_on_sigterm()
             parse(args, search, threads, source, open_output(args, stdout, stack))

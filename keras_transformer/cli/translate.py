@@ -17,6 +17,7 @@ import os
 import shlex
 import sys
 import time
+from typing import NamedTuple
 
 from keras_transformer.cli.command_line import (
     add_checkpoint_flag,
@@ -51,6 +52,8 @@ def parse_args(argv=None):
     parser.add_argument(
         "--prefix-file", metavar="FILE", help="line i is the forced beginning of translation i"
     )
+    text = "line i has phrases that must occur in translation i, separated by tabs; none if it is empty"
+    parser.add_argument("--constraints", metavar="FILE", help=text)
     add_line_flags(parser)
     parser.add_argument(
         "--alignment", action="store_true", help="with --format moses: also aligned pieces (jsonl always)"
@@ -74,12 +77,12 @@ def main(argv=None, stdin=None, stdout=None):
         check_task(open_runs(args.runs, args.checkpoint), parses=False)
         search = search_settings(args, args.runs[0])
         with contextlib.ExitStack() as stack:
-            source, prefixes = open_inputs(args, stdin, stack)
+            inputs = open_inputs(args, stdin, stack)
             threads = number_of_threads(args)
             end_on_sigterm()
             # Opened after the imports, during which a signal ends the program without cleaning up.
             output = open_output(args, stdout, stack)
-            translate(args, search, threads, source, prefixes, output)
+            translate(args, search, threads, inputs, output)
 
     return exit_code(programs.name("translate"), work, args.output or "standard output")
 
@@ -94,22 +97,36 @@ def check_are_runs(names, program):
             )
 
 
+class Inputs(NamedTuple):
+    """The open inputs of a program, each an `Input`, and `None` for those that are not given."""
+
+    source: object
+    prefixes: object
+    constraints: object
+
+
 def open_inputs(args, stdin, stack):
-    """Opens the input and the file of prefixes; the second is `None` without `--prefix-file`."""
+    """Opens the input and its parallel files; returns `Inputs`."""
     from keras_transformer.files import check_output
     from keras_transformer.text.lines import LineReader
     from keras_transformer.translation.lines import Input
 
     if args.output:
-        check_output(args.output, *(name for name in (args.input, args.prefix_file) if name))
-    prefixes = None
-    if args.prefix_file:
-        prefixes = Input.of_reader(stack.enter_context(LineReader(args.prefix_file)))
-    if args.input:
-        return Input.of_reader(stack.enter_context(LineReader(args.input))), prefixes
-    # Not `sys.stdin`: at exit, Python would wait for the thread that reads it.
-    stream = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
-    return Input.of_stream(stream, "standard input"), prefixes
+        files = args.input, args.prefix_file, args.constraints
+        check_output(args.output, *(name for name in files if name))
+
+    def open_file(name, **options):
+        return Input.of_reader(stack.enter_context(LineReader(name)), **options) if name else None
+
+    prefixes = open_file(args.prefix_file)
+    # A phrase with a replacement character would be required as such.
+    constraints = open_file(args.constraints, on_bad_utf8="refuse")
+    source = open_file(args.input)
+    if source is None:
+        # Not `sys.stdin`: at exit, Python would wait for the thread that reads it.
+        stream = os.fdopen(0, "rb", closefd=False) if stdin is None else stdin
+        source = Input.of_stream(stream, "standard input")
+    return Inputs(source, prefixes, constraints)
 
 
 def open_output(args, stdout, stack):
@@ -121,8 +138,13 @@ def open_output(args, stdout, stack):
     return sys.stdout.buffer if stdout is None else stdout
 
 
-def translate(args, search, threads, source, prefixes, output):
-    """Translates all lines, chunk by chunk."""
+def translate(args, search, threads, inputs, output):
+    """Translates all lines, chunk by chunk.
+
+    Raises:
+        DataError: a parallel file has fewer or more lines than the input, or a line of it cannot be used.
+    """
+    from keras_transformer.text.lines import DataError
     from keras_transformer.translation.lines import (
         is_regular_file,
         json_line,
@@ -130,7 +152,10 @@ def translate(args, search, threads, source, prefixes, output):
         moses_lines,
         text_lines,
     )
+    from keras_transformer.translation.phrase_texts import PhrasesError
     from keras_transformer.translation.translator import Translator
+
+    source, prefixes, constraints = inputs
 
     translator = Translator.load(args.runs, checkpoint=args.checkpoint, threads=threads)
     write = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
@@ -143,14 +168,28 @@ def translate(args, search, threads, source, prefixes, output):
     details = args.alignment or args.format == "jsonl"
     for texts in line_chunks(source, args.chunk_lines, waits=source.is_regular):
         begins = None if prefixes is None else prefixes.take(len(texts))
-        results = translator.n_best(texts, begins, first_number=progress.lines, details=details, **search)
+        phrases = None if constraints is None else map(_phrases, constraints.take(len(texts)))
+        try:
+            results = translator.n_best(
+                texts, begins, phrases and list(phrases),
+                first_number=progress.lines, details=details, **search,
+            )  # fmt: skip
+        except PhrasesError as error:
+            line = progress.lines + error.index + 1
+            raise DataError(f"{args.constraints}: line {line}: {error.problem}") from error
         for number, result in enumerate(results, start=progress.lines):
             output.write(write(number, result).encode())
         output.flush()
         progress.add(texts, results)
-    if prefixes is not None:
-        prefixes.expect_end()
+    for parallel in (prefixes, constraints):
+        if parallel is not None:
+            parallel.expect_end()
     progress.finish()
+
+
+def _phrases(line):
+    """Returns the phrases of a line of `--constraints`; an empty line has none."""
+    return line.split("\t") if line.strip(" ") else []
 
 
 class TranslationProgress:

@@ -108,8 +108,8 @@ class CTranslate2Translator(TextTranslator):
     """Translates sentences with a model that `export_ctranslate2` wrote.
 
     Differences from `Translator`: without `early_stop`, a search ends when `2 * beam_size` hypotheses have
-    finished; the longest text of a batch sets the length limit of all its translations; prefixes and
-    `details` are not supported.
+    finished; the longest text of a batch sets the length limit of all its translations; prefixes,
+    constraints and `details` are not supported.
 
     Args:
         folder: path of the exported folder.
@@ -172,8 +172,8 @@ class CTranslate2Translator(TextTranslator):
         return config
 
     def _translate_parts(self, parts, config, details):
-        if details or any(part.prefix for part in parts):
-            raise ValueError("CTranslate2 models do not support prefixes and `details` here")
+        if details or any(part.prefix or part.phrases for part in parts):
+            raise ValueError("CTranslate2 models do not support prefixes, constraints and `details` here")
         alpha, patience = beam_options(config)
         options = {
             "beam_size": config.beam_size,

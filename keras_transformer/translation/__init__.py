@@ -14,6 +14,8 @@ __all__, __getattr__, __dir__ = lazy_names(
         "constraints": ("Constraint",),
         "ensemble": ("search_ids",),
         "parser": ("Parsed", "Parser"),
+        "phrase_texts": ("PhrasesError",),
+        "phrases": ("Phrases",),
         "rules": ("Rules",),
         "scorer": ("Scorer",),
         "search": ("beam_search", "greedy_search", "sample"),

@@ -38,10 +38,11 @@ class Input:
         name: str, for error messages.
         is_regular: bool, whether it is a regular file, which never waits for more input.
         num_bytes: int, its size; `None` if unknown.
+        on_bad_utf8: as in `iterate_lines`.
     """
 
-    def __init__(self, stream, name, *, is_regular, num_bytes=None):
-        self._lines = iterate_lines(stream, name, on_bad_utf8="replace")
+    def __init__(self, stream, name, *, is_regular, num_bytes=None, on_bad_utf8="replace"):
+        self._lines = iterate_lines(stream, name, on_bad_utf8=on_bad_utf8)
         self._name = name
         self._num_lines = 0
         self.is_regular = is_regular
@@ -55,16 +56,17 @@ class Input:
         return cls(stream, name, is_regular=is_regular, num_bytes=num_bytes)
 
     @classmethod
-    def of_reader(cls, reader):
+    def of_reader(cls, reader, *, on_bad_utf8="replace"):
         """Reads a `LineReader` of a plain or compressed file."""
         size = None if reader.is_compressed else reader.path.stat().st_size
-        return cls(reader, str(reader.path), is_regular=True, num_bytes=size)
+        name = str(reader.path)
+        return cls(reader, name, is_regular=True, num_bytes=size, on_bad_utf8=on_bad_utf8)
 
     def __iter__(self):
-        """Yields lines as str; invalid UTF-8 becomes U+FFFD.
+        """Yields lines as str; invalid UTF-8 becomes U+FFFD by default.
 
         Raises:
-            DataError: the text is UTF-16 or damaged, or a line is too long.
+            DataError: the text is UTF-16 or damaged, or a line is too long or refused.
         """
         return self._lines
 

@@ -1,6 +1,6 @@
 """Text side of translation, shared by all translators: texts to rows of ids, rows to translations.
 
-A text that is longer than the model accepts is split at ends of sentences or clauses, or cut.
+`long_texts` splits or cuts a text that is longer than the model accepts.
 `TextTranslator` is the base class of `Translator` and `CTranslate2Translator`. Nothing here imports Keras
 or TensorFlow.
 """
@@ -9,28 +9,12 @@ import itertools
 import logging
 from typing import NamedTuple
 
-import regex
-
 from keras_transformer.config.settings import replace
-from keras_transformer.text.languages import expected_scripts
 from keras_transformer.text.lines import to_one_line
+from keras_transformer.translation.long_texts import encode_texts, sentence_separator
+from keras_transformer.translation.phrase_texts import check_phrases, encode_phrases
 
 logger = logging.getLogger(__name__)
-
-# Punctuation of scripts that write no space after it.
-_NO_SPACE_AFTER = frozenset("。！？｡．、，；：､")
-_SENTENCE_END = regex.compile(r"(?<![\p{STerm}…])[\p{STerm}…]++[\p{Pe}\p{Pf}\"'»”]*+")
-_CLAUSE_END = regex.compile(
-    r"[,;:\u060c\u061b\u3001\uff0c\uff1b\uff1a\uff64\u2013\u2014][\p{Pe}\p{Pf}\"'»”]*+"
-)
-_CHARACTER = regex.compile(r"\X")
-_SPACES = regex.compile(r"[ \t\u3000]+")
-_ABBREVIATION = regex.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|[0-9]{1,2}|\p{Lu})|\p{L}\.\s?\p{L})\.$")
-# A sentence of fewer bytes is joined to the next one: often it is the end of an abbreviation.
-_MIN_SENTENCE_BYTES = 25
-# Distance from the middle of a text within which it may be split between two characters.
-_SPLIT_WINDOW = 64
-_WITHOUT_SPACES = frozenset({"Hani", "Hira", "Kana", "Hans", "Hant", "Jpan"})
 
 
 class Translation(NamedTuple):
@@ -135,124 +119,6 @@ def _concatenate(parts, field):
     return list(itertools.chain.from_iterable(getattr(part, field) for part in parts))
 
 
-class EncodedText(NamedTuple):
-    """One text as rows of ids, each short enough for the model.
-
-    Attributes:
-        rows: list of lists of int, ids of each part, without end of sentence; empty for a
-            blank text.
-        is_cut: bool, whether the end of the text was left out.
-    """
-
-    rows: list
-    is_cut: bool
-
-
-def encode_texts(texts, encode, *, limit, long_lines):
-    """Encodes texts and splits or cuts those over the limit.
-
-    A text is split into sentences. A sentence that is still too long is halved
-    until its parts fit: at the end of a clause near its middle, else at the space nearest to
-    the middle, else between two characters. The time is O(n log n).
-
-    Args:
-        texts: list of str.
-        encode: function, list of str -> list of lists of int.
-        limit: int, maximum number of tokens of a row, at least 1.
-        long_lines: `"split"` or `"cut"`.
-
-    Returns:
-        list of `EncodedText`, one per text.
-    """
-
-    def fit(text, row):
-        if len(row) <= limit:
-            return EncodedText([row] if row else [], False)
-        if long_lines == "cut":
-            return EncodedText([row[:limit]], True)
-        return EncodedText(*_encode_parts(sentences(_SPACES.sub(" ", text)), encode, limit))
-
-    return [fit(text, row) for text, row in zip(texts, encode(texts), strict=True)]
-
-
-def sentences(text):
-    """Splits a text into sentences.
-
-    A sentence ends with a character of Unicode's class `Sentence_Terminal`, such as a full
-    stop, and any closing quotes and brackets after it. A space that is not followed by a
-    lower-case letter must come next, except in scripts that write no spaces. The full stop of
-    an initial, a number of up to two digits or a title (`Dr.`) ends no sentence. A very short
-    sentence is joined to the next one.
-
-    Returns:
-        list of str, stripped. `" ".join(...)` restores the text, except for runs of spaces and
-        for scripts without spaces.
-    """
-    parts, begin = [], 0
-    for match in _SENTENCE_END.finditer(text):
-        end = match.end()
-        if _ends_here(text, match) and len(text[begin:end].strip().encode()) >= _MIN_SENTENCE_BYTES:
-            parts.append(text[begin:end])
-            begin = end
-    parts.append(text[begin:])
-    return [part.strip() for part in parts if part.strip()]
-
-
-def sentence_separator(language):
-    """Returns the separator of sentences in a language: a space, or "" for Chinese and Japanese.
-
-    Args:
-        language: str, its code. Unknown languages get a space.
-    """
-    try:
-        scripts = expected_scripts(language)
-    except ValueError:
-        return " "
-    return "" if scripts <= _WITHOUT_SPACES else " "
-
-
-def _ends_here(text, match):
-    if _NO_SPACE_AFTER.intersection(match[0]):
-        return True
-    following = text[match.end() : match.end() + 2]
-    if not following[:1].isspace() or following[1:].islower():
-        return False
-    before = text[max(0, match.end() - 8) : match.end()]
-    return not _ABBREVIATION.search(before)
-
-
-def _encode_parts(parts, encode, limit):
-    """Encodes parts and halves those over the limit; returns the rows and whether a character was cut."""
-    rows, is_cut = [], False
-    for part, row in zip(parts, encode(parts), strict=True):
-        if len(row) <= limit:
-            rows += [row] if row else []
-        elif len(part) == 1:  # one character with more tokens than the limit
-            rows.append(row[:limit])
-            is_cut = True
-        else:
-            more, cut = _encode_parts([half for half in _halves(part) if half], encode, limit)
-            rows += more
-            is_cut |= cut
-    return rows, is_cut
-
-
-def _halves(text):
-    """Splits a text of at least two characters into two, near its middle."""
-    middle, quarter = len(text) // 2, len(text) // 4
-    clauses = [
-        match.end()
-        for match in _CLAUSE_END.finditer(text, quarter, len(text) - quarter)
-        if match[0][0] in _NO_SPACE_AFTER or text[match.end() : match.end() + 1].isspace()
-    ]
-    spaces = [index for index in (text.rfind(" ", 0, middle), text.find(" ", middle)) if index > 0]
-    # Only near the middle: a character with combining marks may be as long as the text.
-    window = max(0, middle - _SPLIT_WINDOW), min(len(text), middle + _SPLIT_WINDOW)
-    characters = [match.end() for match in _CHARACTER.finditer(text, *window)][:-1]
-    end = min(clauses or spaces or characters or [middle], key=lambda end: abs(end - middle))
-    return text[:end].strip(), text[end:].strip()
-
-
 def batches_by_length(lengths, fits):
     """Groups rows of similar length into batches.
 
@@ -284,6 +150,7 @@ class Part(NamedTuple):
     number: int  # of the text, counted over the whole stream
     index: int  # of the part in its text
     num_words: int = 0  # of the text; only for parsing with `search.tree_grammar`
+    phrases: tuple = ()  # of lists of int, tokens of phrases that the translation must contain
 
 
 class TextTranslator:
@@ -304,25 +171,25 @@ class TextTranslator:
         self.search = search
         self._separator = sentence_separator(target_language)
 
-    def translate(self, texts, prefixes=None, **search):
+    def translate(self, texts, prefixes=None, constraints=None, **search):
         """Translates sentences.
 
         Args:
             texts: list of str, one sentence each.
-            prefixes: as in `n_best`.
+            prefixes, constraints: as in `n_best`.
             **search: fields of `SearchConfig` to override, such as `beam_size=1`.
 
         Returns:
             list of str, one per text in the same order; `""` for a blank text.
         """
-        results = self.n_best(texts, prefixes, **search)
+        results = self.n_best(texts, prefixes, constraints, **search)
         limit = self.max_source_length(self._config(search)) - 1
         for flag in ("cut", "split"):
             if number := sum(flag in result.flags for result in results):
                 logger.warning("%s %d sentences at %d tokens", flag, number, limit)
         return [result.best.text for result in results]
 
-    def n_best(self, texts, prefixes=None, *, first_number=0, details=False, **search):
+    def n_best(self, texts, prefixes=None, constraints=None, *, first_number=0, details=False, **search):
         """Translates sentences and returns n-best lists with scores and flags.
 
         A text over the limit is translated in parts if `search.long_lines` is `"split"`. It
@@ -332,6 +199,8 @@ class TextTranslator:
         Args:
             texts: list of str.
             prefixes: list of str, one per text, that its translation must start with; `""` for none.
+            constraints: list of lists of str, one per text: phrases that each of its translations must
+                contain, in any order, as the target's tokenizer normalises them.
             first_number: int, number of the first text in the whole stream. Sampling is keyed
                 by text numbers, so samples depend neither on batches nor on chunks.
             details: bool, also fills `token_log_probs` and `alignment`, by forced decoding.
@@ -341,31 +210,46 @@ class TextTranslator:
             list of `NBest`, one per text in the same order.
 
         Raises:
-            ValueError: an invalid setting, or texts and prefixes differ in number.
+            ValueError: an invalid setting, or texts and prefixes or constraints differ in number.
+            PhrasesError: a `ValueError`; a phrase is blank, has a character that the vocabulary lacks,
+                belongs to a blank text or one that would be split, or has too many tokens.
         """
         for name, given in (("texts", texts), ("prefixes", prefixes)):
             if isinstance(given, (str, bytes)):
                 raise TypeError(f"`{name}` must be a list of str. Received: one {type(given).__name__}")
-        if prefixes is not None and len(prefixes) != len(texts):
-            raise ValueError(
-                "`prefixes` and `texts` must have the same length. "
-                f"Received: {len(prefixes)} prefixes, {len(texts)} texts"
-            )
+        for name, given in (("prefixes", prefixes), ("constraints", constraints)):
+            if given is not None and len(given) != len(texts):
+                raise ValueError(
+                    f"`{name}` and `texts` must have the same length. "
+                    f"Received: {len(given)} {name}, {len(texts)} texts"
+                )
         config = self._config(search)
+        if constraints is not None and config.tree_grammar:
+            raise ValueError("`constraints` cannot be combined with `tree_grammar`. Leave out one of them")
+        phrases = [[]] * len(texts)
+        if constraints is not None:
+            phrases = encode_phrases(constraints, self.tokenizers.target)
         limit = self.max_source_length(config) - 1
         encode = self.tokenizers.source.encode
         encoded = encode_texts(texts, encode, limit=limit, long_lines=config.long_lines)
         prefix_rows = [[]] * len(texts) if prefixes is None else self.tokenizers.target.encode(prefixes)
         counts = [len(text.split(" ")) if config.tree_grammar else 0 for text in texts]  # of words
-        given = zip(encoded, prefix_rows, counts, strict=True)
+        check_phrases(
+            phrases, encoded, prefix_rows, limit=limit, max_length=self.max_target_length(config)
+        )  # fmt: skip
+        given = zip(encoded, prefix_rows, counts, phrases, strict=True)
         parts = [
-            Part(row, [] if index else prefix, number, index, count)
-            for number, (text, prefix, count) in enumerate(given, first_number)
+            Part(row, [] if index else prefix, number, index, count, tuple(required))
+            for number, (text, prefix, count, required) in enumerate(given, first_number)
             for index, row in enumerate(text.rows)
         ]
         translations = iter(self._translate_parts(parts, config, details))
         blank = BLANK._replace(token_log_probs=[], alignment=[]) if details else BLANK
         return [self._join([next(translations) for _ in text.rows] or [[blank]], text) for text in encoded]
+
+    def max_target_length(self, config):
+        """Returns the maximum number of target tokens with the end of sentence, for a `SearchConfig`."""
+        return config.max_length
 
     def _config(self, search):
         return replace(self.search, **search) if search else self.search

@@ -14,6 +14,7 @@ from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
 from keras_transformer.translation.alignment import default_alignment_choice, hard_alignment
 from keras_transformer.translation.ensemble import search_ids
+from keras_transformer.translation.phrases import Phrases
 from keras_transformer.translation.scorer import ForcedDecoder, pad_rows
 from keras_transformer.translation.texts import TextTranslator, batches_by_length
 from keras_transformer.translation.tree_grammar import TreeGrammar
@@ -84,8 +85,14 @@ class Translator(TextTranslator):
 
     def max_source_length(self, config):
         """Returns the maximum number of source tokens with the end of sentence, for a `SearchConfig`."""
-        limits = [model.config.max_positions for model in self.models if model.config.positions == "learned"]
-        return min([config.max_source_length, *limits])
+        return min([config.max_source_length, *self._learned_positions()])
+
+    def max_target_length(self, config):
+        """Returns the maximum number of target tokens with the end of sentence, for a `SearchConfig`."""
+        return min([config.max_length, *self._learned_positions()])
+
+    def _learned_positions(self):
+        return [model.config.max_positions for model in self.models if model.config.positions == "learned"]
 
     def _translate_parts(self, parts, config, details):
         def elements_per_row(source_length):
@@ -122,6 +129,8 @@ class Translator(TextTranslator):
             arguments["uniforms"] = _uniforms(parts, config)
         if config.tree_grammar:
             arguments["num_words"] = np.array([part.num_words for part in parts], np.int32)
+        if any(part.phrases for part in parts):
+            arguments["phrases"] = _pad_phrases([part.phrases for part in parts], special.pad)
         hypotheses = self._search(config, arguments)(source_ids, **arguments)
         ids, scores, log_probs, lengths, finished = (values.numpy() for values in hypotheses)
         exists = np.isfinite(scores)
@@ -164,18 +173,24 @@ class Translator(TextTranslator):
         return self._compiled[key]
 
     def _compile(self, config, arguments):
-        if config.tree_grammar and not isinstance(self.tokenizers.target, TreeTokenizer):
+        target = self.tokenizers.target
+        if config.tree_grammar and not isinstance(target, TreeTokenizer):
             raise ValueError("`tree_grammar` needs a model trained on trees. Received: tree_grammar=True")
         specs = {
             "prefix_ids": tf.TensorSpec((None, None), tf.int32),
             "uniforms": tf.TensorSpec((None, config.n_best, None), tf.float32),
             "num_words": tf.TensorSpec((None,), tf.int32),
+            "phrases": tf.TensorSpec((None, None, None), tf.int32),
         }
 
         def search(source_ids, **arguments):
             if config.tree_grammar:
-                grammar = TreeGrammar.of(self.tokenizers.target, arguments.pop("num_words"))
-                arguments["constraint"] = grammar
+                arguments["constraint"] = TreeGrammar.of(target, arguments.pop("num_words"))
+            if "phrases" in arguments:
+                arguments["constraint"] = Phrases(
+                    arguments.pop("phrases"), vocab_size=target.vocab_size,
+                    eos_id=target.special.eos, pad_id=target.special.pad,
+                )  # fmt: skip
             return tuple(search_ids(self.models, source_ids, config, **arguments))
 
         # AutoGraph is not needed: the loop is `ops.while_loop`.
@@ -202,6 +217,22 @@ def _batches(parts, batch_tokens, elements_per_row, threads):
     return batches_by_length(lengths, fits)
 
 
+def _pad_phrases(rows, pad_id):
+    """Pads lists of phrases; returns int32, shape `(batch, num_phrases, phrase_length)`."""
+    number = max(map(len, rows))
+    length = max(len(phrase) for row in rows for phrase in row)
+    padded = np.full((len(rows), number, length), pad_id, np.int32)
+    for index, row in enumerate(rows):
+        for place, phrase in enumerate(row):
+            padded[index, place, : len(phrase)] = phrase
+    return padded
+
+
+def _num_required(part):
+    """Returns the number of tokens that the translation of a part must have at least, without eos."""
+    return len(part.prefix) + sum(map(len, part.phrases))
+
+
 def _uniforms(parts, config):
     """Random numbers, float32, shape `(batch, n_best, max_length)`.
 
@@ -210,7 +241,7 @@ def _uniforms(parts, config):
     """
     longest = max(len(part.row) + 1 for part in parts)
     length = min(int(longest * config.max_length_ratio) + config.max_length_offset + 1, config.max_length)
-    length = max(length, *(max(len(part.prefix) + 1, part.num_words + 3) for part in parts))
+    length = max(length, *(max(_num_required(part) + 1, part.num_words + 3) for part in parts))
     uniforms = np.empty((len(parts), config.n_best, length), np.float32)
     for i, part in enumerate(parts):
         for k in range(config.n_best):

@@ -228,6 +228,7 @@ REFUSED = [
     (["--batch-tokens", "0"], ["`search.batch_tokens`", "at least 1"]),
     (["--input", "no/such/file"], ["no/such/file: no such file"]),
     (["--prefix-file", "no/such/file"], ["no/such/file: no such file"]),
+    (["--constraints", "no/such/file"], ["no/such/file: no such file"]),
     (["--output", "no/such/folder/out"], ["no/such/folder"]),
 ]
 
@@ -318,6 +319,58 @@ def test_prefixes_must_be_as_many_as_lines(run, tmp_path, capsys, prefixes, word
     assert call(run, joined(TEXTS), *arguments) == (2, b"")
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_phrases_of_a_line_occur_in_its_translation(run, tmp_path):
+    path = tmp_path / "phrases.gz"
+    path.write_bytes(gzip.compress(b"Hund\tder Text\r\n\n \nliest\tliest\n\n"))
+    found = lines_of(run, joined(TEXTS), "--constraints", path, "--chunk-lines", 2, "--n-best", 2)
+    free = lines_of(run, joined(TEXTS), "--n-best", 2)
+    for line in found[:2]:
+        assert "Hund" in line
+        assert "der Text" in line
+    assert all("liest" in line for line in found[6:8])
+    assert [found[i] for i in (2, 3, 4, 5, 8, 9)] == [free[i] for i in (2, 3, 4, 5, 8, 9)]
+    assert found != free
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"Hund\n", "only 1 lines; the input has more"),
+        (b"\n" * 9, "more lines than the input, which has 5"),
+        (b"\n\n\nHund\t\n\n", "line 4: phrase 2 is blank. Remove it"),
+        (b"\n\n\n\t\n\n", "line 4: phrase 1 is blank. Remove it"),
+        (b"\n\nH\xffund\n\n\n", "line 3: byte 2 (0xff) is not valid UTF-8. Convert the file to UTF-8"),
+        (b"\n\n" + b"Hund Text " * 400 + b"\n\n\n", "line 3: the phrases have "),
+        (b"\n\n\nHund\n\n", "line 4: the text has more than 29 tokens and would be split"),
+    ],
+)
+def test_phrases_that_cannot_be_used_are_refused_by_line(run, tmp_path, capsys, content, words):
+    path = tmp_path / "phrases"
+    path.write_bytes(content)
+    for chunk in (1, 1024):
+        arguments = ["--constraints", path, "--chunk-lines", chunk, "--max-source-length", 30]
+        assert call(run, joined(TEXTS), *arguments, "--output", tmp_path / "out") == (2, b"")
+        error = capsys.readouterr().err
+        assert f"keras-transformer translate: {path}: {words}" in error
+        assert error.count("\n") == 1
+        assert [one.name for one in tmp_path.iterdir()] == ["phrases"]
+
+
+def test_phrases_of_a_blank_line_are_refused(run, tmp_path, capsys):
+    path = tmp_path / "phrases"
+    path.write_text("\n\nHund\n")
+    assert call(run, b"a\nb\n \n", "--constraints", path) == (2, b"")
+    assert "phrases: line 3: the text is blank, and so is its translation" in capsys.readouterr().err
+
+
+def test_the_file_of_phrases_is_not_overwritten(run, tmp_path, capsys):
+    path = tmp_path / "phrases"
+    path.write_text("Hund\n")
+    assert call(run, b"a\n", "--constraints", path, "--output", path) == (2, b"")
+    assert "is also an input" in capsys.readouterr().err
+    assert path.read_text() == "Hund\n"
 
 
 def start(run, *arguments, shell="", **streams):

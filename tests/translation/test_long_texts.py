@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_transformer.translation.texts import encode_texts, sentence_separator, sentences
+from keras_transformer.translation.long_texts import encode_texts, sentence_separator, sentences
 
 LIMIT = 40
 
