@@ -180,9 +180,11 @@ WORDS = [
 
 
 @pytest.mark.parametrize("row", TRAINING)
-def test_what_a_word_of_training_is_called_here_is_taken(row):
+def test_what_a_word_of_training_is_called_here_is_taken(row, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text("training: {max_steps: 7}\n")
     args = train.parse_args(["--dataset", "corpora/mine", *shlex.split(row.example)])
-    override(PRESETS.get(args.preset, PRESETS["small"]), args.set)  # or `auto`
+    override(PRESETS.get(args.preset or "demo", PRESETS["small"]), args.set)  # or `auto`
     assert train.resolve(args) != train.resolve(train.parse_args([])) or "--run-dir" in row.example
 
 
@@ -206,7 +208,7 @@ def test_every_word_of_another_system_is_answered_with_ours(capsys):
         "--batch-size",
         "--lr",
         "--learning-rate",
-        "--config",
+        "--config-file",
         "--model",
         "--output-dir",
     ):

@@ -51,7 +51,9 @@ TRAINING = (
         "--set training.warmup_steps=4000",
         "warmup warmup-updates warmup-steps lr-warmup learning-rate-warmup num-warmup-steps",
     ),
-    Row("--preset base", "config c conf config-file task-config", "settings come from a preset and --set"),
+    Row(
+        "--config run.yaml", "c conf config-file task-config", "settings are YAML or JSON, on top of a preset"
+    ),
     Row(
         "--preset base", "arch a model model-type model-name-or-path type", "a preset names sizes and recipe"
     ),

@@ -50,11 +50,16 @@ def parse_args(argv=None):
     add_setting_flags(parser, DataConfig, CORPUS_SETTINGS)
     parser.add_argument(
         "--preset",
-        default="demo",
         metavar="NAME",
         help="model sizes and training recipe: auto (chosen for your corpus and training.max_minutes), demo, "
         "tiny, small, base, big, a row of the paper's Table 3, ... (default: demo; an unknown name "
         "prints the list)",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings as YAML or JSON, a mapping for each section, such as the config.json of another run; "
+        "`preset: NAME` names what they change; flags and --set come on top",
     )
     parser.add_argument(
         "--print-config",
@@ -97,33 +102,50 @@ def resolve(args):
         ValueError: unknown preset or field, or an invalid value.
     """
     from keras_transformer.batches.prepared import data_settings_of, is_prepared
+    from keras_transformer.config.files import SettingsFile, read_settings
     from keras_transformer.config.presets import preset
 
+    file = read_settings(args.config) if args.config else SettingsFile(None, [], None)
+    _choose_preset(args, file)
+    given = [*(setting.text for setting in file.settings), *args.set]
     for name in ("source_vocab_size", "target_vocab_size"):
         if any(text.startswith(f"model.{name}") for text in args.set):
             raise ValueError(f"model.{name} is the size of the vocabulary: set data.vocab_size instead")
-    config = preset("small" if args.preset == "auto" else args.preset)
-    named = args.dataset or any(text.startswith("data.dataset=") for text in args.set)
+    config = preset({"auto": "small", "config": "base"}.get(args.preset, args.preset))
+    named = args.dataset or file.config or any(text.startswith("data.dataset=") for text in given)
     if args.preset != "demo" and not named:
         needs = "--dataset DIR --source LANGUAGE --target LANGUAGE"
         if config.data.parses:
             needs = "--dataset DIR with train.trees and valid.trees"
         raise ValueError(f"preset {args.preset} needs a corpus: {needs}")
     run = _run_to_resume(args.run_dir)
-    config = _configured(config, args, run)
+    config = _configured(config, args, file, run)
     if args.preset == "auto":
-        config = _configured(run.config if run else _fitted(config), args, run)
+        config = _configured(run.config if run else _fitted(config), args, file, run)
     if is_prepared(config.data.dataset):
         settings = data_settings_of(config.data.dataset)
-        for text in args.set:
+        for text in given:
             path = text.partition("=")[0].strip()
             name = path.removeprefix("data.")
             if path in VOCABULARY_SETTINGS and getattr(config.data, name) != settings[name]:
                 raise ValueError(
-                    f"--set {text}: {config.data.dataset} was prepared with {name}={settings[name]!r}. "
+                    f"{text}: {config.data.dataset} was prepared with {name}={settings[name]!r}. "
                     "Remove the setting or prepare the text again"
                 )
     return config
+
+
+def _choose_preset(args, file):
+    """Sets `args.preset`: that of the command line or of the file, or demo; "config" for a complete file."""
+    if file.config is not None:
+        if args.preset or file.preset:
+            raise ValueError(f"--preset: {args.config} has all settings already. Remove the preset")
+        args.preset = "config"
+    elif args.preset and file.preset and args.preset != file.preset:
+        raise ValueError(
+            f"--preset {args.preset}: {args.config} has preset {file.preset}. Remove one of them"
+        )
+    args.preset = args.preset or file.preset or "demo"
 
 
 def _run_to_resume(run_dir):
@@ -163,17 +185,20 @@ def _fitted(config):
     return chosen
 
 
-def _configured(config, args, run):
-    """Returns a configuration with the settings of the command line.
+def _configured(config, args, file, run):
+    """Returns a configuration with the settings of `--config` and of the command line.
 
     Args:
         config: `Config`, the preset.
         args: arguments of `parse_args`.
+        file: `SettingsFile`.
         run: `RunFolder` of the run to resume, or `None`.
     """
+    from keras_transformer.config.files import apply_settings
     from keras_transformer.config.settings import override, replace
     from keras_transformer.text.datasets import dataset_names, languages_of
 
+    config = apply_settings(config, file, args.config)
     data = {}
     if args.dataset:
         names = [name for text in args.dataset for name in dataset_names(text)]

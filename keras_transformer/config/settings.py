@@ -29,7 +29,7 @@ from keras_transformer.config.sections import (
 from keras_transformer.config.training import DeviceConfig, TrainingConfig
 
 # Not set by users: they follow from the tokenizers.
-_FROM_TOKENIZERS = ("model.source_vocab_size", "model.target_vocab_size")
+FROM_TOKENIZERS = ("model.source_vocab_size", "model.target_vocab_size")
 # Settings of earlier versions that no longer exist, and their replacements.
 GONE = {"data.service": "Apply tf.data.experimental.service to the dataset yourself: see docs/data.md"}
 _PRINTED = set()  # lines that this process has printed
@@ -242,7 +242,7 @@ def describe_settings(config, *, width=110):
     """
     lines, section = [], ""
     for path, field, value in _settings(config):
-        if path in _FROM_TOKENIZERS:
+        if path in FROM_TOKENIZERS:
             continue
         if path.split(".")[0] != section:
             section = path.split(".")[0]

@@ -1,0 +1,139 @@
+"""Settings in YAML and JSON: the same as by `--set`, and what is wrong named by file and line."""
+
+import dataclasses
+import json
+
+import pytest
+
+from keras_transformer.cli import train as train_program
+from keras_transformer.config.files import apply_settings, read_settings
+from keras_transformer.config.presets import PRESETS, preset, with_vocab_size
+from keras_transformer.config.settings import override, replace, to_json
+
+YAML = """\
+# A comment.
+preset: tiny
+data:
+  dataset: [one, two]
+  source: no  # Norwegian
+  target: "de"
+  split_digits: true
+training: {max_steps: 8_000, adam_epsilon: 1e-3}
+model:
+  key_dim: null
+"""
+TEXTS = [
+    "data.dataset=one,two",
+    "data.source=no",
+    "data.target=de",
+    "data.split_digits=true",
+    "training.max_steps=8_000",
+    "training.adam_epsilon=1e-3",
+    "model.key_dim=none",
+]
+
+
+def write(folder, text, name="run.yaml"):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def resolved(*argv):
+    return train_program.resolve(train_program.parse_args(list(map(str, argv))))
+
+
+def test_a_file_is_the_same_as_set(tmp_path):
+    file = read_settings(path := write(tmp_path, YAML))
+    assert (file.preset, [setting.text for setting in file.settings]) == ("tiny", TEXTS)
+    assert [setting.line for setting in file.settings] == [4, 5, 6, 7, 8, 8, 10]
+    config = apply_settings(preset("tiny"), file, path)
+    assert config == override(preset("tiny"), TEXTS)
+    assert config.training.adam_epsilon == 0.001
+    assert config.data.source == "no"
+
+
+def test_yaml_and_json_say_the_same(tmp_path):
+    values = {
+        "preset": "tiny",
+        "data": {"dataset": "one,two", "source": "no", "target": "de", "split_digits": True},
+        "training": {"max_steps": 8000, "adam_epsilon": 0.001},
+        "model": {"key_dim": None},
+    }
+    path = write(tmp_path, json.dumps(values, indent=1), "run.json")
+    expected = resolved("--config", write(tmp_path, YAML))
+    assert resolved("--config", path) == expected
+    assert expected.model.d_model == preset("tiny").model.d_model
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_the_config_of_a_run_gives_the_run_back(tmp_path, name):
+    config = replace(preset(name), data={"dataset": "corpus", "data_dir": "true"})
+    config = with_vocab_size(config, 1013, 1013 if config.model.tie_embeddings == "all" else 509)
+    path = write(tmp_path, to_json(config), "config.json")
+    assert read_settings(path).config == config
+    assert resolved("--config", path) == config
+
+
+def test_the_config_of_an_earlier_run_keeps_its_meaning(tmp_path):
+    values = dataclasses.asdict(with_vocab_size(preset("tiny"), 1013, 1013))
+    del values["model"]["attention_init"]
+    path = write(tmp_path, json.dumps(values), "config.json")
+    assert resolved("--config", path).model.attention_init == "separate"
+
+
+def test_set_and_flags_come_on_top(tmp_path):
+    path = write(tmp_path, YAML)
+    config = resolved("--config", path, "--source", "da", "--set", "training.max_steps=7")
+    assert (config.data.source, config.data.target, config.training.max_steps) == ("da", "de", 7)
+    assert resolved("--config", path, "--preset", "tiny") == resolved("--config", path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data:\n  source: de\n  sorce: en\n", "line 3: data has no setting 'sorce'. Did you mean 'source'?"),
+        ("trainig:\n  max_steps: 3\n", "line 2: There is no section 'trainig'. Did you mean 'training'?"),
+        ("training:\n  max_steps: many\n", "line 2: `training.max_steps` must be a whole number"),
+        ("training:\n  max_steps: 0\n", "line 2: `training.max_steps` must be"),
+        ("training:\n  max_steps: 1\n  max_steps: 2\n", "line 3: max_steps is given twice. Remove one"),
+        ("training: 3\n", "line 1: training must be a mapping"),
+        ("- training\n", "line 1: the file must be a mapping"),
+        ("training:\n  max_steps: {a: 1}\n", "line 2: training.max_steps must be a single value"),
+        ("training:\n  max_steps:\n", "line 2: training.max_steps has no value"),
+        ("training:\n\tmax_steps: 3\n", "line 2: found character '\\t'"),
+        ('{"training": {"max_steps": 3}', "line 1: "),
+        ("? [a]\n: b\n", "line 1: a name must be text"),
+        ("# nothing\n", "has no settings. Write them as"),
+        ("preset: tinny\ndata: {dataset: x}\n", "There is no preset 'tinny'"),
+        ("model:\n  source_vocab_size: 3\n", "not the config.json of a run ("),
+        ("data:\n  batch_tokens: 64\n", "`data.batch_tokens` must be"),
+    ],
+)
+def test_what_is_wrong_is_named_in_a_line(tmp_path, capfd, text, message):
+    path = write(tmp_path, text)
+    run = tmp_path / "run"
+    assert train_program.main(["--config", str(path), "--run-dir", str(run)]) == 2
+    errors = capfd.readouterr().err.strip()
+    assert "\n" not in errors
+    assert message in errors
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, capfd, content):
+    path = tmp_path / "run.yaml"
+    if content:
+        path.write_bytes(content)
+    assert train_program.main(["--config", str(path)]) == 2
+    errors = capfd.readouterr().err.strip()
+    assert f"{path}: cannot be read" in errors
+    assert "\n" not in errors
+
+
+def test_two_presets_are_refused(tmp_path, capfd):
+    assert train_program.main(["--config", str(write(tmp_path, YAML)), "--preset", "base"]) == 2
+    assert "--preset base: " in capfd.readouterr().err
+    whole = write(tmp_path, to_json(with_vocab_size(preset("tiny"), 1013, 1013)), "config.json")
+    assert train_program.main(["--config", str(whole), "--preset", "base"]) == 2
+    assert "has all settings already. Remove the preset" in capfd.readouterr().err
