@@ -66,8 +66,8 @@ def test_readme_shows_every_program():
 def test_every_command_is_one_that_its_program_takes(page, program, arguments):
     module = program_module(program)
     args = module.parse_args(arguments)
-    if program == "train" and "$" not in args.preset:
-        override(PRESETS.get(args.preset, PRESETS["small"]), args.set)  # or `auto`
+    if program == "train" and "$" not in (args.preset or "demo"):
+        override(PRESETS.get(args.preset or "demo", PRESETS["small"]), args.set)  # or `auto`
     if program == "prepare":
         override(Config(), args.set)
 
