@@ -70,6 +70,7 @@ def saved_model(args):
         licences={"model": args.model_licence, "data": args.data_licence},
         warmup=not args.no_warmup,
         with_ids=not args.no_ids,
+        with_constraints=args.with_constraints,
     )
     docker = docker_command(
         args.out,
@@ -134,6 +135,7 @@ FORMATS = {
 OWN_FLAGS = {
     "savedmodel": (
         "version", "name", "frozen", "input", "max_sentences", "max_characters", "no_ids", "no_warmup",
+        "with_constraints",
         "model_licence", "data_licence",
     ),
     "ctranslate2": ("quantization",),
@@ -169,6 +171,9 @@ def parse_args(argv=None):
         help="characters in one text (default: 10,000)",
     )
     saved.add_argument("--no-ids", action="store_true", help="do not write the model of ids (OUT/ids)")
+    saved.add_argument(
+        "--with-constraints", action="store_true", help="add translate_constrained: phrases that must occur"
+    )
     saved.add_argument("--no-warmup", action="store_true", help="do not write warm-up requests")
     saved.add_argument("--model-licence", metavar="TEXT", help="license of the model, for the model card")
     saved.add_argument("--data-licence", metavar="TEXT", help="license of the data, for the model card")

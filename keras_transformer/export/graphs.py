@@ -35,11 +35,14 @@ class RowConstraint(NamedTuple):
     Attributes:
         make: function, the tensors -> `Constraint`; it is called in the graph of the search. Signatures that
             pass the same function and the same `n_best` share this graph.
-        tensors: tuple of tensors with `batch` rows. Only their first axes may vary in size.
+        tensors: tuple of tensors with `batch` rows. Other axes that vary must have no static size.
+        lengths: int32, shape `(batch,)`, limits to which the constraint raises those of the search at least;
+            or `None`. A longer one counts as the length of its row when rows are batched.
     """
 
     make: object
     tensors: tuple
+    lengths: object = None
 
 
 class ServedModel:
@@ -177,6 +180,10 @@ class ServedModel:
         lengths = tf.where(lengths > 0, lengths + 1, 0)
         search = self._search(n_best, constraint)
         data = () if constraint is None else constraint.tensors
+        sizes = lengths
+        if constraint is not None and constraint.lengths is not None:
+            longest = tf.minimum(tf.maximum(lengths, constraint.lengths), self.max_tokens)
+            sizes = tf.where(lengths > 0, longest, 0)
 
         def compute(rows):
             constrained_by = [tf.gather(tensor, rows) for tensor in data]
@@ -195,7 +202,7 @@ class ServedModel:
             "lengths": Output(tf.int32, (n_best,), 0),
             "finished": Output(tf.bool, (n_best,), False),
         }
-        tensors = in_chunks(lengths, self.max_rows, compute, list(outputs.values()))
+        tensors = in_chunks(sizes, self.max_rows, compute, list(outputs.values()))
         results = dict(zip(outputs, tensors, strict=True))
         longest = tf.reduce_max(tf.pad(results["lengths"], [[1, 0], [0, 0]]))
         results["ids"] = results["ids"][:, :, :longest]
@@ -218,7 +225,7 @@ class ServedModel:
 
     def _search(self, n_best, constraint):
         """Returns the search as a cached tf.function: int32, `(batch, length)` -> `Hypotheses` as tuple."""
-        make, data = constraint or (None, ())
+        make, data, _ = constraint or (None, (), None)
         key = n_best, make
         if key not in self._searches:
             config = replace(self.settings.search, n_best=n_best)

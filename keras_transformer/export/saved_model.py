@@ -19,6 +19,7 @@ from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.tensor_files import by_path
 from keras_transformer.export.forcing import pair_signatures
 from keras_transformer.export.graphs import ServedModel, ids_signature, text_signatures
+from keras_transformer.export.phrases import constrained_signature
 from keras_transformer.export.serving import (
     WARMUP_TEXTS,
     ServingSettings,
@@ -57,6 +58,7 @@ class Exported(NamedTuple):
 def export_saved_model(
     run_dir, folder, *,
     checkpoint="final", settings=None, version=None, name=None, licences=None, warmup=True, with_ids=True,
+    with_constraints=False,
 ):  # fmt: skip
     """Exports `folder/<version>/` for TensorFlow Serving, and `folder/ids/<version>/` without TF Text.
 
@@ -74,6 +76,7 @@ def export_saved_model(
         licences: dict with `model` and `data`, for the model card.
         warmup: bool, writes warm-up requests.
         with_ids: bool, writes `folder/ids` as well.
+        with_constraints: bool, adds the signature `translate_constrained`, see `phrases`.
 
     Returns:
         `Exported`.
@@ -83,6 +86,7 @@ def export_saved_model(
         OSError: the disk is full, or the folder is not writable.
     """
     run = RunFolder(run_dir)
+    check_constraints(run, with_constraints)
     settings = ServingSettings(search=run.config.search) if settings is None else settings
     name = server_name(run, name)
     if warmup:
@@ -116,6 +120,8 @@ def export_saved_model(
         ids_only = {"translate_ids": ids_signature(served)}
         pairs = pair_signatures(served, tokenizers, layer)
         everything = {**text_signatures(served, tokenizers), **ids_only, **pairs}
+        if with_constraints:
+            everything["translate_constrained"] = constrained_signature(served, tokenizers)
         with_graphs = dict.fromkeys(tokenizers)
     resources = [tokenizer.graph_tokenizer for tokenizer in with_graphs]
     kinds = {folder: (everything, resources)}
@@ -137,6 +143,12 @@ def export_saved_model(
             write_manifest(path)
     paths = [path.with_name(str(new.number)) for path in new.folders]
     return Exported(new.number, name, paths[0], paths[1] if with_ids else None)
+
+
+def check_constraints(run, with_constraints):
+    """Raises `ValueError` if constraints are asked of a parser."""
+    if with_constraints and run.config.data.parses:
+        raise ValueError(f"{run.path}: a parser has no required phrases. Leave out --with-constraints")
 
 
 def _save(path, served, signatures, resources):

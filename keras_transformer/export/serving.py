@@ -194,6 +194,7 @@ def write_warmup(folder, name, signatures, ids):
         "source": tf.constant(WARMUP_TEXTS),
         "target": tf.constant(WARMUP_TEXTS),
         "ids": tf.constant([row + [row[-1]] * (width - len(row)) for row in ids], tf.int32),
+        "constraints": tf.constant([""] * len(WARMUP_TEXTS)),  # other phrases may not be in the vocabulary
         "num_words": tf.constant([len(text.split()) for text in WARMUP_TEXTS], tf.int32),
     }
     scalars = {"alpha": tf.constant(0.6), "max_length_offset": tf.constant(50)}

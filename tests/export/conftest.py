@@ -64,7 +64,9 @@ def make_run(path, tokenizers, *, seed, eos_bias, **model):
 def exported(run, out, **settings):
     """All that a test asks of an exported run."""
     options = {
-        name: settings.pop(name) for name in ("warmup", "with_ids", "version", "name") if name in settings
+        name: settings.pop(name)
+        for name in ("warmup", "with_ids", "with_constraints", "version", "name")
+        if name in settings
     }
     config = RunFolder(run).config.search
     settings = ServingSettings(search=config, max_sentences=32, max_characters=300, **settings)
