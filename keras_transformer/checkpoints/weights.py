@@ -227,6 +227,23 @@ def write_final_weights(run, model, devices, measure):
     print(_summary_line(candidates, chosen, run.config.training), flush=True)
 
 
+def write_model_weights(run, model):
+    """Writes the weights of a model that was trained elsewhere as the final weights of a run.
+
+    Args:
+        run: `RunFolder` that has not trained.
+        model: `Transformer` of the sizes of the run.
+
+    Raises:
+        StorageError: the disk is full or not writable.
+    """
+    import tensorflow as tf
+
+    text = tf.Variable(json.dumps({"kind": "final", "weights": "final"}), trainable=False)
+    tree = {"weights": tensor_files.by_path(model.weights), "record": {"json": text}}
+    tensor_files.write(tree, run.path / FINAL)
+
+
 def _has_final_weights(run, step):
     kinds = {record["kind"] for record in run.read_history() if record.get("step") == step}
     if "final" not in kinds:

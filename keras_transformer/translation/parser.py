@@ -78,6 +78,14 @@ class Parser:
         """`SearchConfig`, the defaults of `parse`."""
         return self._translator.search
 
+    def save(self, path, *, config=None):
+        """Writes a run folder; see `Translator.save`."""
+        return self._translator.save(path, config=config)
+
+    def export(self, path, format="savedmodel", *, config=None, **options):
+        """Exports the parser as a SavedModel or a Keras file; see `Translator.export`."""
+        return self._translator.export(path, format, config=config, **options)
+
     def parse(self, sentences, **search):
         """Parses sentences.
 

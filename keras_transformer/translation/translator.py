@@ -1,15 +1,20 @@
 """`Translator`: text to text with tokenizers, one model or an ensemble, and search."""
 
 import concurrent.futures
+import importlib
 import os
+import pathlib
+import tempfile
 import threading
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
-from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH
-from keras_transformer.config.settings import SearchConfig, replace
+from keras_transformer.checkpoints.weights import write_model_weights
+from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH, TREES, DataConfig
+from keras_transformer.config.settings import Config, SearchConfig, differences, replace
+from keras_transformer.files import create_folder_atomically
 from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
 from keras_transformer.translation.alignment import default_alignment_choice, hard_alignment
@@ -49,6 +54,8 @@ class Translator(TextTranslator):
         if threads < 1:
             raise ValueError(f"`threads` must be at least 1. Received: {threads}")
         self._threads = threads
+        self._run_config = None  # that of the run that was loaded
+        self._target_language = target_language
         self._compiled = {}
         self._compiling = threading.Lock()
 
@@ -81,7 +88,75 @@ class Translator(TextTranslator):
         models = [run.load_model(checkpoint=checkpoint) for run in runs]
         config = runs[0].config
         language = config.data.target
-        return cls(models, tokenizers, config.search, target_language=language, threads=threads)
+        translator = cls(models, tokenizers, config.search, target_language=language, threads=threads)
+        translator._run_config = config
+        return translator
+
+    def save(self, path, *, config=None):
+        """Writes a run folder with the weights as `final`: for `load`, all programs and `--init-from`.
+
+        Args:
+            path: a new or empty folder. It appears only when it is complete.
+            config: `Config` of which the languages and data are kept, for model cards; `None` for that of the
+                run that was loaded. Without one, the languages are called `source` and `target`.
+
+        Returns:
+            `pathlib.Path` of the folder.
+
+        Raises:
+            ValueError: an ensemble, a folder in use, or `config` has other sizes than the model.
+            StorageError: the disk is full or not writable.
+        """
+        if len(self.models) > 1:
+            raise ValueError("`save` writes one model. Received: an ensemble. Save each of its models")
+        (model,) = self.models
+        config = replace(config or self._run_config or self._default_config(), search=self.search)
+        if config.model != model.config:
+            changed = ", ".join(path for path, *_ in differences(config, replace(config, model=model.config)))
+            raise ValueError(f"`config` differs from the model in {changed}. Pass replace(config, model=...)")
+        with create_folder_atomically(path) as folder:
+            write_model_weights(RunFolder.create(folder, config, self.tokenizers), model)
+        return pathlib.Path(path)
+
+    def export(self, path, format="savedmodel", *, config=None, **options):
+        """Exports the model for other programs, as `export_model.py` does.
+
+        Args:
+            path: folder to write, for a SavedModel the folder of its versions.
+            format: `"savedmodel"`, `"ctranslate2"` or `"keras"`.
+            config: as in `save`.
+            **options: those of `export_saved_model` (such as `settings`, `name`), `export_ctranslate2`
+                (`search`, `quantization`) or `export_keras` (`search`, `weights_only`).
+
+        Returns:
+            `Exported` for a SavedModel; else the path that was written.
+
+        Raises:
+            ValueError: an unknown format, or as `save` and the function of the format.
+        """
+        # The folder of exports imports this one, so it is found by name.
+        exports = importlib.import_module("keras_transformer.export.in_memory")
+        path = pathlib.Path(path)
+        with tempfile.TemporaryDirectory(prefix="export-") as folder:
+            run = self.save(pathlib.Path(folder, path.name or "model"), config=config)
+            return exports.export_run(RunFolder(run), path, format, **options)
+
+    def _default_config(self):
+        (model,) = self.models
+        length = DataConfig().max_length
+        if model.config.positions == "learned":
+            length = min(length, model.config.max_positions)
+        data = {
+            "dataset": "not stated",
+            "source": "source",
+            "target": self._target_language or "target",
+            "vocab_size": self.tokenizers.target.vocab_size,
+            "separate_vocabularies": not self.tokenizers.shared,
+            "max_length": length,
+        }
+        if isinstance(self.tokenizers.target, TreeTokenizer):
+            data |= {"target": TREES, "keep_tags": self.tokenizers.target.keep_tags}
+        return replace(Config(), model=model.config, data=data)
 
     def max_source_length(self, config):
         """Returns the maximum number of source tokens with the end of sentence, for a `SearchConfig`."""
