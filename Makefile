@@ -20,11 +20,11 @@ test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "slow or not slow"
 
 # Notebooks 3, 5 and 6 look at a trained run: RUN=runs/m30k for another than the demo's. They translate its
-# test split, or the files TEXT and REFERENCE.
+# test split, or the files TEXT and REFERENCE. Notebook 7 looks at a parser, PARSER=runs/parsing.
 RUN ?= $(RUN_DIR)
 notebooks: $(VENV)/.installed-test
 	$(if $(filter $(RUN_DIR),$(RUN)),$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN))
-	RUN=$(abspath $(RUN)) TEXT=$(abspath $(TEXT)) REFERENCE=$(abspath $(REFERENCE)) $(BIN)/python notebooks/make.py
+	RUN=$(abspath $(RUN)) PARSER=$(abspath $(PARSER)) TEXT=$(abspath $(TEXT)) REFERENCE=$(abspath $(REFERENCE)) $(BIN)/python notebooks/make.py
 
 # Speed beside other libraries, whose environments are made in .venv-bench/ unless PEER_TORCH and others name
 # Pythons that have them (docs/speed.md). Read build/bench/speed.md.

@@ -17,6 +17,8 @@ import sys
 import time
 
 FOLDER = pathlib.Path(__file__).resolve().parent
+# Notebooks of another run than RUN: the environment variable that names its folder.
+NEEDS = {"07_parsing": "PARSER"}
 # A cell that takes longer hangs.
 SECONDS_A_CELL = 1200
 _CHATTER = re.compile(r"WARNING: All log messages before absl|[IWE]\d{4} \d|To enable the following|$")
@@ -33,7 +35,10 @@ def parse_args(argv=None):
     unknown = [name for name in args.names if name not in there]
     if unknown:
         parser.error(f"no notebook {unknown[0]!r}. There are: {', '.join(there)}")
-    args.names = args.names or there
+    if not args.names:
+        args.names = [name for name in there if NEEDS.get(name) is None or os.environ.get(NEEDS[name])]
+        for name in sorted({*there} - {*args.names}):
+            print(f"left out: {name} needs the environment variable {NEEDS[name]}, the folder of a run")
     return args
 
 

@@ -1,7 +1,7 @@
 """The notebooks: what is stored is what the text says, and every one runs in its small setting.
 
 `RUN` is a run of a few steps of the built-in corpus, trained once for all of them: a finished run
-of two encoder and two decoder layers that translates nothing well.
+of two encoder and two decoder layers that translates nothing well. `PARSER` is such a parser.
 """
 
 import importlib.util
@@ -15,12 +15,14 @@ import sys
 import jupytext
 import nbformat
 import pytest
+import tiny_trees
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("[0-9][0-9]_*.py"))
 # Runs in seconds; the others need a trained run, or time.
 QUICK = "01_the_paper"
+PARSING = "07_parsing"
 SETTINGS = [
     "model.num_encoder_layers=2",
     "model.num_decoder_layers=2",
@@ -96,6 +98,18 @@ def finished_run(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="session")
+def finished_parser(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parsing")
+    treebank = tiny_trees.write_treebank(folder / "trees", train=300, valid=20)
+    settings = SETTINGS + ["data.vocab_size=290", "data.max_length=64", "training.validation_sentences=4"]
+    settings = [part for setting in settings for part in ("--set", setting)]
+    command = [ROOT / "pipelines/train_wmt.py", "--preset", "parsing_small", "--dataset", treebank]
+    done = run([*command, "--run-dir", folder / "run", *settings])
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "run"
+
+
 def files_in(folder):
     return sorted((path.relative_to(folder), path.stat().st_size) for path in folder.rglob("*"))
 
@@ -168,7 +182,14 @@ def test_a_notebook_of_no_trained_run_runs(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name != QUICK])
+def test_the_notebook_of_parsing_runs_and_leaves_the_run_as_it_was(finished_parser, tmp_path):
+    before = files_in(finished_parser)
+    check_runs(PARSING, tmp_path, PARSER=str(finished_parser))
+    assert files_in(finished_parser) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (QUICK, PARSING)])
 def test_every_notebook_runs_and_leaves_the_run_as_it_was(name, finished_run, tmp_path):
     before = files_in(finished_run)
     check_runs(name, tmp_path, RUN=str(finished_run))
@@ -190,6 +211,14 @@ def test_a_notebook_with_an_error_or_a_warning_is_not_written(cell, message, tmp
     assert "01_broken.py" in done.stderr
     assert message in done.stderr
     assert list(tmp_path.glob("*.ipynb*")) == []
+
+
+def test_the_notebook_of_parsing_is_left_out_without_a_parser(capsys, monkeypatch):
+    monkeypatch.setenv("PARSER", "")
+    assert load_make().parse_args([]).names == [name for name in NAMES if name != PARSING]
+    assert "left out: 07_parsing needs the environment variable PARSER" in capsys.readouterr().out
+    monkeypatch.setenv("PARSER", "runs/parsing")
+    assert load_make().parse_args([]).names == NAMES
 
 
 def test_an_unknown_notebook_is_refused(capsys):

@@ -74,6 +74,16 @@ class Parser:
         self._translator = translator
 
     @property
+    def models(self):
+        """List of the `Transformer`s."""
+        return self._translator.models
+
+    @property
+    def tokenizers(self):
+        """`Tokenizers`; the target is a `TreeTokenizer`."""
+        return self._translator.tokenizers
+
+    @property
     def search(self):
         """`SearchConfig`, the defaults of `parse`."""
         return self._translator.search
