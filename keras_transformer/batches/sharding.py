@@ -102,9 +102,10 @@ def open_text(config):
     )
     splits = list(dict.fromkeys(split for dataset in datasets for split in dataset.splits))
     if first_split(datasets, "validation") is None:
+        files = "valid.trees" if data.parses else f"valid.{data.source} and valid.{data.target}"
         raise DataError(
-            f"{data.dataset}: no validation split. Add valid.{data.source} and valid.{data.target} (or "
-            "validation.*, val.*, dev.*), or another --dataset that has them"
+            f"{data.dataset}: no validation split. Add {files} (or validation.*, val.*, dev.*), or another "
+            "--dataset that has them"
         )
     if TRAIN not in splits:
         raise DataError(f"{data.dataset}: no training split ({TRAIN})")

@@ -57,6 +57,7 @@ def parse_args(argv=None):
     )
     parser.add_argument(
         "--config",
+        action="append",
         metavar="FILE",
         help="settings as YAML or JSON, a mapping for each section, such as the config.json of another run; "
         "`preset: NAME` names what they change; flags and --set come on top",
@@ -105,8 +106,11 @@ def resolve(args):
     from keras_transformer.config.files import SettingsFile, read_settings
     from keras_transformer.config.presets import preset
 
-    file = read_settings(args.config) if args.config else SettingsFile(None, [], None)
-    _choose_preset(args, file)
+    if args.config and len(args.config) > 1:
+        raise ValueError(f"--config: give one file. Received: {' and '.join(args.config)}")
+    path = args.config[0] if args.config else None
+    file = read_settings(path) if path else SettingsFile(None, [], None)
+    _choose_preset(args, file, path)
     given = [*(setting.text for setting in file.settings), *args.set]
     for name in ("source_vocab_size", "target_vocab_size"):
         if any(text.startswith(f"model.{name}") for text in args.set):
@@ -135,16 +139,19 @@ def resolve(args):
     return config
 
 
-def _choose_preset(args, file):
+def _choose_preset(args, file, path):
     """Sets `args.preset`: that of the command line or of the file, or demo; "config" for a complete file."""
+    from keras_transformer.config.fields import unknown
+    from keras_transformer.config.presets import PRESETS
+
     if file.config is not None:
         if args.preset or file.preset:
-            raise ValueError(f"--preset: {args.config} has all settings already. Remove the preset")
+            raise ValueError(f"--preset: {path} has all settings already. Remove the preset")
         args.preset = "config"
     elif args.preset and file.preset and args.preset != file.preset:
-        raise ValueError(
-            f"--preset {args.preset}: {args.config} has preset {file.preset}. Remove one of them"
-        )
+        raise ValueError(f"--preset {args.preset}: {path} has preset {file.preset}. Remove one of them")
+    elif file.preset and file.preset not in ("auto", *PRESETS):
+        raise ValueError(f"{path}: {unknown('There is no preset', file.preset, list(PRESETS))}")
     args.preset = args.preset or file.preset or "demo"
 
 
@@ -198,7 +205,7 @@ def _configured(config, args, file, run):
     from keras_transformer.config.settings import override, replace
     from keras_transformer.text.datasets import dataset_names, languages_of
 
-    config = apply_settings(config, file, args.config)
+    config = apply_settings(config, file, args.config[0] if args.config else "")
     data = {}
     if args.dataset:
         names = [name for text in args.dataset for name in dataset_names(text)]

@@ -97,6 +97,9 @@ def check_are_runs(names, program):
             )
 
 
+WIDE_BEAM = 10  # enough for a few required phrases
+
+
 class Inputs(NamedTuple):
     """The open inputs of a program, each an `Input`, and `None` for those that are not given."""
 
@@ -144,6 +147,7 @@ def translate(args, search, threads, inputs, output):
     Raises:
         DataError: a parallel file has fewer or more lines than the input, or a line of it cannot be used.
     """
+    from keras_transformer.config.settings import replace
     from keras_transformer.text.lines import DataError
     from keras_transformer.translation.lines import (
         is_regular_file,
@@ -185,6 +189,13 @@ def translate(args, search, threads, inputs, output):
         if parallel is not None:
             parallel.expect_end()
     progress.finish()
+    beam_size = replace(translator.search, **search).beam_size
+    if constraints is not None and beam_size < WIDE_BEAM and not search.get("sampling"):
+        print(
+            f"{programs.name('translate')}: with a beam of {beam_size}, a sentence may break off or repeat "
+            f"itself where a phrase is required. Better: --beam-size {WIDE_BEAM}",
+            file=sys.stderr,
+        )
 
 
 def _phrases(line):

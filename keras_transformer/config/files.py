@@ -9,10 +9,12 @@ Values are read as text and converted like those of `--set`. So `1e-3` is a numb
 not false, as some YAML readers have it.
 """
 
+import json
 from typing import NamedTuple
 
-from keras_transformer.config.settings import FROM_TOKENIZERS, from_json, override
+from keras_transformer.config.settings import FROM_TOKENIZERS, from_dict, override
 
+_CHECKSUM = "sha256"  # in the config.json of a run; a copy may be edited, so it is not compared
 _NULL = ("~", "null", "Null", "NULL")
 
 
@@ -61,13 +63,15 @@ def read_settings(path):
         with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}). --config takes a YAML or JSON file") from error
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ValueError(f"{path}: cannot be read ({reason}). --config takes a YAML or JSON file") from error
     try:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or "not YAML"
+        parts = (getattr(error, name, None) for name in ("context", "problem"))
+        problem = ", ".join(filter(None, parts)) or "not YAML"
         raise ValueError(f"{path}: {place}{problem}. Correct the YAML or JSON there") from error
     if root is None:
         raise ValueError(f"{path}: has no settings. Write them as `section:` and, indented, `name: value`")
@@ -75,6 +79,7 @@ def read_settings(path):
     for section, node in _items(root, path, "the file"):
         if section == "preset":
             preset = _scalar(node, path, section)
+        if section in ("preset", _CHECKSUM):
             continue
         for name, value in _items(node, path, section):
             setting = f"{section}.{name}"
@@ -84,8 +89,9 @@ def read_settings(path):
     if not is_of_run:
         return SettingsFile(preset, settings, None)
     try:
-        return SettingsFile(preset, [], from_json(text))
-    except ValueError as error:
+        values = {section: value for section, value in json.loads(text).items() if section != _CHECKSUM}
+        return SettingsFile(preset, [], from_dict(values))
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path}: not the config.json of a run ({error}). To write settings of your own, remove "
             f"{' and '.join(FROM_TOKENIZERS)}: they follow from the vocabulary"
@@ -123,6 +129,10 @@ def _items(node, path, where):
 
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.MappingNode):
+        section, dot, name = where.partition(".")
+        if dot and isinstance(node, yaml.ScalarNode):
+            advice = f"Write `{section}:` and below it, indented, `{name}: {node.value}`"
+            raise ValueError(f"{path}: line {line}: {where} is no section. {advice}")
         raise ValueError(f"{path}: line {line}: {where} must be a mapping: `name: value`, one on each line")
     seen = set()
     for key, value in node.value:
@@ -136,10 +146,10 @@ def _items(node, path, where):
 
 
 def _scalar(node, path, name):
-    """Returns a value as text; of a list, its entries with commas."""
+    """Returns a value as text; of a list of datasets, its entries with commas."""
     import yaml
 
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, yaml.SequenceNode) and name == "data.dataset":
         return ",".join(_scalar(entry, path, name) for entry in node.value)
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.ScalarNode):

@@ -79,13 +79,15 @@ class Input:
         lines = list(itertools.islice(self._lines, number))
         self._num_lines += len(lines)
         if len(lines) < number:
-            raise DataError(f"{self._name}: only {self._num_lines} lines; the input has more")
+            found = f"only {self._num_lines} lines; the input has more"
+            raise DataError(f"{self._name}: {found}. Write one for each line of the input")
         return lines
 
     def expect_end(self):
         """Raises `DataError` if the file has more lines than the main input."""
         if next(self._lines, None) is not None:
-            raise DataError(f"{self._name}: more lines than the input, which has {self._num_lines}")
+            found = f"more lines than the input, which has {self._num_lines}"
+            raise DataError(f"{self._name}: {found}. Write one for each line of the input")
 
 
 def is_regular_file(stream):

@@ -70,7 +70,10 @@ class Parser:
 
     def _set(self, translator):
         if not isinstance(translator.tokenizers.target, TreeTokenizer):
-            raise ValueError("A parser needs a model trained on trees, with data.target='trees'")
+            raise ValueError(
+                "This model translates; a parser needs one trained on trees (data.target='trees'). "
+                "Use Translator"
+            )
         self._translator = translator
 
     @property
@@ -107,6 +110,8 @@ class Parser:
         Returns:
             list of `Parsed`, one per sentence in the same order.
         """
+        if isinstance(sentences, (str, bytes)):
+            raise TypeError(f"`sentences` must be a list of str. Received: one {type(sentences).__name__}")
         rows = [_words(sentence) for sentence in sentences]
         texts = [" ".join(words) for words in rows]
         config = replace(self.search, **search) if search else self.search
@@ -127,6 +132,8 @@ class Parser:
 
 
 def _words(sentence):
+    if not isinstance(sentence, (str, list, tuple)):
+        raise TypeError(f"A sentence must be str or a list of words. Received: {sentence!r}")
     words = _WORD.findall(sentence) if isinstance(sentence, str) else list(sentence)
     for word in words:
         if not isinstance(word, str) or not _WORD.fullmatch(word):

@@ -3,6 +3,10 @@
 Nothing here imports Keras or TensorFlow.
 """
 
+import re
+
+_BREAK = re.compile("[\t\n\r]")
+
 
 class PhrasesError(ValueError):
     """The phrases of one text cannot be used.
@@ -24,7 +28,7 @@ def encode_phrases(constraints, tokenizer):
     """Encodes the phrases of each text.
 
     Args:
-        constraints: list of lists of str, the phrases of each text.
+        constraints: list of lists of str, the phrases of each text; `None` instead of a list for none.
         tokenizer: `Tokenizer` of the target.
 
     Returns:
@@ -32,10 +36,16 @@ def encode_phrases(constraints, tokenizer):
 
     Raises:
         TypeError: the phrases of a text are no list of str.
-        PhrasesError: a phrase is blank, or has a character that the vocabulary lacks.
+        PhrasesError: a phrase is blank, has a tab or line break, or a character that the vocabulary lacks.
     """
-    if isinstance(constraints, (str, bytes)) or any(isinstance(one, (str, bytes)) for one in constraints):
-        raise TypeError("`constraints` must be a list of lists of str. Received: str instead of a list")
+    constraints = [() if phrases is None else phrases for phrases in constraints]
+    for index, phrases in enumerate(constraints):
+        wrong = [phrases] if isinstance(phrases, (str, bytes)) else [x for x in phrases if type(x) is not str]
+        if wrong:
+            raise TypeError(
+                f"`constraints[{index}]` must be a list of str. Received: {type(wrong[0]).__name__}"
+                f"{' instead of a list' if wrong[0] is phrases else ' in it'}"
+            )
     special = tokenizer.special
     return [
         list(dict.fromkeys(_encode(index, list(phrases), tokenizer, {special.pad, special.unk})))
@@ -47,6 +57,8 @@ def _encode(index, phrases, tokenizer, forbidden):
     for number, (phrase, row) in enumerate(zip(phrases, tokenizer.encode(phrases), strict=True), 1):
         if not row:
             raise PhrasesError(index, f"phrase {number} is blank. Remove it")
+        if _BREAK.search(phrase):
+            raise PhrasesError(index, f"phrase {phrase!r} has a tab or a line break. Give two phrases")
         if not forbidden.isdisjoint(row):
             raise PhrasesError(
                 index, f"phrase {phrase!r} has a character that the vocabulary lacks. Change or remove it"

@@ -214,7 +214,7 @@ class TextTranslator:
             PhrasesError: a `ValueError`; a phrase is blank, has a character that the vocabulary lacks,
                 belongs to a blank text or one that would be split, or has too many tokens.
         """
-        for name, given in (("texts", texts), ("prefixes", prefixes)):
+        for name, given in (("texts", texts), ("prefixes", prefixes), ("constraints", constraints)):
             if isinstance(given, (str, bytes)):
                 raise TypeError(f"`{name}` must be a list of str. Received: one {type(given).__name__}")
         for name, given in (("prefixes", prefixes), ("constraints", constraints)):

@@ -9,6 +9,7 @@ from keras_transformer.cli import train as train_program
 from keras_transformer.config.files import apply_settings, read_settings
 from keras_transformer.config.presets import PRESETS, preset, with_vocab_size
 from keras_transformer.config.settings import override, replace, to_json
+from keras_transformer.files import to_checked_json
 
 YAML = """\
 # A comment.
@@ -70,9 +71,16 @@ def test_yaml_and_json_say_the_same(tmp_path):
 def test_the_config_of_a_run_gives_the_run_back(tmp_path, name):
     config = replace(preset(name), data={"dataset": "corpus", "data_dir": "true"})
     config = with_vocab_size(config, 1013, 1013 if config.model.tie_embeddings == "all" else 509)
-    path = write(tmp_path, to_json(config), "config.json")
-    assert read_settings(path).config == config
-    assert resolved("--config", path) == config
+    for text in (to_json(config), to_checked_json(dataclasses.asdict(config))):
+        path = write(tmp_path, text, "config.json")
+        assert read_settings(path).config == config
+        assert resolved("--config", path) == config
+
+
+def test_a_copy_of_the_config_of_a_run_may_be_edited(tmp_path):
+    text = to_checked_json(dataclasses.asdict(with_vocab_size(preset("tiny"), 1013, 1013)))
+    path = write(tmp_path, text.replace('"label_smoothing": 0.1', '"label_smoothing": 0.2'))
+    assert resolved("--config", path).training.label_smoothing == 0.2
 
 
 def test_the_config_of_an_earlier_run_keeps_its_meaning(tmp_path):
@@ -100,12 +108,15 @@ def test_set_and_flags_come_on_top(tmp_path):
         ("training: 3\n", "line 1: training must be a mapping"),
         ("- training\n", "line 1: the file must be a mapping"),
         ("training:\n  max_steps: {a: 1}\n", "line 2: training.max_steps must be a single value"),
+        ("training:\n  max_steps: [1]\n", "line 2: training.max_steps must be a single value"),
+        ("training.max_steps: 3\n", "Write `training:` and below it, indented, `max_steps: 3`"),
+        ("training: {max_steps: 3}\n---\na: b\n", "expected a single document in the stream, but found"),
         ("training:\n  max_steps:\n", "line 2: training.max_steps has no value"),
-        ("training:\n\tmax_steps: 3\n", "line 2: found character '\\t'"),
+        ("training:\n\tmax_steps: 3\n", "line 2: while scanning for the next token, found character '\\t'"),
         ('{"training": {"max_steps": 3}', "line 1: "),
         ("? [a]\n: b\n", "line 1: a name must be text"),
         ("# nothing\n", "has no settings. Write them as"),
-        ("preset: tinny\ndata: {dataset: x}\n", "There is no preset 'tinny'"),
+        ("preset: tinny\ndata: {dataset: x}\n", "run.yaml: There is no preset 'tinny'"),
         ("model:\n  source_vocab_size: 3\n", "not the config.json of a run ("),
         ("data:\n  batch_tokens: 64\n", "`data.batch_tokens` must be"),
     ],
@@ -129,6 +140,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, capfd, content):
     errors = capfd.readouterr().err.strip()
     assert f"{path}: cannot be read" in errors
     assert "\n" not in errors
+
+
+def test_two_files_are_refused(tmp_path, capfd):
+    path = str(write(tmp_path, YAML))
+    assert train_program.main(["--config", path, "--config", path]) == 2
+    assert "--config: give one file. Received:" in capfd.readouterr().err
 
 
 def test_two_presets_are_refused(tmp_path, capfd):

@@ -321,11 +321,13 @@ def test_prefixes_must_be_as_many_as_lines(run, tmp_path, capsys, prefixes, word
     assert not (tmp_path / "out").exists()
 
 
-def test_phrases_of_a_line_occur_in_its_translation(run, tmp_path):
+def test_phrases_of_a_line_occur_in_its_translation(run, tmp_path, capsys):
     path = tmp_path / "phrases.gz"
     path.write_bytes(gzip.compress(b"Hund\tder Text\r\n\n \nliest\tliest\n\n"))
     found = lines_of(run, joined(TEXTS), "--constraints", path, "--chunk-lines", 2, "--n-best", 2)
+    assert "where a phrase is required. Better: --beam-size 10" in capsys.readouterr().err
     free = lines_of(run, joined(TEXTS), "--n-best", 2)
+    assert "--beam-size" not in capsys.readouterr().err
     for line in found[:2]:
         assert "Hund" in line
         assert "der Text" in line

@@ -75,6 +75,10 @@ def test_the_grammar_is_for_trees(config, tokenizers):
 def test_words_may_be_given_as_lists(parser):
     given = parser.parse([sentence.split() for sentence in SENTENCES])
     assert given == parser.parse(SENTENCES)
+    with pytest.raises(TypeError, match="`sentences` must be a list of str. Received: one str"):
+        parser.parse("the dog")
+    with pytest.raises(TypeError, match="A sentence must be str or a list of words. Received: None"):
+        parser.parse([None])
     with pytest.raises(ValueError, match="A word must be text without spaces. Received: 'two words'"):
         parser.parse([["two words"]])
 
@@ -93,5 +97,5 @@ def test_a_sentence_over_the_limit_gets_a_flat_tree(parser):
 
 def test_a_translation_model_is_no_parser(config, tokenizers):
     model = replace(config.model, target_vocab_size=config.model.source_vocab_size)
-    with pytest.raises(ValueError, match="A parser needs a model trained on trees, with data.target='trees'"):
+    with pytest.raises(ValueError, match="This model translates; a parser needs one trained on trees"):
         Parser(Transformer(model), Tokenizers(tokenizers.source, tokenizers.source))

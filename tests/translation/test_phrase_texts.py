@@ -159,8 +159,16 @@ def test_phrases_and_texts_must_be_as_many(translator):
     with pytest.raises(ValueError, match="Received: 1 constraints, 2 texts"):
         translator.translate(TEXTS[:2], constraints=[["Der"]])
     for constraints in (["Der", "die"], "Der"):
-        with pytest.raises((TypeError, ValueError), match="`constraints`"):
+        with pytest.raises((TypeError, ValueError), match="`constraints"):
             translator.translate(TEXTS[: len(constraints)], constraints=constraints)
+
+
+def test_what_is_no_phrase_is_named(translator):
+    with pytest.raises(TypeError, match=r"`constraints\[1\]` must be a list of str. Received: int in it"):
+        translator.translate(TEXTS[:2], constraints=[["Hund"], [3]])
+    with pytest.raises(PhrasesError, match="has a tab or a line break. Give two phrases"):
+        translator.translate(TEXTS[:1], constraints=[["Hund\tText"]])
+    assert translator.translate(TEXTS[:1], constraints=[None]) == translator.translate(TEXTS[:1])
 
 
 def test_trees_have_no_phrases(translator):
