@@ -111,7 +111,8 @@ def resolve(args):
     path = args.config[0] if args.config else None
     file = read_settings(path) if path else SettingsFile(None, [], None)
     _choose_preset(args, file, path)
-    given = [*(setting.text for setting in file.settings), *args.set]
+    given = {setting.text: f"{path}: line {setting.line}: " for setting in file.settings}
+    given |= dict.fromkeys(args.set, "--set ")
     for name in ("source_vocab_size", "target_vocab_size"):
         if any(text.startswith(f"model.{name}") for text in args.set):
             raise ValueError(f"model.{name} is the size of the vocabulary: set data.vocab_size instead")
@@ -128,12 +129,12 @@ def resolve(args):
         config = _configured(run.config if run else _fitted(config), args, file, run)
     if is_prepared(config.data.dataset):
         settings = data_settings_of(config.data.dataset)
-        for text in given:
-            path = text.partition("=")[0].strip()
-            name = path.removeprefix("data.")
-            if path in VOCABULARY_SETTINGS and getattr(config.data, name) != settings[name]:
+        for text, place in given.items():
+            setting = text.partition("=")[0].strip()
+            name = setting.removeprefix("data.")
+            if setting in VOCABULARY_SETTINGS and getattr(config.data, name) != settings[name]:
                 raise ValueError(
-                    f"{text}: {config.data.dataset} was prepared with {name}={settings[name]!r}. "
+                    f"{place}{text}: {config.data.dataset} was prepared with {name}={settings[name]!r}. "
                     "Remove the setting or prepare the text again"
                 )
     return config
@@ -234,7 +235,7 @@ def _run_dir(args):
     if os.environ.get("TF_CONFIG"):
         raise ValueError("several workers must share one run folder: add --run-dir DIR")
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"runs/{args.preset}-{stamp}"
+    name = f"runs/{args.preset or 'demo'}-{stamp}"
     # The folder may exist: a run of the same second, or from before the clock was set back.
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not os.path.exists(name))
