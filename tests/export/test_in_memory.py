@@ -108,6 +108,7 @@ def test_ctranslate2_and_keras_get_the_weights(translator, tmp_path):
     assert (path / "model.bin").read_bytes() == (expected / "model.bin").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_parser_is_saved_and_exported(tokenizer, tmp_path):
     trees = TreeTokenizer.train(["(S (NP (DT the) (NN dog)) (VP (VBZ barks)))"], keep_tags=True)
     tokenizers = Tokenizers(tokenizer, trees)

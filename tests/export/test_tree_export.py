@@ -121,12 +121,15 @@ def test_a_process_without_this_package_gets_the_trees_of_the_parser(exported):
             "search": {"beam_size": 7},
             "model": {"positions": "learned", "max_positions": 59},
         },
-        {
-            "seed": 3,
-            "search": {"beam_size": 1},
-            "frozen": True,
-            "inputs": ("alpha", "max_length_offset"),
-        },
+        pytest.param(
+            {
+                "seed": 3,
+                "search": {"beam_size": 1},
+                "frozen": True,
+                "inputs": ("alpha", "max_length_offset"),
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_every_tree_is_well_formed_over_the_words(tmp_path, options):
