@@ -3,6 +3,8 @@
 from collections import Counter
 
 from keras_transformer.analysis.plots.style import BLUE, ORANGE, SKY, drawable, subplots, tidy
+from keras_transformer.analysis.trees import closings
+from keras_transformer.text.linearised import linearise
 
 _WIDTH, _GAP = 0.085, 0.14  # inches: of a character, between words
 _LEVEL = 0.42  # inches between the levels of a tree
@@ -86,19 +88,8 @@ class _Layout:
 
 def _spans(tree):
     """Returns (label, first word, word after the last) of all constituents."""
-    spans = []
-
-    def visit(node, begin):
-        if node.is_preterminal:
-            return begin + 1
-        end = begin
-        for child in node.children:
-            end = visit(child, end)
-        spans.append((node.label, begin, end))
-        return end
-
-    visit(tree, 0)
-    return spans
+    symbols = linearise(tree)
+    return [(symbols[one.opening][1:], one.first, one.last + 1) for one in closings(symbols)]
 
 
 def label_bars(labels, *, most=12, title=""):
