@@ -79,7 +79,9 @@ def saved_model(args):
         batching=not settings.inputs,
     )
     written = " and ".join(str(path) for path in (exported.path, exported.ids_path) if path)
-    return f"wrote {written}\nnext:\n  {docker}\n  {curl_command(exported.name, settings.inputs)}"
+    text = "The dog barks ." if run.config.data.parses else "1 2 3"
+    curl = curl_command(exported.name, settings.inputs, text=text)
+    return f"wrote {written}\nnext:\n  {docker}\n  {curl}"
 
 
 def ctranslate2(args):
