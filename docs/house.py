@@ -17,7 +17,7 @@ WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 720, 92, 118, 40
 def imports():
     """Returns a dict of each folder or module in the package's root to the set it imports."""
     paths = {path: path.relative_to(PACKAGE).with_suffix("").parts[0] for path in PACKAGE.rglob("*.py")}
-    rooms = {room: set() for room in sorted(set(paths.values()) - {"__init__"})}
+    rooms = {room: set() for room in sorted(set(paths.values()) - {"__init__", "__main__"})}
     for path, room in paths.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = []

@@ -158,8 +158,8 @@ def test_the_console_script_passes_on_all_arguments_and_the_exit_code(monkeypatc
     assert given == [["run", "--help", "--version"], 5]
 
 
-def test_the_console_script_is_a_module_too():
-    command = [sys.executable, "-m", "keras_transformer.cli.main", "--version"]
+def test_the_package_is_the_console_script_too():
+    command = [sys.executable, "-m", "keras_transformer", "--version"]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert output == f"keras-transformer {keras_transformer.__version__}\n"
 

@@ -32,7 +32,7 @@ def installed(tmp_path_factory):
     subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", folder, source], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     python = folder / "venv/bin/python"
-    (wheel,) = folder.glob("keras_transformer-*.whl")
+    (wheel,) = folder.glob("keras_transformer_translation-*.whl")
     subprocess.run([*pip, "--python", python, "install", "--quiet", "--no-deps", wheel], check=True)
     (packages,) = folder.glob("venv/lib/python*/site-packages")
     others = [path for path in sys.path if pathlib.Path(path).name == "site-packages"]

@@ -77,8 +77,10 @@ def test_every_extra_that_is_named_exists():
             assert set(names.split(",")) <= extras(), page
         # Without -e, pip puts a copy in the place of the folder that is worked in.
         assert not re.search(r"pip install '\.", text), page
-        # On the index, another author's package has this name.
-        assert not re.search(r"pip install [^\n`]*keras.transformer", text), page
+        # On the index, another author's package has the shorter name.
+        assert not re.search(r"pip install [^\n`]*keras.transformer(?!-translation)", text), page
+        for names in re.findall(r"keras-transformer-translation\[([\w,-]+)\]", text):
+            assert set(names.split(",")) <= extras(), page
 
 
 def is_answered(flag):

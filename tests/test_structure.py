@@ -26,7 +26,7 @@ def module_name(path):
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
-FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__init__.py"}
+FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if path.name[:2] != "__"}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 PACKAGES = sorted({PACKAGE, *(path.parent for path in PACKAGE.rglob("*.py"))})
 # The training step and its helpers; the rest of `model` imports without TensorFlow, and runs on JAX.

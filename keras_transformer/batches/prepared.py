@@ -23,6 +23,7 @@ import numpy as np
 
 from keras_transformer.batches.ids import IdPairs, Sequences
 from keras_transformer.config import programs
+from keras_transformer.config.extras import MissingExtraError
 from keras_transformer.config.fields import with_earlier_defaults
 from keras_transformer.config.sections import TREES, VOCABULARY, DataConfig
 from keras_transformer.files import from_checked_json, write_atomically
@@ -175,7 +176,11 @@ class PreparedCorpus:
             tokenizer.decode([sequences[i].tolist() for i in numbers])
             for sequences, tokenizer in zip(pairs, tokenizers, strict=True)
         ]
-        return [*self.report.warnings(), *check_languages(*texts, *self.languages).warnings()]
+        try:
+            seen = check_languages(*texts, *self.languages).warnings()
+        except MissingExtraError as error:
+            seen = [str(error)]
+        return [*self.report.warnings(), *seen]
 
     def load_tokenizers(self):
         """Returns the `Tokenizers`, source and target."""

@@ -5,6 +5,17 @@ exit code of `config.programs.ExitCode`. Bad input ends a program with a one-lin
 TensorFlow is imported. The files `pipelines/*.py` of a clone run the same programs.
 """
 
-from keras_transformer import lazy_names
+import sys
 
-__all__, __getattr__, __dir__ = lazy_names(__name__, {"main": ("program_module",)})
+import keras_transformer
+
+if not hasattr(keras_transformer, "lazy_names"):
+    # The package `keras-transformer` of PyPI has the same import name (docs/installing.md).
+    print(
+        f"keras-transformer: {keras_transformer.__file__} is another package's `keras_transformer`. "
+        "Uninstall that one (pip uninstall keras-transformer), then install this package again",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+__all__, __getattr__, __dir__ = keras_transformer.lazy_names(__name__, {"main": ("program_module",)})

@@ -31,6 +31,7 @@ from keras_transformer.cli.process import (
     open_closed_streams,
 )
 from keras_transformer.config import programs
+from keras_transformer.config.extras import install
 
 
 def saved_model(args):
@@ -40,7 +41,13 @@ def saved_model(args):
     from keras_transformer.config.fields import current_names
     from keras_transformer.config.sections import SearchConfig
     from keras_transformer.config.settings import replace
-    from keras_transformer.export.serving import ServingSettings, curl_command, docker_command, server_name
+    from keras_transformer.export.serving import (
+        WARMUP,
+        ServingSettings,
+        curl_command,
+        docker_command,
+        server_name,
+    )
     from keras_transformer.export.versions import IDS, free_version
 
     (run,) = open_runs([args.run], args.checkpoint)
@@ -68,7 +75,7 @@ def saved_model(args):
         version=args.version,
         name=args.name,
         licences={"model": args.model_licence, "data": args.data_licence},
-        warmup=not args.no_warmup,
+        warmup=False if args.no_warmup else None,
         with_ids=not args.no_ids,
         with_constraints=args.with_constraints,
     )
@@ -81,6 +88,8 @@ def saved_model(args):
     written = " and ".join(str(path) for path in (exported.path, exported.ids_path) if path)
     text = "The dog barks ." if run.config.data.parses else "1 2 3"
     curl = curl_command(exported.name, settings.inputs, text=text)
+    if not (exported.path / WARMUP).exists() and not args.no_warmup:
+        written += f"\nnote: without warm-up requests, which need: {install('serving')}"
     return f"wrote {written}\nnext:\n  {docker}\n  {curl}"
 
 

@@ -35,7 +35,3 @@ def run_script(name):
 def program_module(name):
     """Imports and returns the module of a program such as `"train"`."""
     return importlib.import_module(f"keras_transformer.cli.{name.replace('-', '_')}")
-
-
-if __name__ == "__main__":
-    main()

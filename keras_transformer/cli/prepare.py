@@ -90,6 +90,8 @@ def resolve(args):
         pathlib.Path(args.plot).suffix != ".png" or not pathlib.Path(args.plot).parent.is_dir()
     ):
         raise ValueError(f"--plot must be a .png file in a folder that exists. Received: {args.plot}")
+    if args.plot:
+        import keras_transformer.analysis.plots.runs  # noqa: F401 - raises before any work
     for name, given in (("workers", args.workers), ("shard-pairs", args.shard_pairs)):
         if given is not None and given < 1:
             raise ValueError(f"--{name} must be at least 1. Received: {given}")

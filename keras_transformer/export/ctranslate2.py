@@ -11,6 +11,7 @@ import shlex
 import numpy as np
 
 from keras_transformer.config import programs
+from keras_transformer.config.extras import needs
 from keras_transformer.config.fields import from_values
 from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.export.versions import (
@@ -219,15 +220,10 @@ def import_ctranslate2():
     """Returns the module `ctranslate2`.
 
     Raises:
-        ValueError: ctranslate2 is not installed.
+        MissingExtraError: ctranslate2 is not installed.
     """
-    try:
+    with needs("ctranslate2", "CTranslate2"):
         import ctranslate2
-    except ImportError as error:
-        raise ValueError(
-            "CTranslate2 is not installed. Install it: pip install -e '.[ctranslate2]' in the folder with "
-            "setup.cfg, or pip install ctranslate2"
-        ) from error
     return ctranslate2
 
 
@@ -295,7 +291,8 @@ def search_notes(search):
 
 def _specification(model, max_positions):
     """Returns a `TransformerSpec` with the weights of a model, float32."""
-    from ctranslate2.specs import transformer_spec
+    with needs("ctranslate2", "CTranslate2"):
+        from ctranslate2.specs import transformer_spec
 
     config = model.config
     width = max(config.d_key, config.d_value)

@@ -23,6 +23,7 @@ from keras_transformer.export.phrases import constrained_signature
 from keras_transformer.export.serving import (
     WARMUP_TEXTS,
     ServingSettings,
+    has_serving,
     import_serving,
     server_name,
     write_batching,
@@ -57,7 +58,7 @@ class Exported(NamedTuple):
 
 def export_saved_model(
     run_dir, folder, *,
-    checkpoint="final", settings=None, version=None, name=None, licences=None, warmup=True, with_ids=True,
+    checkpoint="final", settings=None, version=None, name=None, licences=None, warmup=None, with_ids=True,
     with_constraints=False,
 ):  # fmt: skip
     """Exports `folder/<version>/` for TensorFlow Serving, and `folder/ids/<version>/` without TF Text.
@@ -74,7 +75,7 @@ def export_saved_model(
         version: int; `None` for the next free one.
         name: str, of the model on the server; `None` for the name of the run folder.
         licences: dict with `model` and `data`, for the model card.
-        warmup: bool, writes warm-up requests.
+        warmup: bool, writes warm-up requests; `None` writes them if tensorflow-serving-api is installed.
         with_ids: bool, writes `folder/ids` as well.
         with_constraints: bool, adds the signature `translate_constrained`, see `phrases`.
 
@@ -83,14 +84,16 @@ def export_saved_model(
 
     Raises:
         ValueError: not a run folder, no such weights, an invalid setting, or the version exists.
+        MissingExtraError: `warmup` is true and tensorflow-serving-api is not installed.
         OSError: the disk is full, or the folder is not writable.
     """
     run = RunFolder(run_dir)
     check_constraints(run, with_constraints)
     settings = ServingSettings(search=run.config.search) if settings is None else settings
     name = server_name(run, name)
+    warmup = has_serving() if warmup is None else warmup
     if warmup:
-        import_serving()  # raises ValueError before any work is done
+        import_serving()  # raises MissingExtraError before any work is done
     tokenizers = run.load_tokenizers()
     model = run.load_model(checkpoint=checkpoint)
     _, tensorflow_text = import_tensorflow_text()

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 
+from keras_transformer.config.extras import MissingExtraError, needs
 from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH, SearchConfig
 
 INPUTS = ("alpha", "max_length_offset")
@@ -161,19 +162,23 @@ def curl_command(name, inputs=(), *, text="1 2 3"):
     return shlex.join(["curl", "-d", body, f"http://localhost:8501/v1/models/{name}:predict"])
 
 
+def has_serving():
+    """Returns whether the packages that write warm-up requests are installed."""
+    try:
+        import_serving()
+    except MissingExtraError:
+        return False
+    return True
+
+
 def import_serving():
     """Returns the modules (model_pb2, predict_pb2, prediction_log_pb2) of TensorFlow Serving.
 
     Raises:
-        ValueError: tensorflow-serving-api is not installed.
+        MissingExtraError: tensorflow-serving-api is not installed.
     """
-    try:
+    with needs("serving", "Writing warm-up requests"):
         from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
-    except ImportError as error:
-        raise ValueError(
-            "Warm-up requests need tensorflow-serving-api: pip install tensorflow-serving-api, "
-            "or skip them with --no-warmup"
-        ) from error
     return model_pb2, predict_pb2, prediction_log_pb2
 
 

@@ -33,14 +33,16 @@ import random
 import re
 from typing import NamedTuple
 
-import babel
-import babel.dates
-import babel.lists
-import babel.localedata
-import babel.numbers
-import babel.units
-
+from keras_transformer.config.extras import needs
 from keras_transformer.text.cldr_kinds import KIND_TABLE, NAME_KINDS, SPELLED_KINDS, plain
+
+with needs("data", "The built-in corpus"):
+    import babel
+    import babel.dates
+    import babel.lists
+    import babel.localedata
+    import babel.numbers
+    import babel.units
 
 DEFAULT_PAIRS = 41_500  # 40,000 to train on, 500 to validate, 1,000 to test
 MIN_PAIRS = 100

@@ -13,13 +13,16 @@ import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
-import babel
-import babel.dates
-import babel.lists
-import babel.localedata
-import babel.numbers
-import babel.units
-import num2words
+from keras_transformer.config.extras import needs
+
+with needs("data", "The built-in corpus"):
+    import babel
+    import babel.dates
+    import babel.lists
+    import babel.localedata
+    import babel.numbers
+    import babel.units
+    import num2words
 
 _SPACES = {code: " " for code in range(0x3001) if unicodedata.category(chr(code)) == "Zs"}
 _BIDI_MARKS = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])

@@ -13,8 +13,8 @@ from hashlib import blake2b
 
 import numpy as np
 import regex
-from ftfy.badness import is_bad
 
+from keras_transformer.config.extras import MissingExtraError, needs
 from keras_transformer.text.languages import expected_scripts
 from keras_transformer.text.lines import DataError
 
@@ -53,11 +53,14 @@ class Cleaner:
 
     Raises:
         ValueError: `max_foreign_letters` is set and CLDR does not know a language.
+        MissingExtraError: `drop_damaged` or `max_foreign_letters` is set, and ftfy or Babel is not installed.
     """
 
     def __init__(self, config, source_language, target_language, *, max_length):
         self.config = config
         self.max_length = max_length
+        if config.drop_damaged:
+            _import_is_bad()
         self._scripts = tuple(map(self._scripts_of, (source_language, target_language)))
 
     def text_reasons(self, source, target):
@@ -114,15 +117,15 @@ class Cleaner:
         return codes
 
     def _scripts_of(self, language):
-        """Returns the scripts of a language; the empty set for an unknown one if they are not needed."""
+        """Returns the scripts of a language; the empty set if they are not needed."""
+        if self.config.max_foreign_letters == 1:
+            return frozenset()
         try:
             return expected_scripts(language)
+        except MissingExtraError:
+            raise
         except ValueError as error:
-            if self.config.max_foreign_letters < 1:
-                raise ValueError(
-                    f"`max_foreign_letters` needs languages with known scripts. {error}"
-                ) from error
-            return frozenset()
+            raise ValueError(f"`max_foreign_letters` needs languages with known scripts. {error}") from error
 
     def _check_letters(self, lines, scripts):
         """Returns two bool arrays, shape `(num_lines,)`: too many foreign letters, damaged encoding."""
@@ -144,7 +147,13 @@ def is_damaged(text):
     In UTF-8 decoded as Windows-1252 or Latin-1, `ä` becomes `Ã¤` and `’` becomes `â€™`. Correct text can
     contain such sequences too (`CAFÉ…`, `Spaß“`); the heuristic of `ftfy.badness` finds the unlikely ones.
     """
-    return "\ufffd" in text or (_SUSPECT.search(text) is not None and is_bad(text))
+    return "\ufffd" in text or (_SUSPECT.search(text) is not None and _import_is_bad()(text))
+
+
+def _import_is_bad():
+    with needs("data", "`drop_damaged`"):
+        from ftfy.badness import is_bad
+    return is_bad
 
 
 def foreign_share(text, scripts):

@@ -10,9 +10,10 @@ import pathlib
 import re
 from typing import NamedTuple
 
+from keras_transformer.config.extras import MissingExtraError
 from keras_transformer.config.fields import did_you_mean
 from keras_transformer.config.sections import TREES
-from keras_transformer.text import cldr, tfds
+from keras_transformer.text import tfds
 from keras_transformer.text.folders import (
     ENDINGS,
     TRAIN,
@@ -64,6 +65,7 @@ def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
         DataError: there is no such dataset; it lacks one of the languages; or
             it cannot be read, unpacked or downloaded.
         ValueError: a locale of the built-in corpus is unknown.
+        MissingExtraError: the packages that generate the built-in corpus are not installed.
     """
     check_dataset(dataset, data_dir)
     if target == TREES:
@@ -87,13 +89,20 @@ def check_dataset(dataset, data_dir=None):
 
     Raises:
         DataError: it does not exist; the message lists the kinds of datasets.
+        MissingExtraError: the packages that generate the built-in corpus are not installed.
     """
     path = pathlib.Path(dataset)
-    if dataset.startswith("cldr/") or path.is_dir() or is_archive(path):
+    if dataset.startswith("cldr/"):
+        _import_cldr()
+        return
+    if path.is_dir() or is_archive(path):
         return
     if path.is_file():
         raise DataError(f"{dataset}: is neither a folder nor an archive ({', '.join(ENDINGS)})")
-    near = tfds.nearest_names(dataset, data_dir)
+    try:
+        near, hint = tfds.nearest_names(dataset, data_dir), ""
+    except MissingExtraError as error:
+        near, hint = [], f" {error}"
     if near and near == [re.match(r"\w+", dataset)[0]]:
         return
     meant = did_you_mean(path.name, _corpora_in(path.parent), lambda name: str(path.parent / name))
@@ -103,7 +112,7 @@ def check_dataset(dataset, data_dir=None):
             "splits to a folder, one sentence a line (train.en, train.de, valid.en, valid.de), and name that "
             "folder; or name a set of TensorFlow Datasets, such as wmt14_translate/de-en"
         )
-    hint = f" Nearest there: {', '.join(near)}" if near else ""
+    hint = f" Nearest there: {', '.join(near)}" if near else hint
     raise DataError(
         f"{dataset}: no such folder. {meant and meant + ' '}A dataset is cldr/SOURCE-TARGET (built in), a "
         "folder or archive of parallel files, or a name of TensorFlow Datasets such as "
@@ -144,10 +153,14 @@ def languages_of(dataset):
     return match.groups() if match else None
 
 
+def _import_cldr():
+    from keras_transformer.text import cldr  # needs the extra `data`
+
+    return cldr
+
+
 class CldrDataset:
     """The built-in corpus as a dataset; see `open_dataset` for the interface."""
-
-    splits = cldr.Splits._fields
 
     def __init__(self, dataset, source, target):
         languages = languages_of(dataset)
@@ -159,11 +172,12 @@ class CldrDataset:
                 f"Received: source {source!r}, target {target!r}"
             )
         self.name = dataset
+        self.splits = _import_cldr().Splits._fields
         self._languages = source, target
 
     @functools.cached_property
     def _pairs(self):
-        return cldr.make_pairs(*self._languages)
+        return _import_cldr().make_pairs(*self._languages)
 
     def blocks(self, split, num_pairs=BLOCK_LINES):
         """Yields the `Block`s of a split."""

@@ -9,7 +9,7 @@ import operator
 import re
 from typing import NamedTuple
 
-import babel.core
+from keras_transformer.config.extras import needs
 
 SAMPLE_SIZE = 1000
 # A text counts for a language from this probability on; names and numbers alone stay below it.
@@ -52,7 +52,7 @@ def expected_scripts(language):
     name, script, region = _subtags(language)
     scripts = [script]
     if not script:
-        likely = babel.core.get_global("likely_subtags")
+        likely = _cldr("likely_subtags")
         scripts = [(likely.get(f"{name}_{region}") or likely[name]).split("_")[1]]
         scripts += [_SECOND[name]] if name in _SECOND else []
     return frozenset(part for script in scripts for part in _PARTS.get(script, [script]))
@@ -109,6 +109,9 @@ def check_languages(source, target, source_language, target_language):
 
     Returns:
         `LanguageCheck`.
+
+    Raises:
+        MissingExtraError: Babel or py3langid is not installed.
     """
     check = LanguageCheck(source_language, target_language)
     identifier, known = _model()
@@ -135,7 +138,10 @@ def check_languages(source, target, source_language, target_language):
 @functools.cache
 def _model():
     """Returns (language identifier, frozenset of the codes of its languages)."""
-    from py3langid import langid  # imported here, because it takes half a second and about 60 MB
+    # Imported here, because it takes half a second and about 60 MB.
+    with needs("data", "Checking the languages of a corpus"):
+        import babel.core  # noqa: F401
+        from py3langid import langid
 
     identifier = langid.LanguageIdentifier.from_model_file(
         langid.MODEL_FILE, norm_probs=True, min_confidence=MIN_CONFIDENCE
@@ -143,12 +149,18 @@ def _model():
     return identifier, frozenset(identifier.labels)
 
 
+def _cldr(name):
+    with needs("data", "The script of a language"):
+        from babel.core import get_global
+    return get_global(name)
+
+
 def _subtags(language):
     """Returns (language, script, region) of a code; the last two may be empty."""
     name, *rest = re.split("[-_]", language)
-    name, *implied = babel.core.get_global("language_aliases").get(name.lower(), name.lower()).split("_")
+    name, *implied = _cldr("language_aliases").get(name.lower(), name.lower()).split("_")
     rest += implied  # appended, so that a script in the code itself comes first
-    if name == "und" or name not in babel.core.get_global("likely_subtags"):
+    if name == "und" or name not in _cldr("likely_subtags"):
         raise ValueError(
             "The language must be a code that CLDR knows, such as 'de', 'pt-BR' or 'zh-Hant'. "
             f"Received: {language!r}"

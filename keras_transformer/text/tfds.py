@@ -13,6 +13,7 @@ import re
 import sys
 import time
 
+from keras_transformer.config.extras import needs
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import BLOCK_LINES, NamedPairs, check_split, make_blocks
 
@@ -134,16 +135,11 @@ class TfdsDataset:
 
 
 def _import_tfds():
-    """Returns the module `tensorflow_datasets`; raises `DataError` if it cannot be imported."""
-    try:
+    """Returns the module `tensorflow_datasets`; raises `MissingExtraError` if it cannot be imported."""
+    with needs("data", "TensorFlow Datasets"):
         import tensorflow_datasets as tfds
 
         tfds.core  # noqa: B018  # imports the submodule, which is loaded lazily
-    except ImportError as error:
-        raise DataError(
-            f"TensorFlow Datasets cannot be imported ({_one_line(error)}). Install it: pip install "
-            "'tensorflow-datasets>=4.9.9,<5'"
-        ) from error
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
     return tfds

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import regex
 
-from keras_transformer.text.languages import expected_scripts
-
 # Punctuation of scripts that write no space after it.
 _NO_SPACE_AFTER = frozenset("。！？｡．、，；：､")
 _SENTENCE_END = regex.compile(r"(?<![\p{STerm}…])[\p{STerm}…]++[\p{Pe}\p{Pf}\"'»”]*+")
@@ -22,7 +20,12 @@ _ABBREVIATION = regex.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|[0-9]{1,2}
 _MIN_SENTENCE_BYTES = 25
 # Distance from the middle of a text within which it may be split between two characters.
 _SPLIT_WINDOW = 64
-_WITHOUT_SPACES = frozenset({"Hani", "Hira", "Kana", "Hans", "Hant", "Jpan"})
+# Chinese and Japanese scripts, and the languages that CLDR writes in them by default. CLDR is not read here,
+# because translations must not depend on an optional package.
+_WITHOUT_SPACES = (
+    "hani hira kana hans hant jpan ain ams cdo chi cjy cmn cnp csp czh gan hak how hsn ja jpn ltc lzh nan "
+    "oko ryu swi wuu yoi yue zch zeh zgb zgm zgn zh zhd zho zlj zln zlq zqe zyg zyn zzj"
+)
 
 
 class EncodedText(NamedTuple):
@@ -94,11 +97,9 @@ def sentence_separator(language):
     Args:
         language: str, its code. Unknown languages get a space.
     """
-    try:
-        scripts = expected_scripts(language)
-    except ValueError:
-        return " "
-    return "" if scripts <= _WITHOUT_SPACES else " "
+    name, *rest = regex.split("[-_]", language.lower())
+    script = next((part for part in rest if regex.fullmatch("[a-z]{4}", part)), "")
+    return "" if (script or name) in _WITHOUT_SPACES.split() else " "
 
 
 def _ends_here(text, match):

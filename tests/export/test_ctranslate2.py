@@ -493,7 +493,7 @@ def test_what_ctranslate2_cannot_read_is_refused(folder, tmp_path):
 def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     for use in (lambda: export_ctranslate2(run, tmp_path / "out"), lambda: CTranslate2Translator(folder)):
-        with pytest.raises(ValueError, match=r"not installed.*pip install -e '\.\[ctranslate2\]'"):
+        with pytest.raises(ValueError, match=r"pip install 'keras-transformer-translation\[ctranslate2\]'"):
             use()
 
 

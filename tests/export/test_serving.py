@@ -179,10 +179,10 @@ def test_where_a_call_gives_scalars_there_is_no_batching(model, other_model):
 
 def test_without_the_protos_an_export_says_what_to_install(run, tools, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_serving.apis", None)
-    with pytest.raises(ValueError, match="pip install tensorflow-serving-api, or .* --no-warmup"):
+    with pytest.raises(ValueError, match=r"pip install 'keras-transformer-translation\[serving\]'"):
         tools.exported(run, tmp_path / "out", warmup=True)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="tensorflow-serving-api"):
+    with pytest.raises(ValueError, match="Writing warm-up requests needs the extra 'serving'"):
         import_serving()
 
 

@@ -4,13 +4,16 @@ Refused: exit code 2, one line on standard error that says where, why and what t
 figure on standard output, and no file written.
 """
 
+import itertools
 import json
 import os
 import pathlib
+import string
 import subprocess
 import sys
 
 import pytest
+from babel import localedata
 from sacrebleu.dataset import DATASETS
 
 from keras_transformer.cli import evaluate as evaluate_wmt
@@ -251,6 +254,12 @@ def test_all_lines_of_a_set_are_scored_under_its_name(folder, capsys):
 )
 def test_the_language_is_what_the_names_of_all_references_end_with(names, language):
     assert evaluate_wmt.language_of(names) == language
+
+
+def test_an_ending_is_a_language_if_cldr_knows_it():
+    for ending in map("".join, itertools.product(string.ascii_lowercase, repeat=2)):
+        known = localedata.exists(ending)
+        assert evaluate_wmt.language_of([f"test.{ending}"]) == (ending if known else None)
 
 
 def test_files_are_scored_without_tensorflow_and_a_failed_download_is_one_line(folder):

@@ -153,7 +153,7 @@ def test_a_damaged_file_is_refused_by_name(prepared, tmp_path, damage):
 
 def test_without_the_library_the_refusal_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(DataError, match="pip install 'tensorflow-datasets"):
+    with pytest.raises(DataError, match=r"pip install 'keras-transformer-translation\[data\]"):
         open_dataset("wmt14_translate/de-en", "en", "de")
 
 

@@ -3,7 +3,9 @@
 import re
 
 import pytest
+from babel.core import get_global
 
+from keras_transformer.text.languages import expected_scripts
 from keras_transformer.translation.long_texts import encode_texts, sentence_separator, sentences
 
 LIMIT = 40
@@ -144,3 +146,16 @@ def test_cutting_keeps_the_beginning():
 )
 def test_chinese_and_japanese_sentences_have_no_space_between(language, expected):
     assert sentence_separator(language) == expected
+
+
+def test_sentences_are_separated_as_the_scripts_of_cldr_say():
+    known = {name.split("_")[0] for name in get_global("likely_subtags")} | set(
+        get_global("language_aliases")
+    )
+    for name in [*(known - {"und"}), "zh-Latn", "de-Hani", "ja-Kana", "sr_Latn", "zh-TW"]:
+        try:
+            scripts = expected_scripts(name)
+        except ValueError:
+            continue
+        chinese_or_japanese = scripts <= {"Hani", "Hira", "Kana"}
+        assert sentence_separator(name) == ("" if chinese_or_japanese else " "), name

@@ -1,6 +1,10 @@
 """Plots as matplotlib figures, readable in black-and-white print and with any colour vision."""
 
 from keras_transformer import lazy_names
+from keras_transformer.config.extras import needs
+
+with needs("plots", "A plot"):
+    import matplotlib  # noqa: F401 - here, because every module of this folder needs it
 
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
