@@ -5,7 +5,8 @@
 # are?**
 #
 # Each equation is computed in a few lines of NumPy and by the corresponding layer of this package, and an
-# `assert` compares the two. Where the paper gives a reason, we measure it.
+# `assert` compares the two. A layer of the encoder is built in NumPy, one step per cell. Where the paper
+# gives a reason, we measure it. At the end there are five exercises, with solutions.
 #
 # *Prerequisites:* matrix products, gradients, a little Python. *Time:* half a minute on two CPU cores.
 # Nothing is trained here.
@@ -15,6 +16,7 @@
 
 # %%
 # %matplotlib inline
+import inspect
 import os
 
 import keras
@@ -45,34 +47,33 @@ keras.utils.set_random_seed(1)
 rng = np.random.default_rng(1)
 
 # %% [markdown]
-# ## Masks: which positions are visible
+# ## The model at a glance (figure 1)
 #
-# The sentences of a batch are padded to the same length with id 0. A **padding mask** hides the padding
-# from all positions. A **causal mask** hides all later positions (section 3.2.3), because a decoder
-# that sees the next word would learn to copy it. Masks are boolean, and `True` means *visible*.
+# The Transformer translates token by token. The *encoder* (left) turns the $n$ tokens of the source sentence
+# into $n$ vectors of width $d_{model}$. The *decoder* (right) reads these vectors and the target tokens so
+# far, and gives a probability to each possible next token.
+#
+# Both are stacks of $N$ equal layers. Every block below has a section in this notebook; the number is that
+# of the section of the paper. *Add & norm* adds the input of a block to its output, the *residual connection*
+# around the block, and normalises the sum.
 
 # %%
-ids = np.array([[7, 4, 9, 5, 2], [8, 6, 2, 0, 0]])  # two sentences; the second is two tokens shorter
-padding = padding_mask(ids, pad_id=0)
-causal = causal_mask(5)
-print("padding", padding.shape, " causal", causal.shape, " both", (padding & causal).shape)
-
-second = np.broadcast_to(padding[1], (5, 5))
-plotting.boolean_maps(
-    [second, causal[0], second & causal[0]], ["padding (2nd sentence)", "causal", "padding & causal"]
-)
+plotting.model_diagram()
 
 # %% [markdown]
-# A mask has the axes *(batch, query, key)*; an axis of length 1 is broadcast. The padding mask is the
-# same for all queries, the causal mask the same for all sentences.
-#
 # ## Scaled dot-product attention (equation 1)
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{Q K^T}{\sqrt{d_k}}\right) V$$
 #
 # Each row of $Q$ is a query, compared with all rows of $K$, the keys; the result is a weighted mean of
-# the rows of $V$, the values. Here 3 queries attend to 5 keys of width $d_k = 4$ and mix values of
-# width $d_v = 6$.
+# the rows of $V$, the values. Figure 2 of the paper, with shapes; the next sections explain the mask and the
+# right half:
+
+# %%
+plotting.attention_diagrams()
+
+# %% [markdown]
+# Here $m = 3$ queries attend to $n = 5$ keys of width $d_k = 4$ and mix values of width $d_v = 6$.
 
 # %%
 Q, K, V = rng.normal(size=(3, 4)), rng.normal(size=(5, 4)), rng.normal(size=(5, 6))
@@ -95,6 +96,27 @@ np.testing.assert_allclose(found.weights[0, 0], weights, atol=1e-6)
 np.testing.assert_allclose(found.output[0, 0], output, atol=1e-6)
 
 # %% [markdown]
+# ## Masks: which positions are visible
+#
+# The sentences of a batch are padded to the same length with id 0. A **padding mask** hides the padding
+# from all positions. A **causal mask** hides all later positions (section 3.2.3), because a decoder
+# that sees the next word would learn to copy it. Masks are boolean, and `True` means *visible*.
+
+# %%
+ids = np.array([[7, 4, 9, 5, 2], [8, 6, 2, 0, 0]])  # two sentences; the second is two tokens shorter
+padding = padding_mask(ids, pad_id=0)
+causal = causal_mask(5)
+print("padding", padding.shape, " causal", causal.shape, " both", (padding & causal).shape)
+
+second = np.broadcast_to(padding[1], (5, 5))
+plotting.boolean_maps(
+    [second, causal[0], second & causal[0]], ["padding (2nd sentence)", "causal", "padding & causal"]
+)
+
+# %% [markdown]
+# A mask has the axes *(batch, query, key)*; an axis of length 1 is broadcast. The padding mask is the
+# same for all queries, the causal mask the same for all sentences.
+#
 # A hidden key gets weight 0: its score is set to $-\infty$ before the softmax, so the weights of the
 # other keys sum to 1.
 
@@ -139,7 +161,7 @@ plotting.score_curves(widths, variances, gradients)
 
 # %% [markdown]
 # The variance of the plain dot product is $d_k$, and its gradient shrinks. The variance of the scaled
-# one is 1 for every width, and that of the additive one is constant, too.
+# one is 1 for every width, and that of the additive one stays near it.
 
 # %%
 np.testing.assert_allclose(np.divide(variances[kinds[0]], widths), 1, atol=0.2)
@@ -183,20 +205,94 @@ for weight in layer.weights:
     print(f"  {weight.path.split('/')[-2]:7}{tuple(weight.shape)}")
 
 # %% [markdown]
-# One matrix holds the $W_i^Q$ of all heads. Computed by hand, one head after the other:
+# ### Built in NumPy, step by step
+#
+# The same weights, now without the layer. **Step 1: project.** One matrix holds the $W_i^Q$ of all heads side
+# by side, so one product projects for all of them.
 
 # %%
 W_Q, W_K, W_V, W_O = layer.get_weights()
-heads = []
-for i in range(h):
-    columns = slice(i * d_k, (i + 1) * d_k)
-    projected = ((x @ W[:, columns])[:, None] for W in (W_Q, W_K, W_V))
-    heads.append(scaled_dot_product_attention(*projected).output[:, 0])
-    assert heads[i].shape == (2, 10, d_k)
-by_hand = np.concatenate(heads, axis=-1) @ W_O
+q, k, v = x @ W_Q, x @ W_K, x @ W_V
+print("queries", q.shape, " keys", k.shape, " values", v.shape)
+
+# %% [markdown]
+# **Step 2: split into heads.** Columns 0 to 63 belong to the first head, 64 to 127 to the second, and so on.
+# The axis of the heads comes before that of the positions, as if each head were a sentence of its own.
+
+
+# %%
+def split_heads(y):
+    batch, length, width = y.shape
+    return y.reshape(batch, length, h, width // h).transpose(0, 2, 1, 3)
+
+
+q, k, v = split_heads(q), split_heads(k), split_heads(v)
+print("queries", q.shape, " keys", k.shape, " values", v.shape)
+np.testing.assert_allclose(q[:, 1], x @ W_Q[:, 64:128], atol=1e-5)  # the second head
+
+# %% [markdown]
+# **Step 3: scores.** Every query times every key of the same sentence and head, divided by $\sqrt{d_k}$.
+
+# %%
+scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(d_k)
+print("scores", scores.shape)
+
+# %% [markdown]
+# **Step 4: weights.** Softmax over the keys. Without the largest score in the exponent, $e^{1000}$ would be
+# infinite; it cancels in the quotient.
+
+
+# %%
+def softmax(scores):
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+weights_by_hand = softmax(scores)
+print("weights", weights_by_hand.shape, " sum of a row", weights_by_hand[0, 0, 0].sum().round(6))
+
+# %% [markdown]
+# **Step 5: weighted means** of the values, one per query and head.
+
+# %%
+heads = weights_by_hand @ v
+print("heads", heads.shape)
+
+# %% [markdown]
+# **Step 6: concatenate and project.** The heads of a position are put side by side again, and $W^O$ mixes
+# them.
+
+# %%
+concatenated = heads.transpose(0, 2, 1, 3).reshape(2, 10, h * d_k)
+by_hand = concatenated @ W_O
+print("concatenated", concatenated.shape, " output", by_hand.shape)
+
+# %% [markdown]
+# The layer computes the same; only the rounding of float32 differs:
+
+# %%
+print(f"largest difference: weights {np.abs(weights_by_hand - weights).max():.1e},", end=" ")
+print(f"output {np.abs(by_hand - output).max():.1e}")
+np.testing.assert_allclose(weights_by_hand, weights, atol=1e-5)
 np.testing.assert_allclose(by_hand, output, atol=1e-5)
 
 # %% [markdown]
+# All six steps in one function, which the encoder layer needs below:
+
+
+# %%
+def multi_head_attention(x, matrices):
+    *projections, output = matrices  # W_Q, W_K, W_V and W_O
+    q, k, v = (split_heads(x @ matrix) for matrix in projections)
+    heads = softmax(q @ k.transpose(0, 1, 3, 2) / np.sqrt(d_k)) @ v
+    return heads.transpose(0, 2, 1, 3).reshape(x.shape) @ output
+
+
+np.testing.assert_array_equal(multi_head_attention(x, layer.get_weights()), by_hand)
+
+# %% [markdown]
+# ### What several heads cost
+#
 # "Due to the reduced dimension of each head, the total computational cost is similar to that of
 # single-head attention with full dimensionality." The multiply-adds, counted in TensorFlow's graph, and
 # the parameters are not just similar:
@@ -315,25 +411,69 @@ np.testing.assert_allclose(PE[:-k] @ M.T, PE[k:], atol=1e-4)
 np.testing.assert_allclose(M @ M.T, np.eye(d_model), atol=1e-12)  # a rotation: lengths stay
 
 # %% [markdown]
-# ## A layer of the encoder (section 3.1)
+# ## A layer of the encoder, built in NumPy (section 3.1)
 #
-# Two sublayers, each with a residual connection and a normalisation: $\mathrm{LayerNorm}(x +
-# \mathrm{Sublayer}(x))$. Output and input have the same width, so layers can be stacked.
+# Two sublayers, multi-head attention and the feed-forward network. Around each: $\mathrm{LayerNorm}(x +
+# \mathrm{Sublayer}(x))$. Output and input have the same width, so layers can be stacked. Here are the
+# weights of our layer. Random numbers are added to them, so that no gain is just 1 and no bias just 0.
 
 # %%
 encoder_layer = EncoderLayer(num_heads=8, key_dim=64, d_ff=2048, residual_dropout=0.1)
-encoded = encoder_layer(x)  # dropout acts in training only
+encoder_layer.build(x.shape)
+encoder_layer.set_weights([w + rng.normal(0, 0.02, w.shape) for w in encoder_layer.get_weights()])
+for weight in encoder_layer.weights:
+    print(f"{weight.path.partition('/')[2]:36}{tuple(weight.shape)}")
+
+# %% [markdown]
+# **Attention**, with the function from above:
+
+# %%
+*matrices, gain_1, bias_1, W_1, b_1, W_2, b_2, gain_2, bias_2 = encoder_layer.get_weights()
+attended = multi_head_attention(x, matrices)
+print("attended", attended.shape)
+
+# %% [markdown]
+# **Add and norm.** LayerNorm (Ba et al., 2016) gives the numbers of each position mean 0 and variance 1,
+# then applies a learned gain and bias to each of the $d_{model}$ features. A small $\epsilon$ keeps the
+# quotient finite.
 
 
-def layer_norm(x):
-    return (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-6)
+# %%
+def layer_norm(x, gain=1.0, bias=0.0, epsilon=1e-6):
+    mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * gain + bias
 
 
-attended = layer_norm(x + encoder_layer.self_attention(x, x).numpy())
-by_hand = layer_norm(attended + encoder_layer.feed_forward(attended).numpy())
-print("x", x.shape, " after attention", attended.shape, " after feed-forward", by_hand.shape)
-np.testing.assert_allclose(by_hand, encoded, atol=1e-4)
+one = layer_norm(x + attended, gain_1, bias_1)
+print("after attention", one.shape)
 
+# %% [markdown]
+# **Feed-forward**, equation 2, then **add and norm** again:
+
+# %%
+inner = np.maximum(0, one @ W_1 + b_1)
+two = layer_norm(one + inner @ W_2 + b_2, gain_2, bias_2)
+print("inner", inner.shape, " after feed-forward", two.shape)
+
+# %% [markdown]
+# The layer itself. Its dropout acts in training only.
+
+# %%
+encoded = encoder_layer(x)
+print(f"largest difference: {np.abs(two - encoded).max():.1e}")
+np.testing.assert_allclose(two, encoded, atol=1e-4)
+
+# %% [markdown]
+# Its source has the same steps. `pre` and `post` are the residual connection with its norm: with the paper's
+# order of norm, `pre(x)` is `x`, and `post(x, y)` is $\mathrm{LayerNorm}(x + y)$.
+
+# %%
+print(inspect.getsource(EncoderLayer.attend))
+
+# %% [markdown]
+# The parameters, counted:
+
+# %%
 d, d_ff = 512, 2048
 attention_parameters, ffn_parameters, norm_parameters = 4 * d * d, 2 * d * d_ff + d_ff + d, 2 * d
 assert encoder_layer.count_params() == attention_parameters + ffn_parameters + 2 * norm_parameters
@@ -357,20 +497,14 @@ one = layer_norm(target + own.numpy())
 cross, to_source = decoder_layer.cross_attention(one, encoded, **scores)
 two = layer_norm(one + cross.numpy())
 three = layer_norm(two + decoder_layer.feed_forward(two).numpy())
-print(
-    "weights to the target",
-    to_target.shape,
-    " to the source",
-    to_source.shape,
-    " output",
-    decoded.shape,
-)
+print("weights to the target", to_target.shape, " to the source", to_source.shape, " output", decoded.shape)
 np.testing.assert_allclose(three, decoded, atol=1e-4)
 
 # %% [markdown]
-# ## The whole model (figure 1)
+# ## The whole model
 #
-# The paper's base model has 6 + 6 such layers. Here, 2 + 2 narrow ones are enough.
+# The paper's base model has 6 + 6 such layers. Here, 2 + 2 narrow ones are enough. The model returns logits,
+# the numbers before the last softmax; loss and search apply it.
 
 # %%
 sizes = {"num_encoder_layers": 2, "num_decoder_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
@@ -507,6 +641,92 @@ chosen = {
 plotting.schedule_curves(
     step, {name: np.array(TransformerSchedule(*sizes)(step - 1)) for name, sizes in chosen.items()}
 )
+
+# %% [markdown]
+# ## Exercises
+#
+# Each ends with a check that must pass. The solutions follow below.
+#
+# 1. **A window.** Write a mask of 10 positions with which each position sees itself and the two before it.
+#    How many layers does it take until the last position depends on the first? *Check:* shape (10, 10); the
+#    masks of that many layers, multiplied as matrices, are positive at (9, 0), and those of one layer fewer
+#    are 0 there.
+# 2. **Sets.** Shuffle keys and values of an attention in the same way; then shuffle only the keys. When does
+#    the output stay as it is, and why? *Check:* `scaled_dot_product_attention`.
+# 3. **Pre-norm.** Change the encoder layer in NumPy so that it normalises the input of each sublayer instead
+#    of the sum. *Check:* `EncoderLayer(..., norm_first=True)` with the same weights.
+# 4. **Parameters.** Write a function of $N$, $d_{model}$, $d_{ff}$ and the size of the vocabulary $V$ that
+#    counts the parameters of the whole model. *Check:* `model.count_params()` of the small model above;
+#    table 3 of the paper says 65 million for the base model, whose vocabulary has "about 37000 tokens".
+# 5. **The learning rate.** After warm-up, at which step is the rate of the base model again what it was at
+#    step 1,000? Solve equation 3 for it. *Check:* `TransformerSchedule(512, 4000)`.
+#
+# ## Solutions
+#
+# **1.** Each layer reaches two positions further, so nine positions take five layers. The paper's section 4
+# calls this *restricted* self-attention: with a window of $r$ positions, the path between two tokens takes up
+# to about $n / r$ layers instead of one.
+
+# %%
+position = np.arange(10)
+distance = position[:, None] - position[None, :]
+window = (distance >= 0) & (distance <= 2)
+reached = [int(np.linalg.matrix_power(window.astype(int), layers)[9, 0]) for layers in range(1, 7)]
+print("paths from position 9 to position 0 after 1 to 6 layers:", reached)
+assert window.shape == (10, 10)
+assert reached[3] == 0 < reached[4]
+
+# %% [markdown]
+# **2.** The output is a sum over the keys, and a sum has no order: with both shuffled, each weight still
+# meets its value. With only the keys shuffled, the weights meet other values.
+
+# %%
+query, key, value = (rng.normal(size=(1, 1, rows, 4)).astype("float32") for rows in (3, 5, 5))
+order = [4, 2, 0, 1, 3]
+plain = scaled_dot_product_attention(query, key, value).output
+both = scaled_dot_product_attention(query, key[:, :, order], value[:, :, order]).output
+only_keys = scaled_dot_product_attention(query, key[:, :, order], value).output
+changes = [float(np.abs(output - plain).max()) for output in (both, only_keys)]
+print(f"largest change: keys and values {changes[0]:.1e}, only keys {changes[1]:.1f}")
+assert changes[0] < 1e-6 < 0.1 < changes[1]
+
+# %% [markdown]
+# **3.** The norm moves from the sum to the input of the sublayer. The sum itself is not normalised, so $x$
+# passes through all layers unchanged but for what is added to it.
+
+# %%
+one = x + multi_head_attention(layer_norm(x, gain_1, bias_1), matrices)
+two = one + np.maximum(0, layer_norm(one, gain_2, bias_2) @ W_1 + b_1) @ W_2 + b_2
+pre_norm = EncoderLayer(num_heads=8, key_dim=64, d_ff=2048, norm_first=True)
+pre_norm.build(x.shape)
+pre_norm.set_weights(encoder_layer.get_weights())
+print(f"largest difference: {np.abs(two - pre_norm(x)).max():.1e}")
+np.testing.assert_allclose(two, pre_norm(x), atol=1e-4)
+
+# %% [markdown]
+# **4.** A decoder layer has two attentions and three norms. Embeddings and output projection share one
+# matrix, and the positions have no parameters. (Table 3 rounds, and does not say what it counts.)
+
+
+# %%
+def parameters(layers, d, d_ff, vocabulary):
+    attention, feed_forward, norm = 4 * d * d, 2 * d * d_ff + d_ff + d, 2 * d
+    encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
+    return layers * (encoder + decoder) + vocabulary * d
+
+
+assert parameters(2, 64, 128, 50) == model.count_params()
+print(f"the base model with 37,000 tokens: {parameters(6, 512, 2048, 37_000) / 1e6:.1f} million parameters")
+
+# %% [markdown]
+# **5.** Before the end of warm-up the rate is $c \cdot step \cdot warmup^{-1.5}$, after it $c \cdot
+# step^{-0.5}$. Equal rates at $s$ and $t$ mean $t^{-0.5} = s \cdot warmup^{-1.5}$, so $t = warmup^3 / s^2$.
+
+# %%
+t = 4000**3 // 1000**2
+rate = TransformerSchedule(512, 4000)
+print(f"step {t:,}: {float(rate(t - 1)):.3e}; step 1,000: {float(rate(999)):.3e}")  # Keras counts from 0
+np.testing.assert_allclose(rate(t - 1), rate(999), rtol=1e-5)
 
 # %% [markdown]
 # ## What to read next

@@ -9,6 +9,7 @@ with needs("plots", "A plot"):
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "architecture": ("attention_diagrams", "model_diagram"),
         "attention": (
             "ablation_bars",
             "attention_lines",
