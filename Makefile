@@ -7,7 +7,7 @@ RUN_DIR ?= runs/demo
 # Processes that tests run in; each takes up to 6 GB.
 TEST_PROCESSES ?= 2
 
-.PHONY: demo test test-slow notebooks bench docs lint clean
+.PHONY: demo test test-slow test-lowest notebooks bench docs lint dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
@@ -18,6 +18,16 @@ test: $(VENV)/.installed-test lint
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "slow or not slow"
+
+# A part of the suite with the lowest versions that setup.cfg allows, in .venv-lowest.
+LOWEST_TESTS = tests/model/layers tests/model/test_transformer.py tests/model/test_train_step.py \
+	tests/tokenizers/test_sentencepiece.py tests/text/test_cldr.py tests/evaluation/test_bleu.py \
+	tests/translation/test_search.py tests/export/test_saved_model.py tests/checkpoints/test_final.py
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tests/shared/lowest.py > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/constraints.txt -e '.[data,plots,serving]' pytest
+	.venv-lowest/bin/python -m pytest -W default $(LOWEST_TESTS)
 
 # Notebooks 3, 5 and 6 look at a trained run: RUN=runs/m30k for another than the demo's. They translate its
 # test split, or the files TEXT and REFERENCE. Notebook 7 looks at a parser, PARSER=runs/parsing.
@@ -36,6 +46,14 @@ bench: $(VENV)/.installed
 docs: $(VENV)/.installed-test
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 
+# dist/: a wheel and a source distribution.
+dist:
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	rm -rf dist
+	.venv-dist/bin/python -m build
+	.venv-dist/bin/python -m twine check --strict dist/*
+
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -51,4 +69,4 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench build *.egg-info
+	rm -rf $(VENV) .venv-bench .venv-dist .venv-lowest build dist *.egg-info

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from lowest import constraints
 
 from keras_transformer.config.extras import DISTRIBUTION, MissingExtraError, install, needs
 
@@ -109,6 +110,12 @@ def test_every_extra_that_a_message_names_exists():
     ]
     assert len(named) >= 8
     assert set(named) <= requirements().keys()
+
+
+def test_every_requirement_of_users_has_a_lowest_version_to_test():
+    lowest = {canonical(line.partition("==")[0]) for line in constraints()}
+    assert lowest >= set().union(*(requirements()[extra] for extra in ("", "data", "plots", "serving")))
+    assert {"keras==3.10", "tensorflow==2.20"} <= set(constraints())
 
 
 def test_the_distribution_is_called_as_setup_cfg_says():

@@ -26,7 +26,7 @@ def installed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("installed")
     source = folder / "source"
     shutil.copytree(ROOT / "keras_transformer", source / "keras_transformer")
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", folder, source], check=True)

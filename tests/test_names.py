@@ -28,7 +28,7 @@ FOREIGN = {
     "--disable-pip-version-check", "--extra-index-url", "--retries", "--keep-going", "--check", "--dist",
     "--list", "--prefix-size", "--store-ema", "--force-decode", "--max-length-crop", "--output-sampling",
     "--transformer-dropout-attention", "--transformer-depth-scaling", "--workspace", "--score-reference",
-    "--task",
+    "--task", "--strict", "--build-arg", "--gpus", "--user",
 }  # fmt: skip
 
 
