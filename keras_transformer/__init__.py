@@ -76,6 +76,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "Tokenizers",
             "WordPieceTokenizer",
             "load_tokenizer",
+            "tokenizer_from_keras_hub",
             "train_tokenizer",
         ),
         "training": ("compile_model", "train"),

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.tokenizers.keras_hub import refuse_keras_hub
+
 
 class Sequences:
     """A list of sequences of ids, concatenated in one or several flat arrays.
@@ -85,8 +87,10 @@ def encode_pairs(source, target, tokenizer, target_tokenizer=None):
         `IdPairs`.
 
     Raises:
+        TypeError: a tokenizer of keras-hub, which must be converted first.
         ValueError: the lists have different lengths.
     """
+    refuse_keras_hub(tokenizer, target_tokenizer)
     if len(source) != len(target):
         raise ValueError(
             f"`source` and `target` must have the same length. Received: {len(source)} and {len(target)}"

@@ -10,6 +10,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "inspection": ("inspect_vocabulary",),
+        "keras_hub": ("KerasHubTokenizer", "tokenizer_from_keras_hub"),
         "sentencepiece": ("SubwordTokenizer",),
         "symbols": ("TreeTokenizer",),
         "tokenizer_pair": ("Tokenizers", "load_tokenizer", "train_tokenizer"),

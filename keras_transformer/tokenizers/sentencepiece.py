@@ -31,7 +31,7 @@ from keras_transformer.tokenizers.base import (
     unigram_sample,
     valid_utf8,
 )
-from keras_transformer.tokenizers.learning import TrainingTexts, check_training
+from keras_transformer.tokenizers.learning import NORMALIZATIONS, TrainingTexts, check_training
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class SubwordTokenizer(Tokenizer):
     """
 
     def __init__(self, model_bytes, *, special=None, name="the tokenizer model"):
-        normalization = _parse(model_bytes, name).normalizer_spec.name
+        normalization = _normalization(_parse(model_bytes, name).normalizer_spec.name)
         processor = sentencepiece.SentencePieceProcessor()
         try:
             processor.LoadFromSerializedProto(bytes(model_bytes))
@@ -288,6 +288,15 @@ class SubwordTokenizer(Tokenizer):
 
     def _make_lattice(self, word, alpha):
         return unigram_lattice(word, self._scores, *self._longest_and_unknown, alpha)
+
+
+def _normalization(name):
+    """Returns the setting `data.normalization` for the rules in a model, which may be of another program.
+
+    `"identity"` if the rules have another name: none are applied in addition to those of the model.
+    """
+    names = {name: name for name in NORMALIZATIONS} | {"nmt_nfkc": "nfkc"}
+    return names.get(name, "identity")
 
 
 def _unicode_form(normalization):

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.base import Tokenizer, check_choice, read_model
+from keras_transformer.tokenizers.keras_hub import FORMAT as KERAS_HUB
+from keras_transformer.tokenizers.keras_hub import KerasHubTokenizer, refuse_keras_hub
 from keras_transformer.tokenizers.sentencepiece import MODEL_TYPES as SENTENCEPIECE_TYPES
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.symbols import FORMAT as SYMBOLS
@@ -107,14 +109,21 @@ def load_tokenizer(path, *, special=None):
     model_bytes = read_model(path)
     # The first line of a text format is JSON; a SentencePiece model never begins with a brace.
     kind = WordPieceTokenizer if model_bytes.startswith(b"{") else SubwordTokenizer
-    if SYMBOLS.encode() in model_bytes.split(b"\n", 1)[0]:
-        kind = TreeTokenizer
+    for text_format, text_kind in ((SYMBOLS, TreeTokenizer), (KERAS_HUB, KerasHubTokenizer)):
+        if text_format.encode() in model_bytes[:100].split(b"\n", 1)[0]:
+            kind = text_kind
     return kind(model_bytes, special=special, name=str(path))
 
 
 def as_tokenizers(tokenizers):
-    """Returns `Tokenizers`; a single tokenizer is used for both sides."""
-    return tokenizers if isinstance(tokenizers, Tokenizers) else Tokenizers(tokenizers, tokenizers)
+    """Returns `Tokenizers`; a single tokenizer is used for both sides.
+
+    Raises:
+        TypeError: a tokenizer of keras-hub, which must be converted first.
+    """
+    pair = tokenizers if isinstance(tokenizers, Tokenizers) else Tokenizers(tokenizers, tokenizers)
+    refuse_keras_hub(*pair)
+    return pair
 
 
 def vocabulary_files(shared):

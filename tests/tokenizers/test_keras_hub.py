@@ -1,0 +1,275 @@
+"""Vocabularies of keras-hub: its ids, in Python and in the graph; files, runs and exports; what is refused."""
+
+import io
+import json
+import pickle
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.config.settings import SpecialIds, override
+from keras_transformer.tokenizers.keras_hub import KerasHubTokenizer, tokenizer_from_keras_hub
+from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, load_tokenizer, read_tokenizers
+
+hub = pytest.importorskip("keras_hub")
+
+SPECIAL = ["[PAD]", "[UNK]", "[START]", "[END]"]  # in the order of keras-hub's tutorial on translation
+ODD = [
+    "", " ", "  leading", "trailing  ", "two  spaces   and more", "tab\tand\nnewline", "no\u00a0break\u2009thin\u3000",
+    "It's 12345,67 € and I'LL don't", "3.14159 1,000,000 ٣٤٥ ² ½ Ⅷ", "naïve café Å ạ̈ e\u0301 ﬁ ㎏",
+    "👩‍👩‍👧 🇩🇪 👍🏽 🙂🙂", "東京タワーと日本語", "สวัสดีชาวโลก ᎣᏏᏲ שָׁלוֹם مُحَمَّد 한국어",
+    "<s> </s> <pad> <unk> [UNK] [START] [END] [PAD] <|endoftext|> <bos> ##a ⁇", "a▁b ▁", "\ue000\U0010fffd\ufffe",
+    "word" * 40, "Straße “quoted” – dash… (x+y)^2 = 50% @home #1 C:\\ a_b",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def texts():
+    corpus = kt.load_corpus("cldr/en-de", "en", "de")
+    return [*ODD, *corpus.train.source[:300], *corpus.train.target[:300]]
+
+
+def byte_pairs(texts, **options):
+    """keras-hub's tokenizer with merges of frequent pairs, learned by another library."""
+    tokenizers = pytest.importorskip("tokenizers")
+    learned = tokenizers.Tokenizer(tokenizers.models.BPE())
+    learned.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=700, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    learned.train_from_iterator(texts, trainer)
+    model = json.loads(learned.to_str())["model"]
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    return hub.tokenizers.BytePairTokenizer(model["vocab"], merges, **options)
+
+
+def word_pieces(texts, **options):
+    characters = sorted({x for text in texts for x in text if x.isprintable() and x != " "} - {"#"})
+    words = sorted({word for text in texts for word in text.split() if word.isalpha()})
+    pieces = [*characters, *(f"##{x}" for x in characters if x.isalnum()), *words, "##en", "##ing"]
+    vocabulary = list(dict.fromkeys([*SPECIAL, *pieces]))
+    return hub.tokenizers.WordPieceTokenizer(vocabulary, **options)
+
+
+def proto(texts, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=400, minloglevel=2, **options
+    )
+    return model.getvalue()
+
+
+WORD_ROLES = {"pad": "[PAD]", "bos": "[START]", "eos": "[END]"}
+# Tokenizer, special tokens, the first ids of keras-hub's vocabulary here, and how far the others move.
+KINDS = {
+    "byte pairs": (byte_pairs, {"eos": "<|endoftext|>"}, {0: 2, -1: 3}, 3),
+    "byte pairs, prefix": (
+        lambda texts: byte_pairs(texts, add_prefix_space=True), {"unk": "<|endoftext|>"}, {0: 3}, 3,
+    ),
+    "word pieces": (word_pieces, WORD_ROLES, {0: 0, 1: 3, 2: 1, 3: 2}, 0),
+    "word pieces, folded": (
+        lambda texts: word_pieces(texts, lowercase=True, strip_accents=True, split_on_cjk=False),
+        {}, {0: 4, 1: 3, 2: 5, 3: 6}, 3,
+    ),
+    "unigram": (lambda texts: hub.tokenizers.SentencePieceTokenizer(proto(texts)), {}, {0: 3, 1: 1, 2: 2}, 1),
+    "bpe": (
+        lambda texts: hub.tokenizers.SentencePieceTokenizer(
+            proto(texts, model_type="bpe", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+        ),
+        {}, {0: 0, 1: 2, 2: 3}, 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request, texts):
+    """A tokenizer of keras-hub, ours, and a function from a list of its ids to ours."""
+    make, roles, first, shift = KINDS[request.param]
+    theirs = make(texts)
+    return theirs, tokenizer_from_keras_hub(theirs, **roles), lambda row: [first.get(i, i + shift) for i in row]
+
+
+def in_a_graph(theirs, texts):
+    """Ids of keras-hub as in `Dataset.map`: its eager byte pairs split runs of spaces differently."""
+    tokenize = tf.function(theirs.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
+    return tokenize(tf.constant(texts)).to_list()
+
+
+def test_the_ids_are_those_of_keras_hub(pair, texts):
+    theirs, ours, moved = pair
+    wanted = [moved(row) for row in in_a_graph(theirs, texts)]
+    assert ours.encode(texts) == wanted
+    assert ours.encode_tensor(tf.constant(texts)).to_list() == wanted
+    assert ours.encode([]) == []
+    assert max(map(max, filter(None, wanted))) < ours.vocab_size
+    assert ours.special == SpecialIds()
+    assert not {0, 1, 2} & {number for row in wanted for number in row}
+    if not isinstance(theirs, hub.tokenizers.BytePairTokenizer):
+        assert [moved(np.array(row).tolist()) for row in theirs(texts)] == wanted
+
+
+def test_the_decoded_text_is_that_of_keras_hub(pair, texts):
+    theirs, ours, _ = pair
+    ids = in_a_graph(theirs, texts)
+    wanted = tf.function(theirs.detokenize)(tf.ragged.constant(ids, tf.int32, ragged_rank=1)).numpy()
+    wanted = [text.decode() for text in wanted]
+    if getattr(theirs, "add_prefix_space", False):
+        wanted = [text.removeprefix(" ") for text in wanted]
+    if isinstance(theirs, hub.tokenizers.SentencePieceTokenizer):
+        wanted = [text.replace("\u2047", "⁇") for text in wanted]
+    rows = ours.encode(texts)
+    assert ours.decode(rows) == wanted
+    padded = tf.ragged.constant([[1, *row, 2] for row in rows], tf.int32, ragged_rank=1).to_tensor()
+    assert [text.decode() for text in ours.decode_tensor(padded).numpy()] == wanted
+    assert [ours.normalise(text) for text in texts[:3]] == wanted[:3]
+
+
+def test_a_saved_vocabulary_is_loaded_and_sent_to_other_processes(pair, texts, tmp_path):
+    _, ours, _ = pair
+    ours.save(tmp_path / "tokenizer.model")
+    few = texts[:40]
+    for again in (load_tokenizer(tmp_path / "tokenizer.model"), pickle.loads(pickle.dumps(ours))):
+        assert type(again) is type(ours)
+        assert again.sha256 == ours.sha256
+        assert again.encode(few[:3]) == ours.encode(few[:3])
+    assert len(set(ours.entries)) == ours.vocab_size
+    for text in ("Wort und word", "3 hours ago"):
+        spelled = "".join(ours.pieces([text])[0]).replace("▁", " ").strip().casefold()
+        assert spelled == text.casefold()
+
+
+def test_bytes_and_unknown_words():
+    vocabulary = {token: number for number, token in enumerate(["a", "b", "ab", "Ġ"])}
+    ours = tokenizer_from_keras_hub(hub.tokenizers.BytePairTokenizer(vocabulary, ["a b"]))
+    assert ours.encode(["abx ab"]) == [[6, 3, 7, 6]]  # the vocabulary lacks the byte of x
+    assert ours.pieces(["ab ab"]) == [["ab", "▁", "ab"]]
+    assert [ours.has_own_token(x) for x in "ax"] == [True, False]
+    assert ours.is_fallback([6, 3]) == [False, False]
+    assert ours.sample(["ab"], dropout=0, seed=1) == [[6]]
+    with pytest.raises(ValueError, match="one segmentation only: `dropout` must be 0"):
+        ours.sample(["ab"], dropout=0.1, seed=1)
+
+
+def test_a_sentencepiece_model_with_our_special_ids_stays_as_it_is(texts):
+    model = proto(texts, pad_id=0, bos_id=1, eos_id=2, unk_id=3)
+    theirs = hub.tokenizers.SentencePieceTokenizer(model)
+    ours = tokenizer_from_keras_hub(theirs)
+    assert ours.model_bytes == model
+    assert ours.encode(texts) == [np.array(row).tolist() for row in theirs(texts)]
+    assert ours.normalization == "nfkc"  # SentencePiece's name of it is `nmt_nfkc`
+
+
+class OwnWords(hub.tokenizers.WordPieceTokenizer):
+    def tokenize(self, inputs):
+        return super().tokenize(inputs)
+
+
+WORDS = [*SPECIAL, "a", "pad", "<pad>"]
+REFUSED = [
+    (lambda: object(), {}, TypeError, "Only tokenizers of keras-hub.*Received: object"),
+    (lambda: hub.tokenizers.ByteTokenizer(), {}, TypeError, "Received: ByteTokenizer"),
+    (lambda: OwnWords(WORDS), {}, TypeError, "OwnWords tokenizes in its own way: it overrides tokenize"),
+    (lambda: hub.tokenizers.WordPieceTokenizer(WORDS, sequence_length=7), {}, ValueError, "`sequence_length`.*7"),
+    (lambda: hub.tokenizers.WordPieceTokenizer(WORDS, split=False), {}, ValueError, "`split`.*True.*False"),
+    (
+        lambda: hub.tokenizers.WordPieceTokenizer(WORDS, special_tokens_in_strings=True), {},
+        ValueError, "`special_tokens_in_strings` of the tokenizer must be False",
+    ),
+    (lambda: hub.tokenizers.WordPieceTokenizer(WORDS), {"pad": "[X]"}, ValueError, "`pad` must be a token.*X"),
+    (lambda: hub.tokenizers.WordPieceTokenizer(WORDS), {}, ValueError, "pass pad='<pad>'"),
+    (
+        lambda: hub.tokenizers.WordPieceTokenizer(WORDS), {"pad": "pad"},
+        ValueError, r"'pad' must be one that no text contains, like '\[pad\]'",
+    ),
+    (
+        lambda: hub.tokenizers.WordPieceTokenizer(WORDS), {"pad": "[PAD]", "bos": "[PAD]"},
+        ValueError, "four different tokens",
+    ),
+    (
+        lambda: hub.tokenizers.WordPieceTokenizer(WORDS), {"pad": "[PAD]", "unk": "[END]"},
+        ValueError, r"`unk` must be the `oov_token` '\[UNK\]'",
+    ),
+    (lambda: hub.tokenizers.BytePairTokenizer(), {}, ValueError, "No vocabulary has been set"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "roles", "error", "message"), REFUSED)
+def test_what_has_no_counterpart_is_refused_in_one_line(make, roles, error, message):
+    with pytest.raises(error, match=message) as info:
+        tokenizer_from_keras_hub(make(), **roles)
+    if "No vocabulary" not in message:
+        assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("training", "options", "roles", "message"),
+    [
+        ({}, {"add_eos": True}, {}, "`add_eos` of the tokenizer must be False"),
+        ({}, {}, {"bos": "<s>"}, r"names its special tokens itself. Received: \['bos'\]"),
+        ({"add_dummy_prefix": False}, {}, {}, "`add_dummy_prefix` of the SentencePiece model must be True"),
+        ({"remove_extra_whitespaces": False}, {}, {}, "`remove_extra_whitespaces` .* must be True"),
+        ({"model_type": "char"}, {}, {}, r"one of \['bpe', 'unigram'\]. Received: 'char'"),
+        ({"user_defined_symbols": ["<pad>"]}, {}, {}, "has a piece '<pad>' that is not its pad token"),
+    ],
+)
+def test_other_sentencepiece_models_are_refused_in_one_line(texts, training, options, roles, message):
+    theirs = hub.tokenizers.SentencePieceTokenizer(proto(texts, **training), **options)
+    with pytest.raises(ValueError, match=message):
+        tokenizer_from_keras_hub(theirs, **roles)
+
+
+@pytest.mark.parametrize("change", [{"kind": "ByteTokenizer"}, {"vocabulary": ["a"] * 9}, {"options": {}}])
+def test_a_damaged_vocabulary_is_refused_by_name(change, tmp_path):
+    ours = tokenizer_from_keras_hub(hub.tokenizers.WordPieceTokenizer([*SPECIAL, "a"]))
+    path = tmp_path / "tokenizer.model"
+    path.write_text(json.dumps(json.loads(ours.model_bytes) | change))
+    with pytest.raises(ValueError, match=r"tokenizer\.model: not a vocabulary of keras-hub, or damaged"):
+        load_tokenizer(path)
+
+
+def test_keras_hub_must_be_installed(monkeypatch):
+    ours = tokenizer_from_keras_hub(hub.tokenizers.WordPieceTokenizer([*SPECIAL, "a"]))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="mine needs keras-hub, which is not installed: pip install"):
+        KerasHubTokenizer(ours.model_bytes, name="mine")
+
+
+def test_an_unconverted_tokenizer_is_refused_with_the_remedy():
+    theirs = hub.tokenizers.WordPieceTokenizer([*SPECIAL, "a"])
+    with pytest.raises(TypeError, match=r"Convert keras-hub's WordPieceTokenizer first: .*from_keras_hub"):
+        kt.encode_pairs(["a"], ["a"], theirs)
+    with pytest.raises(TypeError, match="Convert keras-hub's WordPieceTokenizer first"):
+        kt.Translator(None, Tokenizers(theirs, theirs))
+
+
+# Runs.
+
+
+def small_config(tokenizer, **data):
+    sizes = {"source_vocab_size": tokenizer.vocab_size, "target_vocab_size": tokenizer.vocab_size}
+    changes = ["model.d_model=16", "model.d_ff=16", "model.key_dim=8", "data.batch_tokens=1024"]
+    changes += ["training.max_steps=2", *(f"data.{name}={value}" for name, value in data.items())]
+    return override(kt.preset("demo", **sizes), changes)
+
+
+@pytest.mark.slow
+def test_a_run_is_prepared_trained_and_exported_with_it(pair, texts, tmp_path):
+    _, ours, _ = pair
+    ours.save(tmp_path / "vocabulary")
+    config = small_config(ours)
+    given = read_tokenizers(tmp_path / "vocabulary")
+    prepared = kt.prepare(config, tmp_path / "prepared", tokenizers=given, num_workers=1)
+    assert prepared.load_tokenizers().source.sha256 == ours.sha256
+    kt.train(small_config(ours, dataset=tmp_path / "prepared"), tmp_path / "run")
+    translator = kt.Translator.load(tmp_path / "run")
+    lines = ["3 hours ago", "Monday, January 5", "x² = 🙂"]
+    wanted = translator.translate(lines)
+    translator.export(tmp_path / "served")
+    (version,) = (tmp_path / "served").glob("[0-9]*")
+    served = tf.saved_model.load(version).signatures["serving_default"]
+    found = served(tf.constant(lines))["translations"].numpy()
+    assert [text.decode() for text in np.ravel(found)] == wanted
