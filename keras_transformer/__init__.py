@@ -58,6 +58,8 @@ __all__, __getattr__, __dir__ = lazy_names(
             "TokenAccuracy",
             "Transformer",
             "TransformerSchedule",
+            "layer_from_keras_hub",
+            "layer_to_keras_hub",
         ),
         "model.layers": (
             "DecoderLayer",

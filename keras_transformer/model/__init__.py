@@ -10,6 +10,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "decoding": ("DecoderState", "ModelStep"),
+        "keras_hub": ("layer_from_keras_hub", "layer_to_keras_hub"),
         "loss": ("LabelSmoothedCrossEntropy",),
         "metrics": ("Perplexity", "TokenAccuracy"),
         "optimizer": ("TransformerSchedule",),

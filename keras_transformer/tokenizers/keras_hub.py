@@ -269,8 +269,8 @@ def _kind(tokenizer):
     for kind in ("SentencePieceTokenizer", *_OPTIONS):
         base = getattr(keras_hub.tokenizers, kind)
         if isinstance(tokenizer, base):
-            below = itertools.takewhile(lambda one: one is not base, type(tokenizer).__mro__)
-            own = {name for one in below for name in vars(one)}
+            classes = type(tokenizer).__mro__
+            own = {name for one in classes[: classes.index(base)] for name in vars(one)}
             if own := sorted(x for x in own if "tokenize" in x or x in ("call", "vocabulary_size")):
                 raise TypeError(f"{type(tokenizer).__name__} tokenizes in its own way: it overrides {own[0]}")
             return kind

@@ -1,4 +1,4 @@
-"""Vocabularies of keras-hub: its ids, in Python and in the graph; files, runs and exports; what is refused."""
+"""Vocabularies of keras-hub: its ids, in Python and in the graph; files, runs, exports; what is refused."""
 
 import io
 import json
@@ -18,10 +18,12 @@ hub = pytest.importorskip("keras_hub")
 
 SPECIAL = ["[PAD]", "[UNK]", "[START]", "[END]"]  # in the order of keras-hub's tutorial on translation
 ODD = [
-    "", " ", "  leading", "trailing  ", "two  spaces   and more", "tab\tand\nnewline", "no\u00a0break\u2009thin\u3000",
+    "", " ", "  leading", "trailing  ", "two  spaces   and more", "tab\tand\nnewline",
+    "no\u00a0break\u2009thin\u3000",
     "It's 12345,67 € and I'LL don't", "3.14159 1,000,000 ٣٤٥ ² ½ Ⅷ", "naïve café Å ạ̈ e\u0301 ﬁ ㎏",
     "👩‍👩‍👧 🇩🇪 👍🏽 🙂🙂", "東京タワーと日本語", "สวัสดีชาวโลก ᎣᏏᏲ שָׁלוֹם مُحَمَّد 한국어",
-    "<s> </s> <pad> <unk> [UNK] [START] [END] [PAD] <|endoftext|> <bos> ##a ⁇", "a▁b ▁", "\ue000\U0010fffd\ufffe",
+    "<s> </s> <pad> <unk> [UNK] [START] [END] [PAD] <|endoftext|> <bos> ##a ⁇", "a▁b ▁",
+    "\ue000\U0010fffd\ufffe",
     "word" * 40, "Straße “quoted” – dash… (x+y)^2 = 50% @home #1 C:\\ a_b",
 ]  # fmt: skip
 
@@ -85,43 +87,48 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=KINDS)
+SLOW = ("byte pairs, prefix", "word pieces, folded", "unigram")
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in KINDS]
+)
 def pair(request, texts):
-    """A tokenizer of keras-hub, ours, and a function from a list of its ids to ours."""
+    """keras-hub's tokenizer, ours, the ids of keras-hub in a graph, a function from such ids to ours."""
     make, roles, first, shift = KINDS[request.param]
     theirs = make(texts)
-    return theirs, tokenizer_from_keras_hub(theirs, **roles), lambda row: [first.get(i, i + shift) for i in row]
-
-
-def in_a_graph(theirs, texts):
-    """Ids of keras-hub as in `Dataset.map`: its eager byte pairs split runs of spaces differently."""
+    # As in `Dataset.map`: byte pairs have another implementation for eager calls, with other ids.
     tokenize = tf.function(theirs.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
-    return tokenize(tf.constant(texts)).to_list()
+    ids = tokenize(tf.constant(texts)).to_list()
+    return (
+        theirs,
+        tokenizer_from_keras_hub(theirs, **roles),
+        ids,
+        lambda row: [first.get(i, i + shift) for i in row],
+    )
 
 
 def test_the_ids_are_those_of_keras_hub(pair, texts):
-    theirs, ours, moved = pair
-    wanted = [moved(row) for row in in_a_graph(theirs, texts)]
-    assert ours.encode(texts) == wanted
+    theirs, ours, ids, moved = pair
+    wanted = [moved(row) for row in ids]
     assert ours.encode_tensor(tf.constant(texts)).to_list() == wanted
+    if not isinstance(theirs, hub.tokenizers.BytePairTokenizer):
+        # SentencePiece in Python and in a graph may choose different segmentations of equal probability.
+        wanted = [moved(np.array(row).tolist()) for row in theirs(texts)]
+    assert ours.encode(texts) == wanted
     assert ours.encode([]) == []
     assert max(map(max, filter(None, wanted))) < ours.vocab_size
     assert ours.special == SpecialIds()
     assert not {0, 1, 2} & {number for row in wanted for number in row}
-    if not isinstance(theirs, hub.tokenizers.BytePairTokenizer):
-        assert [moved(np.array(row).tolist()) for row in theirs(texts)] == wanted
 
 
 def test_the_decoded_text_is_that_of_keras_hub(pair, texts):
-    theirs, ours, _ = pair
-    ids = in_a_graph(theirs, texts)
+    theirs, ours, ids, moved = pair
     wanted = tf.function(theirs.detokenize)(tf.ragged.constant(ids, tf.int32, ragged_rank=1)).numpy()
     wanted = [text.decode() for text in wanted]
     if getattr(theirs, "add_prefix_space", False):
         wanted = [text.removeprefix(" ") for text in wanted]
-    if isinstance(theirs, hub.tokenizers.SentencePieceTokenizer):
-        wanted = [text.replace("\u2047", "⁇") for text in wanted]
-    rows = ours.encode(texts)
+    rows = [moved(row) for row in ids]
     assert ours.decode(rows) == wanted
     padded = tf.ragged.constant([[1, *row, 2] for row in rows], tf.int32, ragged_rank=1).to_tensor()
     assert [text.decode() for text in ours.decode_tensor(padded).numpy()] == wanted
@@ -129,13 +136,12 @@ def test_the_decoded_text_is_that_of_keras_hub(pair, texts):
 
 
 def test_a_saved_vocabulary_is_loaded_and_sent_to_other_processes(pair, texts, tmp_path):
-    _, ours, _ = pair
+    _, ours, *_ = pair
     ours.save(tmp_path / "tokenizer.model")
-    few = texts[:40]
     for again in (load_tokenizer(tmp_path / "tokenizer.model"), pickle.loads(pickle.dumps(ours))):
         assert type(again) is type(ours)
         assert again.sha256 == ours.sha256
-        assert again.encode(few[:3]) == ours.encode(few[:3])
+        assert again.entries == ours.entries
     assert len(set(ours.entries)) == ours.vocab_size
     for text in ("Wort und word", "3 hours ago"):
         spelled = "".join(ours.pieces([text])[0]).replace("▁", " ").strip().casefold()
@@ -173,13 +179,13 @@ REFUSED = [
     (lambda: object(), {}, TypeError, "Only tokenizers of keras-hub.*Received: object"),
     (lambda: hub.tokenizers.ByteTokenizer(), {}, TypeError, "Received: ByteTokenizer"),
     (lambda: OwnWords(WORDS), {}, TypeError, "OwnWords tokenizes in its own way: it overrides tokenize"),
-    (lambda: hub.tokenizers.WordPieceTokenizer(WORDS, sequence_length=7), {}, ValueError, "`sequence_length`.*7"),
+    (lambda: hub.tokenizers.WordPieceTokenizer(WORDS, sequence_length=7), {}, ValueError, "`sequence_len.*7"),
     (lambda: hub.tokenizers.WordPieceTokenizer(WORDS, split=False), {}, ValueError, "`split`.*True.*False"),
     (
         lambda: hub.tokenizers.WordPieceTokenizer(WORDS, special_tokens_in_strings=True), {},
         ValueError, "`special_tokens_in_strings` of the tokenizer must be False",
     ),
-    (lambda: hub.tokenizers.WordPieceTokenizer(WORDS), {"pad": "[X]"}, ValueError, "`pad` must be a token.*X"),
+    (lambda: hub.tokenizers.WordPieceTokenizer(WORDS), {"pad": "[X]"}, ValueError, "`pad` must be.*X"),
     (lambda: hub.tokenizers.WordPieceTokenizer(WORDS), {}, ValueError, "pass pad='<pad>'"),
     (
         lambda: hub.tokenizers.WordPieceTokenizer(WORDS), {"pad": "pad"},
@@ -258,7 +264,7 @@ def small_config(tokenizer, **data):
 
 @pytest.mark.slow
 def test_a_run_is_prepared_trained_and_exported_with_it(pair, texts, tmp_path):
-    _, ours, _ = pair
+    _, ours, *_ = pair
     ours.save(tmp_path / "vocabulary")
     config = small_config(ours)
     given = read_tokenizers(tmp_path / "vocabulary")

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.model.kernels.basics import add_bias, dropout, layer_norm, product
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, restore_leading_axes
+from keras_transformer.model.layers.other_names import own_names_of_call
 
 PACKAGE = "keras_transformer"
 
@@ -24,6 +25,9 @@ class Layer(keras.layers.Layer):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
+
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **own_names_of_call(self, kwargs))
 
     def compute_output_shape(self, inputs_shape):
         return inputs_shape

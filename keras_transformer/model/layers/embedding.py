@@ -9,6 +9,7 @@ from keras_transformer.model.inputs import check_ids
 from keras_transformer.model.kernels.basics import copies
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, gather, restore_leading_axes
 from keras_transformer.model.layers.basics import PACKAGE, Layer
+from keras_transformer.model.layers.other_names import accepts_other_names
 
 
 def sinusoids(positions, d_model, layout="interleaved"):
@@ -74,6 +75,7 @@ class PositionalEmbedding(Layer):
 
     arguments = ("vocab_size", "d_model", "positions", "max_positions", "mask_zero")
 
+    @accepts_other_names
     def __init__(
         self, vocab_size, d_model, *, positions="interleaved", max_positions=1024, mask_zero=False, **kwargs
     ):

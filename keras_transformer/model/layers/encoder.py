@@ -5,6 +5,7 @@ import keras
 from keras_transformer.model.layers.attention import Attention, MultiHeadAttention
 from keras_transformer.model.layers.basics import PACKAGE, Layer
 from keras_transformer.model.layers.feed_forward import FeedForward
+from keras_transformer.model.layers.other_names import accepts_other_names
 from keras_transformer.model.layers.residual import Residual
 from keras_transformer.model.layers.scaling import STACKED, DepthScale
 
@@ -20,6 +21,7 @@ class TransformerLayer(Layer):
         residual_dropout: dropout rate of each sublayer's output.
         attention_dropout: dropout rate of the attention weights (0 in the paper).
         relu_dropout: dropout rate inside the feed-forward network (0 in the paper).
+        activation: name of the Keras activation of the feed-forward network (ReLU in the paper).
         norm_first: pre-norm: normalises the input of each sublayer, not the residual sum.
         layer_norm_epsilon: added to the variance.
         attention_bias: whether the attention projections have biases (not in the paper).
@@ -33,10 +35,11 @@ class TransformerLayer(Layer):
 
     arguments = (
         "num_heads", "key_dim", "d_ff", "value_dim", "residual_dropout", "attention_dropout", "relu_dropout",
-        "norm_first", "layer_norm_epsilon", "attention_bias", "attention_init", "depth_scale",
+        "activation", "norm_first", "layer_norm_epsilon", "attention_bias", "attention_init", "depth_scale",
     )  # fmt: skip
     attentions = ("self_attention",)
 
+    @accepts_other_names
     def __init__(
         self,
         *,
@@ -47,6 +50,7 @@ class TransformerLayer(Layer):
         residual_dropout=0.1,
         attention_dropout=0.0,
         relu_dropout=0.0,
+        activation="relu",
         norm_first=False,
         layer_norm_epsilon=1e-6,
         attention_bias=False,
@@ -64,6 +68,7 @@ class TransformerLayer(Layer):
         self.residual_dropout = residual_dropout
         self.attention_dropout = attention_dropout
         self.relu_dropout = relu_dropout
+        self.activation = activation
         self.norm_first = norm_first
         self.layer_norm_epsilon = layer_norm_epsilon
         self.attention_bias = attention_bias
@@ -95,7 +100,12 @@ class TransformerLayer(Layer):
             setattr(self, name, attention)
             setattr(self, f"{name}_residual", Residual(name=f"{name}_residual", **residual))
         self.feed_forward = FeedForward(
-            d_ff, dropout=relu_dropout, gain=value_gain, name="feed_forward", dtype=policy
+            d_ff,
+            dropout=relu_dropout,
+            activation=activation,
+            gain=value_gain,
+            name="feed_forward",
+            dtype=policy,
         )
         self.feed_forward_residual = Residual(name="feed_forward_residual", **residual)
 

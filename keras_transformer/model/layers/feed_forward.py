@@ -12,21 +12,25 @@ class FeedForward(Layer):
     Args:
         d_ff: inner width.
         dropout: dropout rate after the ReLU (0 in the paper).
+        activation: name of the Keras activation in place of max(0, ...); ReLU in the paper.
         gain: factor on the initial matrices.
 
     Input and output: float, shape `(batch, length, d_model)`.
     """
 
-    arguments = ("d_ff", "dropout", "gain")
+    arguments = ("d_ff", "dropout", "activation", "gain")
 
-    def __init__(self, d_ff, *, dropout=0.0, gain=1.0, **kwargs):
+    def __init__(self, d_ff, *, dropout=0.0, activation="relu", gain=1.0, **kwargs):
         super().__init__(**kwargs)
         if d_ff < 1:
             raise ValueError(f"`d_ff` must be at least 1. Received: d_ff={d_ff}")
+        if not isinstance(activation, str):
+            raise ValueError(f"`activation` must be the name of a Keras activation. Received: {activation!r}")
         self.d_ff = d_ff
         self.dropout = dropout
+        self.activation = activation
         self.gain = gain
-        self.inner = self._projection(d_ff, "inner", activation="relu")
+        self.inner = self._projection(d_ff, "inner", activation)
         self.relu_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
         self.outer = None  # made in `build`, which knows the width of the input
 
