@@ -225,6 +225,26 @@ def test_the_example_of_fit_runs(capsys):
     assert capsys.readouterr().out.splitlines()[-1].startswith("[")
 
 
+def test_the_examples_with_keras_hub_run(tmp_path, monkeypatch):
+    pytest.importorskip("keras_hub")
+    monkeypatch.chdir(tmp_path)
+    tokenizers, layers = found.blocks(TEXTS["docs/keras_hub.md"], "python")
+    for longer, shorter in (
+        ("train.source + corpus.train", "validation.source + corpus.validation"),
+        ("1000", "250"),
+    ):
+        assert longer in tokenizers
+        tokenizers = tokenizers.replace(longer, shorter)
+    names = {}
+    exec(compile(tokenizers, "keras_hub.md", "exec"), names)
+    theirs, text = names["theirs"], "Monday, 3 hours ago"
+    wanted = [theirs.id_to_token(int(number)) for number in theirs(text)]
+    assert keras_transformer.load_tokenizer("hub.model").pieces([text]) == [wanted]
+    exec(compile(layers, "keras_hub.md", "exec"), names)
+    for before, after in zip(names["theirs"].weights, names["back"].weights, strict=True):
+        np.testing.assert_array_equal(after, before)
+
+
 def test_the_road_of_the_data_and_the_service_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw").mkdir()
