@@ -141,7 +141,12 @@ class KerasHubTokenizer(Tokenizer):
         Returns:
             tf.RaggedTensor, int32, shape `(batch, None)`.
         """
-        return self._encode_graph(texts)
+        tf, _ = import_tensorflow_text()
+        if tf.executing_eagerly():  # keras-hub would not compute a graph, and may give other ids
+            return self._encode_graph(texts)
+        ids = self.graph_tokenizer.tokenize(self._clean_tensor(texts))
+        # Byte pairs have -1 for a byte that the vocabulary lacks.
+        return ids.with_flat_values(tf.where(ids.flat_values < 0, self.special.unk, ids.flat_values))
 
     def decode_tensor(self, ids):
         """`decode` as a TensorFlow graph.
@@ -152,30 +157,23 @@ class KerasHubTokenizer(Tokenizer):
         Returns:
             tf.string, shape `(batch,)`, valid UTF-8.
         """
-        return self._decode_graph(self._text_ids_tensor(ids))
+        tf, _ = import_tensorflow_text()
+        ids = self._text_ids_tensor(ids)
+        if tf.executing_eagerly():
+            return self._decode_graph(ids)
+        texts = valid_utf8(tf, self.graph_tokenizer.detokenize(ids))
+        has_prefix = self._content["options"].get("add_prefix_space")
+        return tf.strings.regex_replace(texts, r"\A ", "") if has_prefix else texts
 
     @functools.cached_property
     def _encode_graph(self):
         tf, _ = import_tensorflow_text()
-        tokenizer = self.graph_tokenizer
-
-        def encode(texts):
-            ids = tokenizer.tokenize(self._clean_tensor(texts))
-            # Byte pairs have -1 for a byte that the vocabulary lacks.
-            return ids.with_flat_values(tf.where(ids.flat_values < 0, self.special.unk, ids.flat_values))
-
-        return tf.function(encode, input_signature=[tf.TensorSpec([None], tf.string)])
+        return tf.function(self.encode_tensor, input_signature=[tf.TensorSpec([None], tf.string)])
 
     @functools.cached_property
     def _decode_graph(self):
         tf, _ = import_tensorflow_text()
-        tokenizer, has_prefix = self.graph_tokenizer, self._content["options"].get("add_prefix_space")
-
-        def decode(ids):
-            texts = valid_utf8(tf, tokenizer.detokenize(ids))
-            return tf.strings.regex_replace(texts, r"\A ", "") if has_prefix else texts
-
-        return tf.function(decode, input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
+        return tf.function(self.decode_tensor, input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
 
     def has_own_token(self, character):
         """Returns whether a text of this character is one token, and not the unknown one."""
