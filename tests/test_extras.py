@@ -20,8 +20,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "keras_transformer").rglob("*.py"))
 # Import names of what the extras for users install.
 OPTIONAL = (
-    "babel", "ctranslate2", "ftfy", "importlib_resources", "IPython", "jupytext", "matplotlib", "nbclient",
-    "num2words", "py3langid", "tensorflow_datasets", "tensorflow_serving",
+    "babel", "ctranslate2", "ftfy", "importlib_resources", "IPython", "jupytext", "keras_hub", "matplotlib",
+    "nbclient", "num2words", "py3langid", "tensorflow_datasets", "tensorflow_serving",
 )  # fmt: skip
 WITHOUT_EXTRAS = f"""
 import sys

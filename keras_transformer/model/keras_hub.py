@@ -6,6 +6,7 @@ are copied.
 
 from keras import activations, ops
 
+from keras_transformer.config.extras import needs
 from keras_transformer.model.layers.attention import MultiHeadAttention
 from keras_transformer.model.layers.decoder import DecoderLayer
 from keras_transformer.model.layers.encoder import EncoderLayer
@@ -110,7 +111,8 @@ def layer_to_keras_hub(layer, *, dropout=None):
 
 
 def _kinds():
-    import keras_hub
+    with needs("keras-hub", "A layer of keras-hub"):
+        import keras_hub
 
     layers = keras_hub.layers
     return {EncoderLayer: layers.TransformerEncoder, DecoderLayer: layers.TransformerDecoder}

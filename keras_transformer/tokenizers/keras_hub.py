@@ -13,6 +13,7 @@ import json
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
+from keras_transformer.config.extras import needs
 from keras_transformer.config.settings import SpecialIds
 from keras_transformer.tokenizers.base import (
     ROLES,
@@ -58,13 +59,15 @@ class KerasHubTokenizer(Tokenizer):
         name: name of the vocabulary in error messages, usually its path.
 
     Raises:
-        ValueError: the file is damaged or has other special ids, or keras-hub is not installed.
+        ValueError: the file is damaged or has other special ids.
+        MissingExtraError: keras-hub is not installed.
     """
 
     def __init__(self, model_bytes, *, special=None, name="the vocabulary of keras-hub"):
         self._content = _parse(bytes(model_bytes), name)
-        if importlib.util.find_spec("keras_hub") is None:
-            raise ValueError(f"{name} needs keras-hub, which is not installed: pip install keras-hub")
+        with needs("keras-hub", name):  # imported only when it is used
+            if importlib.util.find_spec("keras_hub") is None:
+                raise ModuleNotFoundError("No module named 'keras_hub'")
         super().__init__(
             model_bytes,
             special=check_special(SpecialIds(), special, name),
@@ -121,7 +124,8 @@ class KerasHubTokenizer(Tokenizer):
     @functools.cached_property
     def graph_tokenizer(self):
         """The tokenizer of keras-hub that computes the ids, a Keras layer."""
-        import keras_hub
+        with needs("keras-hub", "A vocabulary of keras-hub"):
+            import keras_hub
 
         tf, _ = import_tensorflow_text()
         kind = getattr(keras_hub.tokenizers, self._content["kind"])
@@ -262,7 +266,8 @@ def refuse_keras_hub(*tokenizers):
 
 def _kind(tokenizer):
     """Returns the name of the class of keras-hub that tokenizes."""
-    import keras_hub
+    with needs("keras-hub", "A tokenizer of keras-hub"):
+        import keras_hub
 
     for kind in ("SentencePieceTokenizer", *_OPTIONS):
         base = getattr(keras_hub.tokenizers, kind)

@@ -242,7 +242,9 @@ def test_a_damaged_vocabulary_is_refused_by_name(change, tmp_path):
 def test_keras_hub_must_be_installed(monkeypatch):
     ours = tokenizer_from_keras_hub(hub.tokenizers.WordPieceTokenizer([*SPECIAL, "a"]))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="mine needs keras-hub, which is not installed: pip install"):
+    with pytest.raises(
+        ValueError, match=r"mine needs the extra 'keras-hub' .*: pip install '.*\[keras-hub\]'"
+    ):
         KerasHubTokenizer(ours.model_bytes, name="mine")
 
 
