@@ -1,7 +1,7 @@
 """Names that keras-hub's and Keras' layers give to arguments of ours.
 
 A name is accepted where it means the same; passing both names is an error. A name that means something
-else, or a little more, is refused with one line that says what to use instead.
+else, or a little more, is refused with one line that says what to use instead, unless it is `None`.
 """
 
 import functools
@@ -92,6 +92,8 @@ def _own_names(layer, function, arguments, same, refused):
     renamed = {}
     for name, value in arguments.items():
         if name in refused and name not in kept:
+            if value is None:
+                continue
             raise TypeError(f"{type(layer).__name__} has no argument `{name}`: {refused[name]}")
         own = name if name in kept else same.get(name, name)
         if own in renamed or (own != name and own in arguments):

@@ -293,7 +293,7 @@ ARGUMENTS = {
     },
     "Dropout": {"rate": 0.3, "seed": 5},
     "LayerNormalization": {"epsilon": 0.01},
-    "FeedForward": {"d_ff": 29, "dropout": 0.3, "gain": 0.7},
+    "FeedForward": {"d_ff": 29, "dropout": 0.3, "activation": "gelu", "gain": 0.7},
     "Residual": {"dropout": 0.3, "norm_first": True, "epsilon": 0.01, "alpha": 1.7},
     **{
         name: {
@@ -302,6 +302,7 @@ ARGUMENTS = {
             "value_dim": 7,
             "d_ff": 29,
             **COMMON,
+            "activation": "gelu",
             "norm_first": True,
             "layer_norm_epsilon": 0.01,
             "attention_bias": True,

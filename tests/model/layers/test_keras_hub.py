@@ -62,7 +62,7 @@ def assert_same_outputs(mine, other):
     found, wanted = (layer(X, ENCODED, **masks).numpy()[PADDING] for layer in (mine, other))
     np.testing.assert_allclose(found, wanted, **near)
     assert np.abs(found - mine(X, ENCODED).numpy()[PADDING]).max() > 0.01
-    names = {"decoder_sequence": X, "encoder_sequence": ENCODED}
+    names = {"decoder_sequence": X, "encoder_sequence": ENCODED, "decoder_attention_mask": None}
     cross = np.repeat(SOURCE_PADDING[:, None], LENGTH, axis=1)
     found, wanted = (layer(**names, encoder_attention_mask=cross) for layer in (mine, other))
     np.testing.assert_allclose(found, wanted, **near)
