@@ -90,7 +90,7 @@ def test_what_is_imported_is_required_by_the_package_or_by_the_extra_that_is_nam
 def test_what_extras_install_is_blocked_below():
     distributions = importlib.metadata.packages_distributions()
     blocked = {canonical(name) for root in OPTIONAL for name in distributions.get(root, ())}
-    for extra in ("data", "plots", "serving", "ctranslate2"):
+    for extra in ("data", "plots", "serving", "ctranslate2", "keras-hub"):
         assert requirements()[extra] <= blocked, extra
     assert not requirements()[""] & blocked
 
