@@ -299,9 +299,75 @@ def test_the_overview_is_drawn_of_what_there_is(monkeypatch):
 def test_the_documentation_is_built_without_warnings(tmp_path):
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(ROOT / "docs"), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("DOCS_REPOSITORY", None)
     built = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert built.returncode == 0, built.stderr
-    reference = (tmp_path / "api/index.html").read_text(encoding="utf-8")
+    pages = {str(page.relative_to(tmp_path)): page.read_text("utf-8") for page in tmp_path.rglob("*.html")}
     for name in keras_transformer.__all__:
-        assert name in reference
-    assert "alignment" in (tmp_path / "api/translating.html").read_text(encoding="utf-8")
+        assert name in pages["api/index.html"]
+    described = re.findall(r'<dt [^>]*id="(keras_transformer[\w.]+)"', "".join(pages.values()))
+    assert len(described) == len(set(described))
+    public = set(public_objects())
+    assert public <= set(described)
+    assert [one for one in described if not {one, one.rpartition(".")[0]} & public] == []
+    check_pages_need_no_other_host(tmp_path, pages)
+    for name in (path.stem for path in (ROOT / "notebooks").glob("0*.py")):
+        page = pages[f"notebooks/{name}.html"]
+        assert "colab" not in page
+        assert 'class="output' in page
+        assert "_downloads/" in page
+    assert "<mfrac>" in pages["notebooks/01_the_paper.html"]
+    assert re.search(r"highlight-bash.*\n?.*make", pages["index.html"])
+
+
+def public_objects():
+    """Yields the paths of the classes and functions that the folders export, but for the programs."""
+    for folder in load(ROOT / "docs/conf.py").folders():
+        package = importlib.import_module(folder)
+        for name in getattr(package, "__all__", ()):
+            if folder != "keras_transformer.cli" and callable(getattr(package, name)):
+                yield f"{folder}.{name}"
+
+
+def check_pages_need_no_other_host(folder, pages):
+    """Links are allowed, but nothing that a browser loads by itself; pictures have texts."""
+    for name, page in pages.items():
+        for tag in re.findall(r"<(?:script|link|img|iframe|source|object)\b[^>]*>", page):
+            assert not re.search(r'(?:src|href|data)="(?:https?:)?//', tag), (name, tag)
+            named = not tag.startswith("<img") or 'class="toggler"' in tag  # which is in the index of modules
+            assert named or re.search(r'alt="[^"]{10,}"', tag), (name, tag)
+    for sheet in folder.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), (
+            sheet
+        )
+
+
+def test_a_notebook_has_a_button_for_colab_if_the_repository_is_known(monkeypatch):
+    monkeypatch.setenv("DOCS_REPOSITORY", "someone/fork")
+    settings = load(ROOT / "docs/conf.py")
+    colab = "https://colab.research.google.com/github/someone/fork/blob/main/notebooks/01_the_paper.ipynb"
+    assert f"]({colab})" in settings.doors("01_the_paper.ipynb")
+    source = settings.site_links("[x](../keras_transformer/model/loss.py)")
+    assert source == "[x](https://github.com/someone/fork/blob/main/keras_transformer/model/loss.py)"
+    monkeypatch.delenv("DOCS_REPOSITORY")
+    settings = load(ROOT / "docs/conf.py")
+    assert "colab" not in settings.doors("01_the_paper.ipynb")
+    assert settings.site_links(source) == source
+    monkeypatch.setenv("DOCS_REPOSITORY", "https://github.com/someone/fork")
+    with pytest.raises(ValueError, match="owner/name"):
+        load(ROOT / "docs/conf.py")
+
+
+@pytest.mark.parametrize(
+    ("block", "is_command"),
+    [
+        ("make demo", True),
+        (". .venv/bin/activate", True),
+        ("CUDA_VISIBLE_DEVICES=1 python pipelines/train_wmt.py", True),
+        ("source      Niger", False),
+        ("makes", False),
+        ("preset: tiny", False),
+    ],
+)
+def test_shell_commands_are_told_from_other_blocks(block, is_command):
+    assert bool(load(ROOT / "docs/conf.py").COMMAND.match(block)) == is_command

@@ -1,8 +1,9 @@
-"""README's commands, run one after the other as a new user would: on a folder of two languages."""
+"""The commands of README and of the tutorial, run one after the other as a new user would."""
 
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -82,3 +83,33 @@ def test_the_commands_of_the_readme_run_in_their_order(tmp_path):
     assert len(best) == 4
     for name in ("runs/mine/averaged", "served/mine/1", "exported/keras/model.keras", "lengths.png"):
         assert (tmp_path / name).exists(), name
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_tutorial_run_in_their_order(tmp_path):
+    page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+    script, shown = ['python() { "$PYTHON" "$@"; }'], ""
+    for block in re.findall(r"(?m)(?:^    .*\n|^\n(?=    ))+", page):
+        block = block.strip("\n").replace("\\\n", "")
+        lines = [line.removeprefix("    ") for line in block.splitlines()]
+        if "\t" in lines[0]:
+            shown = "\n".join(lines)
+        elif lines[0].startswith(("python pipelines/", "python -", "echo ")):
+            script += [small(line) if "pipelines/train_wmt" in line else line for line in lines]
+    (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
+    ended = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", "\n".join(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
+    assert shown in ended.stdout
+    assert "BLEU" in ended.stdout
+    assert len((tmp_path / "ours.de").read_text(encoding="utf-8").splitlines()) == 1000
+    assert (tmp_path / "served/tutorial/1/saved_model.pb").exists()
+    for part in ("/models/tutorial/1/batching.config", "http://localhost:8501/v1/models/tutorial:predict"):
+        assert part in page
+        assert part in ended.stdout  # the export prints how to serve it

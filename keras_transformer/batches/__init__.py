@@ -11,12 +11,10 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "dataset": ("token_batches",),
-        "ids": (
-            "IdPairs",
-            "encode_pairs",
-        ),
-        "planning": ("EpochPlanner",),
+        "ids": ("IdPairs", "encode_pairs"),
+        "planning": ("BatchPlan", "EpochPlanner"),
         "prepared": ("PreparedCorpus",),
         "preparing": ("prepare",),
+        "sharding": ("UnfinishedError",),
     },
 )

@@ -12,14 +12,18 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "extras": ("MissingExtraError",),
         "fields": ("section", "setting"),
         "presets": ("PRESETS", "auto", "preset", "with_vocab_size"),
-        "sections": (
-            "CleaningConfig",
-            "DataConfig",
-            "ModelConfig",
-            "SearchConfig",
+        "programs": (
+            "NotFiniteError",
+            "OutOfMemoryError",
+            "StoppedError",
+            "StorageError",
+            "TrainingError",
+            "WorkerLostError",
         ),
+        "sections": ("CleaningConfig", "DataConfig", "ModelConfig", "SearchConfig"),
         "settings": (
             "Config",
             "SpecialIds",

@@ -18,7 +18,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "token_bleu",
             "token_scorer",
         ),
-        "brackets": ("BracketScores", "TreeScores", "bracket_scores"),
+        "brackets": ("BracketScores", "LabelScore", "SentenceScore", "TreeScores", "bracket_scores"),
         "report": ("Comparison", "Figure", "NamedLines", "compare"),
         "tree_report": ("NamedTrees", "TreeComparison", "compare_trees"),
     },

@@ -12,8 +12,8 @@ __all__, __getattr__, __dir__ = lazy_names(
         "decoding": ("DecoderState", "ModelStep"),
         "keras_hub": ("layer_from_keras_hub", "layer_to_keras_hub"),
         "loss": ("LabelSmoothedCrossEntropy",),
-        "metrics": ("Perplexity", "TokenAccuracy"),
-        "optimizer": ("TransformerSchedule",),
+        "metrics": ("Perplexity", "StepCounters", "TokenAccuracy"),
+        "optimizer": ("Adam", "TransformerSchedule"),
         "transformer": ("Encoded", "Transformer", "TransformerOutput"),
     },
 )

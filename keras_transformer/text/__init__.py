@@ -12,10 +12,11 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "cleaning": ("Cleaner", "CleaningReport"),
-        "datasets": ("Corpus", "load_corpus", "load_split", "open_dataset"),
+        "datasets": ("Corpus", "OpenSplit", "load_corpus", "load_split", "open_dataset"),
         "languages": ("check_languages",),
         "linearised": ("delinearise", "linearise", "mend"),
         "lines": ("DataError", "Pairs", "read_lines"),
-        "trees": ("Tree", "read_trees", "write_tree"),
+        "parallel": ("Block",),
+        "trees": ("Tree", "read_tree", "read_trees", "tags", "words", "write_tree"),
     },
 )

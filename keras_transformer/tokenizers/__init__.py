@@ -9,7 +9,8 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "inspection": ("inspect_vocabulary",),
+        "base": ("Tokenizer",),
+        "inspection": ("Inspection", "inspect_vocabulary"),
         "keras_hub": ("KerasHubTokenizer", "tokenizer_from_keras_hub"),
         "sentencepiece": ("SubwordTokenizer",),
         "symbols": ("TreeTokenizer",),

@@ -9,7 +9,8 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "devices": ("mirrored",),
         "fit": ("compile_model",),
-        "run": ("train",),
+        "run": ("Result", "train"),
     },
 )

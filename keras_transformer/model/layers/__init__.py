@@ -5,12 +5,13 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "attention": ("MultiHeadAttention", "scaled_dot_product_attention"),
+        "attention": ("Attention", "MultiHeadAttention", "scaled_dot_product_attention"),
         "basics": ("Dropout", "LayerNormalization", "Projection"),
         "decoder": ("DecoderLayer",),
         "embedding": ("PositionalEmbedding", "sinusoids"),
         "encoder": ("EncoderLayer",),
         "feed_forward": ("FeedForward",),
         "masks": ("causal_mask", "padding_mask"),
+        "residual": ("Residual",),
     },
 )
