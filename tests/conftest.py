@@ -21,12 +21,22 @@ from tiny_runs import STEPS, TEXTS, Training  # noqa: E402
 
 from keras_transformer.checkpoints import RunFolder  # noqa: E402
 from keras_transformer.config import Config, DataConfig, ModelConfig, TrainingConfig  # noqa: E402
+from keras_transformer.config.console import PACKAGE, ConsoleHandler, console  # noqa: E402
 from keras_transformer.tokenizers import SubwordTokenizer  # noqa: E402
 
 # Before TensorFlow starts, or never: strategies are tested on two logical devices.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
+
+
+@pytest.fixture(autouse=True)
+def _shows_messages():
+    """Tests read from `capsys` what a program would print."""
+    with console():
+        PACKAGE.addHandler(handler := ConsoleHandler())
+        yield
+        PACKAGE.removeHandler(handler)
 
 
 @pytest.fixture

@@ -179,7 +179,8 @@ def test_everything_public_has_a_docstring(module):
         "build", "call", "compute_mask", "compute_output_shape", "compute_output_spec", "from_config",
         "get_build_config", "get_compile_config", "get_config", "compile_from_config", "metrics",
         "result", "train_step", "test_step", "on_epoch_begin", "on_epoch_end",
-        "on_train_begin", "on_train_batch_end", "on_train_end",
+        "on_train_begin", "on_train_batch_begin", "on_train_batch_end", "on_train_end",
+        "on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end",
     }  # fmt: skip
     missing = [
         name

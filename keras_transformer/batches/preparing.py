@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -26,6 +27,7 @@ from keras_transformer.batches.prepared import (
     write_json,
 )
 from keras_transformer.batches.sharding import BLOCK_PAIRS, UnfinishedError, open_text, write_shards
+from keras_transformer.config.console import console
 from keras_transformer.config.fields import with_earlier_defaults
 from keras_transformer.config.sections import VOCABULARY, DataConfig
 from keras_transformer.files import (
@@ -46,6 +48,8 @@ from keras_transformer.tokenizers.tokenizer_pair import (
     vocabulary_files,
 )
 
+logger = logging.getLogger(__name__)
+
 REPORT = "report.txt"
 SHARD_PAIRS = 100_000
 # The settings that change the prepared files; the others of `data` are only used in training.
@@ -54,6 +58,7 @@ _LOCK = ".lock"
 _SETTINGS = "settings.json"
 
 
+@console()
 def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SHARD_PAIRS):
     """Prepares a corpus, or continues an interrupted preparation.
 
@@ -113,7 +118,7 @@ def prepare_for_run(config, folder, tokenizers=None):
     try:
         prepared = _open_finished(folder, settings | {"inputs": inputs})
     except ValueError:
-        print(f"{folder}: prepared again, because the text or the folder has changed", flush=True)
+        logger.info(f"{folder}: prepared again, because the text or the folder has changed")
         # Rename before removing: a partly removed folder looks like a partly prepared one.
         folder.rename(temporary_path(folder))
     for old in folder.parent.glob(f".{folder.name}.*.tmp"):
@@ -304,7 +309,7 @@ def _find_or_learn_tokenizers(text, folder, given):
     if given is None:
         data = text.data
         words = " of the words" if data.parses else ""
-        print(f"learning a vocabulary of {data.vocab_size:,} tokens ({data.model_type}){words}", flush=True)
+        logger.info(f"learning a vocabulary of {data.vocab_size:,} tokens ({data.model_type}){words}")
         given = learn_tokenizers(text.clean_pairs, data)
     save_tokenizers(folder, given)
     return given

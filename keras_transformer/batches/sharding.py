@@ -7,6 +7,8 @@ import functools
 import io
 import itertools
 import json
+import logging
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -26,6 +28,8 @@ from keras_transformer.text.datasets import first_split, open_datasets
 from keras_transformer.text.folders import ENDINGS, TRAIN
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import decode_block
+
+logger = logging.getLogger(__name__)
 
 BLOCK_PAIRS = 5000  # pairs cleaned and encoded together; more take memory and save no time
 
@@ -179,14 +183,14 @@ class _LinePerUpdate:
 
 
 def _progress_bar(total, unit):
-    """Returns a tqdm progress bar that appears after five seconds."""
+    """Returns a tqdm progress bar that appears after five seconds, unless messages of level INFO are off."""
     terminal = sys.stderr.isatty()
     return tqdm.tqdm(
         total=total,
         unit=" B" if unit == "bytes" else " pairs",
         unit_scale=True,
         desc="preparing",
-        delay=5,
+        delay=5 if logger.isEnabledFor(logging.INFO) else math.inf,
         mininterval=0.5 if terminal else 5,
         dynamic_ncols=terminal,
         file=sys.stderr if terminal else _LinePerUpdate(),

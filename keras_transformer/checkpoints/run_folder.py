@@ -23,8 +23,8 @@ This module does not import TensorFlow, so that programs can reject a wrong fold
 import contextlib
 import dataclasses
 import hashlib
+import logging
 import pathlib
-import sys
 
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import Averages, keep_best
@@ -46,6 +46,8 @@ from keras_transformer.tokenizers.tokenizer_pair import (
     save_tokenizers,
     vocabulary_files,
 )
+
+logger = logging.getLogger(__name__)
 
 _SUMS = "tokenizer.sha256"
 _CONFIG_REMEDY = (
@@ -324,7 +326,7 @@ class RunFolder:
     def _warn_once(self, text):
         if text not in self._warned:
             self._warned.add(text)
-            print(text, file=sys.stderr, flush=True)
+            logger.warning(text)
 
 
 def _sums(tokenizers):

@@ -5,15 +5,17 @@ checkpoint                    list of the checkpoints, in TensorFlow's format
 damaged/                      checkpoints that could not be read when the run was resumed
 """
 
+import logging
 import pathlib
 import re
-import sys
 
 import tensorflow as tf
 
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.config.programs import NotFiniteError
 from keras_transformer.files import write_text
+
+logger = logging.getLogger(__name__)
 
 _LIST = "checkpoint"
 _LINE = re.compile(r'(?:all_)?model_checkpoint_paths?: "(?:.*/)?step-(\d+)"|\w+_timestamps?: [\d.e+]+')
@@ -121,7 +123,7 @@ class Checkpoints:
             )
         if self.writes:
             for reason in damaged.values():
-                print(f"{reason}; continuing from step-{restored}", file=sys.stderr, flush=True)
+                logger.warning(f"{reason}; continuing from step-{restored}")
             with tensor_files.storage_errors(self.folder):
                 for damaged_step in damaged:
                     tensor_files.move(self._prefix(damaged_step), self.folder / "damaged")

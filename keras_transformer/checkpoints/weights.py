@@ -1,15 +1,17 @@
 """Weights of a run by name, and the choice of its final weights among averaged, last and best."""
 
 import json
+import logging
 import math
 import shlex
-import sys
 from typing import NamedTuple
 
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import missing_note, ranked_steps, steps_text
 from keras_transformer.config import programs
 from keras_transformer.config.training import SEARCH_METRICS
+
+logger = logging.getLogger(__name__)
 
 FINAL = "final/weights"  # path within the run folder
 
@@ -219,12 +221,12 @@ def write_final_weights(run, model, devices, measure):
                 raise tensor_files.DamagedError(
                     f"{error}. No other weights are complete: restore the folder `checkpoints` from a copy"
                 ) from error
-            print(f"{error}; not considered for the final weights", file=sys.stderr, flush=True)
+            logger.warning(f"{error}; not considered for the final weights")
             del candidates[0]
     run.append_history(record)
     if note := missing_note(run.path / "checkpoints", chosen):
-        print(note, file=sys.stderr, flush=True)
-    print(_summary_line(candidates, chosen, run.config.training), flush=True)
+        logger.warning(note)
+    logger.info(_summary_line(candidates, chosen, run.config.training))
 
 
 def write_model_weights(run, model):
@@ -257,7 +259,7 @@ def _has_final_weights(run, step):
         why = f"{prefix}: missing"
     except tensor_files.DamagedError as error:
         why = str(error)
-    print(f"{why}. The final weights are computed again", file=sys.stderr, flush=True)
+    logger.warning(f"{why}. The final weights are computed again")
     return False
 
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 
+from keras_transformer.config.console import console
 from keras_transformer.config.programs import ExitCode, TrainingError
 
 PATIENCE_SECONDS = 0.5
@@ -125,7 +126,8 @@ def exit_code(program, work, output="standard output", *, stopped=""):
         stopped: message to print after Ctrl-C.
     """
     try:
-        work()
+        with console(always=True):
+            work()
     except BrokenPipeError:
         drop_output()
         return ExitCode.READER_LEFT

@@ -5,7 +5,7 @@ Uses the standard library only, so that programs can check settings before they 
 
 import dataclasses
 import json
-import sys
+import logging
 import textwrap
 import typing
 
@@ -27,6 +27,8 @@ from keras_transformer.config.sections import (
     SearchConfig,
 )
 from keras_transformer.config.training import DeviceConfig, TrainingConfig
+
+logger = logging.getLogger(__name__)
 
 # Not set by users: they follow from the tokenizers.
 FROM_TOKENIZERS = ("model.source_vocab_size", "model.target_vocab_size")
@@ -212,10 +214,10 @@ def from_dict(values):
 
 
 def _say_once(line):
-    """Prints a line to standard error, only once per process."""
+    """Logs a line as a warning, only once per process."""
     if line not in _PRINTED:
         _PRINTED.add(line)
-        print(line, file=sys.stderr)
+        logger.warning(line)
 
 
 def differences(old, new):

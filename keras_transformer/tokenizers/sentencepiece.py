@@ -152,7 +152,7 @@ class SubwordTokenizer(Tokenizer):
         proto.normalizer_spec.ClearField("normalization_rule_tsv")
         proto.normalizer_spec.name = normalization
         tokenizer = cls(proto.SerializeToString(deterministic=True), special=special)
-        logger.info("learned %d tokens from %d texts", tokenizer.vocab_size, stream.count)
+        logger.debug("learned %d tokens from %d texts", tokenizer.vocab_size, stream.count)
         return tokenizer
 
     @property

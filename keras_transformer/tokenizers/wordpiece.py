@@ -128,7 +128,7 @@ class WordPieceTokenizer(Tokenizer):
         }
         lines = [json.dumps(header), *pieces]
         tokenizer = cls("".join(f"{line}\n" for line in lines).encode(), special=SpecialIds(**special))
-        logger.info("learned %d tokens from %d texts", tokenizer.vocab_size, texts.count)
+        logger.debug("learned %d tokens from %d texts", tokenizer.vocab_size, texts.count)
         return tokenizer
 
     @property

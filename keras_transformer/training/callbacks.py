@@ -1,11 +1,13 @@
 """Callbacks that save checkpoints, stop training and watch for non-finite gradients, on all workers alike."""
 
-import sys
+import logging
 
 import keras
 
 from keras_transformer.config.programs import ExitCode, NotFiniteError, StoppedError
 from keras_transformer.training.signals import EXIT_CODES
+
+logger = logging.getLogger(__name__)
 
 SAVE, STOP, SIGNAL = range(3)
 
@@ -97,7 +99,7 @@ class NonFiniteGuard(keras.callbacks.Callback):
 
     Args:
         max_nonfinite_steps: n.
-        is_chief: whether this worker prints.
+        is_chief: whether this worker logs.
     """
 
     def __init__(self, max_nonfinite_steps, *, is_chief):
@@ -122,11 +124,9 @@ class NonFiniteGuard(keras.callbacks.Callback):
         if not was_skipped:
             return
         if self.is_chief:
-            print(
+            logger.warning(
                 f"step {self.step:,}: loss or gradient is not finite; the update is skipped"
-                f" ({self.in_a_row} in a row; training ends at {self.max_nonfinite_steps})",
-                file=sys.stderr,
-                flush=True,
+                f" ({self.in_a_row} in a row; training ends at {self.max_nonfinite_steps})"
             )
         if self.in_a_row >= self.max_nonfinite_steps:
             raise NotFiniteError(
@@ -155,9 +155,9 @@ class StopCallback(keras.callbacks.Callback):
         self.by_signal = False
 
     def stop(self, reason):
-        """Ends training after this step on all workers; the chief prints the reason."""
+        """Ends training after this step on all workers; the chief logs the reason."""
         if self.is_chief:
-            print(f"stopping: {reason}", file=sys.stderr, flush=True)
+            logger.warning(f"stopping: {reason}")
         self.consensus.ask(STOP)
 
     def on_train_batch_end(self, batch, logs=None):

@@ -3,10 +3,10 @@
 import contextlib
 import functools
 import json
+import logging
 import os
 import re
 import socket
-import sys
 import time
 from typing import NamedTuple
 
@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from keras_transformer.batches.dataset import DeviceShare
 from keras_transformer.config.programs import WorkerLostError
+
+logger = logging.getLogger(__name__)
 
 _CROSS_DEVICE_OPS = {
     "auto": None,
@@ -285,7 +287,7 @@ def wait_for_workers(workers, number):
     if len(workers) < 2:
         return
     others = workers[:1] if number else workers[1:]
-    print(f"worker {number}: waiting for {', '.join(others)}", file=sys.stderr, flush=True)
+    logger.warning(f"worker {number}: waiting for {', '.join(others)}")
     if number == 0:
         _wait_as_chief(workers, addresses[0][1])
     else:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 
 import keras
 import tensorflow as tf
@@ -27,7 +28,8 @@ from keras_transformer.training.callbacks import (
 )
 from keras_transformer.training.crash_report import advice, write_crash_dump
 from keras_transformer.training.fine_tuning import initialize_from
-from keras_transformer.training.progress import Clock, Events, Progress, learning_rate_schedule
+from keras_transformer.training.given_callbacks import GivenCallbacks
+from keras_transformer.training.progress import Clock, Events, Progress, ProgressBar, learning_rate_schedule
 from keras_transformer.training.resume import batch_offset
 from keras_transformer.training.validation import (
     BleuValidator,
@@ -37,6 +39,8 @@ from keras_transformer.training.validation import (
 )
 from keras_transformer.translation.parser import Parser
 from keras_transformer.translation.translator import Translator
+
+logger = logging.getLogger(__name__)
 
 
 def compile_model(model, training, *, xla=False, recompute=False):
@@ -65,7 +69,7 @@ def compile_model(model, training, *, xla=False, recompute=False):
     )
 
 
-def fit_session(session, devices, signals, resume_from):
+def fit_session(session, devices, signals, resume_from, callbacks=()):
     """Trains a run to its end, from scratch or from a checkpoint, and writes its final weights.
 
     A run ends after `max_steps` updates, after `max_minutes`, or by early stopping.
@@ -75,6 +79,7 @@ def fit_session(session, devices, signals, resume_from):
         devices: `Devices`.
         signals: `Signals`.
         resume_from: int, step of the checkpoint to continue from; `None` for the newest, if there is one.
+        callbacks: list of `keras.callbacks.Callback` given to `train`.
 
     Returns:
         int, the number of updates that the run has made.
@@ -102,7 +107,7 @@ def fit_session(session, devices, signals, resume_from):
             learning_rate=learning_rate_schedule(model.config, training),
             devices=devices.describe(),
         )
-        print(table, flush=True)
+        logger.info(table)
     checkpoints = run.checkpoints(model, model.optimizer)
     # The chief decides for all workers: `gather(...)[0]` is its value.
     is_new = bool(devices.gather(int(not checkpoints.steps))[0])
@@ -113,7 +118,7 @@ def fit_session(session, devices, signals, resume_from):
         )
         model.reset_ema()
         if devices.is_chief:
-            print(summary, flush=True)
+            logger.info(summary)
     # The other workers restore the checkpoint that the chief has chosen.
     step = checkpoints.restore(resume_from) if devices.is_chief else 0
     step = devices.gather(step)[0]
@@ -127,8 +132,8 @@ def fit_session(session, devices, signals, resume_from):
     is_finished = bool(devices.gather(int(_is_finished(run, step, clock)))[0])
     if devices.is_chief and not is_new:
         message = f"already finished at step {step:,}. To train longer, {_how_to_prolong(run, step)}"
-        print(f"{run.path}: {message if is_finished else f'continuing at step {step:,}'}", flush=True)
-    _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished)
+        logger.info(f"{run.path}: {message if is_finished else f'continuing at step {step:,}'}")
+    _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished, callbacks)
     return int(model.optimizer.iterations.numpy())
 
 
@@ -150,7 +155,7 @@ def _how_to_prolong(run, step):
     return "raise training.max_minutes"
 
 
-def _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished):
+def _train_and_finish(session, devices, signals, model, checkpoints, offset, clock, is_finished, callbacks):
     """Runs `model.fit`, unless the run is finished, and writes the final weights.
 
     If a validation is due at the restored step but not in the history, it runs first.
@@ -179,6 +184,8 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
             write_final_weights(run, model, devices, validation_callback.measure)
         raise_if_interrupted()
 
+    schedule = learning_rate_schedule(config.model, training)
+    given = [GivenCallbacks(callbacks, training, schedule, stop_callback.stop)] if callbacks else []
     search_validator = None
     if training.validation_sentences and run.writes:
         make, validate = (Parser, BracketValidator) if config.data.parses else (Translator, BleuValidator)
@@ -194,6 +201,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         training=training,
         stop=stop_callback.stop,
         interrupted=is_interrupted,
+        given=given,
     )
     validation_callback.set_model(model)
     consensus.model = model
@@ -206,18 +214,20 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     if is_finished or devices.gather(int(stopped_early))[0]:
         finish()
         return
+    progress = Progress(
+        run,
+        clock,
+        events,
+        schedule,
+        log_every_steps=training.log_every_steps,
+        max_steps=training.max_steps,
+        max_minutes=training.max_minutes,
+        time_note=functools.partial(time_note, training),
+    )
     callbacks = [
         NonFiniteGuard(training.max_nonfinite_steps, is_chief=devices.is_chief),
-        Progress(
-            run,
-            clock,
-            events,
-            learning_rate_schedule(config.model, training),
-            log_every_steps=training.log_every_steps,
-            max_steps=training.max_steps,
-            max_minutes=training.max_minutes,
-            time_note=functools.partial(time_note, training),
-        ),
+        *given,
+        progress,
         # After `Progress`, which resets the metrics: a checkpoint must contain the reset metrics. Before
         # `validation_callback`: a checkpoint that is due is then saved before a long validation at this step.
         CheckpointCallback(checkpoints, consensus, clock, training, is_chief=devices.is_chief),
@@ -225,13 +235,15 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
         stop_callback,
     ]
     if devices.is_chief:
-        print("compiling and trying the largest batch", flush=True)
+        logger.info("compiling and trying the largest batch")
     with signals.deferred():
         largest_shape = try_largest_batch(model, devices, batches, config)
     try:
-        with signals.deferred():
+        with signals.deferred(), contextlib.closing(ProgressBar(progress)) as bar:
             begin, end = offset + step, offset + training.max_steps
-            _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks)
+            _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks, bar)
+            for each in given:
+                each.end()
     except tf.errors.ResourceExhaustedError as error:
         raise out_of_memory_error(largest_shape, config, error) from error
     except NotFiniteError as error:
@@ -248,7 +260,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     finish()
 
 
-def _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks):
+def _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks, bar):
     """Trains on batches `begin` to `end - 1` of the run, numbered across epochs.
 
     Each call of `model.fit` is one Keras epoch. It stops at the first end of a data epoch after at least
@@ -256,6 +268,7 @@ def _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks):
     runs no Python functions, except with sub-word sampling.
     """
     callbacks = _CallbacksAcrossFits(callbacks, add_history=True, model=model)
+    callbacks.bar = bar
     while begin < end and not callbacks.has_stopped:
         epochs, steps = batches.count_epochs(begin, min(1000, end - begin))
         # `repeat` makes the dataset endless: with a finite one, TensorFlow checks at every step whether each
@@ -271,9 +284,13 @@ def _fit(model, batches, devices, micro_batch_tokens, begin, end, callbacks):
 
 
 class _CallbacksAcrossFits(keras.callbacks.CallbackList):
-    """Callback list for several calls of `model.fit`: `on_train_begin` and `on_train_end` run only once."""
+    """Callback list for several calls of `model.fit`: `on_train_begin` and `on_train_end` run only once.
+
+    The progress bar is shown while a step runs, and hidden while callbacks do, as they may print.
+    """
 
     has_begun = False
+    bar = None
 
     @property
     def has_stopped(self):
@@ -284,6 +301,14 @@ class _CallbacksAcrossFits(keras.callbacks.CallbackList):
         if not self.has_begun:
             self.has_begun = True
             super().on_train_begin(logs)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        super().on_train_batch_begin(batch, logs)
+        self.bar.show()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.bar.hide()
+        super().on_train_batch_end(batch, logs)
 
     def on_train_end(self, logs=None):
         pass  # `finish` calls the callbacks after the last `model.fit`

@@ -1,15 +1,19 @@
-"""Progress of training: printed lines, history records, TensorBoard events, and the clock of a run."""
+"""Progress of training: log lines, progress bar, history records, TensorBoard events; the clock of a run."""
 
 import collections
 import contextlib
 import functools
+import logging
 import sys
 import time
 
 import keras
 import tensorflow as tf
+import tqdm
 
 from keras_transformer.model.optimizer import TransformerSchedule
+
+logger = logging.getLogger(__name__)
 
 
 class Clock:
@@ -52,7 +56,7 @@ RECENT_INTERVALS = 5
 
 
 class Progress(keras.callbacks.Callback):
-    """Prints and records mean metrics every `log_every_steps` steps.
+    """Logs and records mean metrics every `log_every_steps` steps.
 
     Intervals end at multiples of `log_every_steps` only. So a resumed or prolonged run logs the same
     numbers as an uninterrupted one, except for speed and time. The line of the last step covers the
@@ -68,7 +72,13 @@ class Progress(keras.callbacks.Callback):
         max_minutes: limit of the training time; 0 for none. Used for the time left.
         time_note: function from the step that `max_minutes` will allow to a warning or `None`. Called
             once, after the first line with a representative speed.
+
+    Attributes:
+        status: text of the progress bar after the last step, if `shows_status`.
     """
+
+    shows_status = False  # whether a `ProgressBar` shows `status`
+    status = ""
 
     def __init__(
         self, run, clock, events, schedule, *, log_every_steps, max_steps, max_minutes, time_note=None
@@ -84,7 +94,7 @@ class Progress(keras.callbacks.Callback):
             self._finish_interval()
         # `fit` resets the metrics at the start of each epoch; `on_epoch_begin` restores them.
         self.interval = self.model.interval_sums()
-        self.recent = collections.deque(maxlen=RECENT_INTERVALS)
+        self.recent = collections.deque(maxlen=RECENT_INTERVALS)  # (seconds, steps, target tokens)
         self.first_other_seconds = self.clock.other_seconds
         self._start_speed(self.model.get_metrics_result())
 
@@ -97,6 +107,8 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
         ends = self.step % self.log_every_steps == 0
+        if self.shows_status:
+            self.status = self._status(logs)
         if ends or self.step == self.max_steps:
             self._log(logs, self._speed(logs))
         if ends:
@@ -124,13 +136,28 @@ class Progress(keras.callbacks.Callback):
         self.measured = {name: float(logs.get(name, 0)) for name in ("source_tokens", "target_tokens")}
 
     def _speed(self, logs):
-        """Returns tokens per second of both sides by name, and notes the time per step for `_time_left`."""
-        seconds = max(self.clock.seconds - self.clock.other_seconds - self.measured_at, 1e-9)
-        if self.step > self.measured_step:
-            self.recent.append((seconds, self.step - self.measured_step))
+        """Returns tokens per second of both sides by name, and notes the interval for `_time_left`."""
+        seconds, steps, _ = interval = self._interval(logs)
+        if steps:
+            self.recent.append(interval)
         return {
             f"{name}_per_second": (logs[name] - before) / seconds for name, before in self.measured.items()
         }
+
+    def _interval(self, logs):
+        """Returns seconds, steps and target tokens since `_start_speed`."""
+        seconds = max(self.clock.seconds - self.clock.other_seconds - self.measured_at, 1e-9)
+        tokens = logs["target_tokens"] - self.measured["target_tokens"]
+        return seconds, self.step - self.measured_step, tokens
+
+    def _status(self, logs):
+        """Returns the text of the progress bar after a step."""
+        text = f"loss {logs['loss']:.3f} | lr {float(self.schedule(self.step - 1)):.2e}"
+        if self.step == self.first_step + 1:  # it includes compilation
+            return text
+        recent = [*self.recent, self._interval(logs)]
+        seconds, _, tokens = (sum(numbers) for numbers in zip(*recent, strict=True))
+        return f"{text} | {tokens / seconds:,.0f} target tokens/s | {self._time_left(recent)} left"
 
     def _log(self, logs, speed):
         if not self.run.writes:
@@ -159,32 +186,77 @@ class Progress(keras.callbacks.Callback):
         ]
         if speed:
             per_second = record["target_tokens_per_second"]
-            parts += [f"{per_second:,.0f} target tokens/s", f"{self._time_left()} left"]
+            parts += [f"{per_second:,.0f} target tokens/s", f"{self._time_left(self.recent)} left"]
         if record["skipped"]:
             parts.append(f"skipped {record['skipped']}")
-        print(" | ".join(parts), flush=True)
+        logger.info(" | ".join(parts))
         if speed and self.max_minutes and self.time_note and self.step > self.first_step + 1:
             left = 60 * self.max_minutes - self.clock.seconds
-            note = self.time_note(self.step + max(0, int(left / self._seconds_per_step())))
+            note = self.time_note(self.step + max(0, int(left / self._seconds_per_step(self.recent))))
             self.time_note = None
             if note:
-                print(note, file=sys.stderr, flush=True)
+                logger.warning(note)
 
-    def _seconds_per_step(self):
-        seconds, steps = (sum(numbers) for numbers in zip(*self.recent, strict=True))
+    def _seconds_per_step(self, recent):
+        seconds, steps, _ = (sum(numbers) for numbers in zip(*recent, strict=True))
         # The remaining steps will have validations, too.
         other = (self.clock.other_seconds - self.first_other_seconds) / (self.step - self.first_step)
         return seconds / steps + other
 
-    def _time_left(self):
-        """Returns the estimated time left, such as `"12 min"`."""
-        seconds = (self.max_steps - self.step) * self._seconds_per_step()
+    def _time_left(self, recent):
+        """Returns the estimated time left, such as `"12 min"`, from a list of recent intervals."""
+        seconds = (self.max_steps - self.step) * self._seconds_per_step(recent)
         if self.max_minutes:
             seconds = min(seconds, 60 * self.max_minutes - self.clock.seconds)
         minutes = max(seconds, 0) / 60
         if minutes >= 120:
             return f"{minutes / 60:.1f} h"
         return f"{minutes:.0f} min" if minutes >= 2 else f"{60 * minutes:.0f} s"
+
+
+class ProgressBar:
+    """Progress bar on standard error: step, loss, learning rate, speed, time left.
+
+    There is none unless standard output and standard error are a terminal and messages of level INFO are on.
+
+    Args:
+        progress: `Progress`.
+    """
+
+    def __init__(self, progress):
+        self._progress, self._bar = progress, None
+        is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
+        progress.shows_status = is_terminal and progress.run.writes and logger.isEnabledFor(logging.INFO)
+
+    def show(self):
+        """Draws the bar below all other output."""
+        progress = self._progress
+        if not progress.shows_status:
+            return
+        if self._bar is None:
+            self._bar = tqdm.tqdm(
+                total=progress.max_steps,
+                bar_format="{n_fmt}/{total_fmt} {percentage:.0f} % {bar} {desc}",
+                file=sys.stderr,
+                dynamic_ncols=True,
+                leave=False,
+                miniters=1,
+                delay=1e-9,
+            )
+        self._bar.n = progress.step
+        self._bar.set_description_str(progress.status, refresh=False)
+        self._bar.display()
+
+    def hide(self):
+        """Removes the bar; what is printed next begins on its line."""
+        if self._bar is not None:
+            self._bar.clear()
+
+    def close(self):
+        """Removes the bar for good."""
+        self.hide()
+        if self._bar is not None:
+            self._bar.close()
 
 
 class Events:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import re
 
 from keras_transformer.config import settings as configs
@@ -9,6 +10,8 @@ from keras_transformer.config.fields import unknown
 from keras_transformer.config.sections import VOCABULARY
 from keras_transformer.config.settings import replace
 from keras_transformer.files import write_text
+
+logger = logging.getLogger(__name__)
 
 # Settings that change the batches of the same pairs; the pairs are identified by their SHA-256.
 _BATCHING = ("batch_tokens", "padding", "max_shapes", "subword_dropout")
@@ -64,7 +67,7 @@ def apply_config_changes(run, config, *, sha256, allowed=()):
 def with_initial_settings(config, run):
     """Returns `config` with the settings of a run that only its initial weights depend on.
 
-    A line on standard output names those that differ.
+    A logged line names those that differ.
 
     Args:
         config: `Config` asked for.
@@ -73,7 +76,9 @@ def with_initial_settings(config, run):
     own = {name: getattr(run.config.model, name) for name in INITIAL}
     for name, value in own.items():
         if value != getattr(config.model, name):
-            print(f"{run.path}: keeps model.{name}={value}: it only decides the initial weights of a new run")
+            logger.info(
+                f"{run.path}: keeps model.{name}={value}: it only decides the initial weights of a new run"
+            )
     return replace(config, model=own)
 
 

@@ -1,21 +1,26 @@
 """A whole training run: devices, data, run folder, training, and translation of the test set."""
 
 import contextlib
+import logging
 import pathlib
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config.console import console
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
 from keras_transformer.evaluation.tree_report import TreeComparison, compare_lines
 from keras_transformer.text.lines import Pairs
 from keras_transformer.training.devices import choose_devices, is_worker_lost, worker_lost_error
 from keras_transformer.training.fit import fit_session
+from keras_transformer.training.given_callbacks import check_callbacks
 from keras_transformer.training.session import open_session
 from keras_transformer.training.signals import Signals
 from keras_transformer.translation.parser import Parser
 from keras_transformer.translation.translator import Translator
+
+logger = logging.getLogger(__name__)
 
 
 class Result(NamedTuple):
@@ -36,7 +41,8 @@ class Result(NamedTuple):
     scores: Scores | TreeComparison
 
 
-def train(config, run_dir, *, allowed=(), resume_from=None):
+@console()
+def train(config, run_dir, *, allowed=(), resume_from=None, callbacks=None):
     """Trains a model, or resumes the run in `run_dir`.
 
     Args:
@@ -45,24 +51,29 @@ def train(config, run_dir, *, allowed=(), resume_from=None):
         allowed: names of settings that may differ from those of the resumed run, although they
             affect the updates.
         resume_from: int, step of the checkpoint to resume from; `None` for the newest.
+        callbacks: `keras.callbacks.Callback`, or a list of them. They are called as by one `model.fit` in
+            which a batch is an update and an epoch lasts from one validation to the next; docs/python.md
+            has the details. An error that a callback raises ends the training.
 
     Returns:
         `Result` for the test split, or the validation split if there is no test split; `None` on
         workers other than the chief.
 
     Raises:
-        ValueError: bad data, a folder in use, missing devices, or settings that differ from those
-            of the resumed run.
+        TypeError: an object in `callbacks` is no callback.
+        ValueError: bad data, a folder in use, missing devices, a callback that cannot be honoured, or
+            settings that differ from those of the resumed run.
         TrainingError: training ended early; the last checkpoint is complete. See
             `config.programs` for its subclasses.
     """
+    callbacks = check_callbacks(callbacks, config.training)
     devices = choose_devices(config.devices, precision=config.training.precision)
     with contextlib.ExitStack() as stack:
         # After `choose_devices`: with several workers, TensorFlow installs its own handler of SIGTERM there.
         signals = stack.enter_context(Signals().caught())
         session = open_session(config, pathlib.Path(run_dir), devices, allowed, stack)
         try:
-            step = fit_session(session, devices, signals, resume_from)
+            step = fit_session(session, devices, signals, resume_from, callbacks)
             result = _translate_unseen(session, step) if devices.is_chief else None
             # Wait for the chief: TensorFlow reports a worker that exits first as crashed.
             devices.gather(0)
@@ -86,7 +97,7 @@ def _translate_unseen(session, step):
     if is_new := translations is None:
         beam = f"beam {search.beam_size}, alpha {search.alpha:g}"
         verb = "parsing" if run.config.data.parses else "translating"
-        print(f"\n{verb} {split} with the final weights ({beam})", flush=True)
+        logger.info(f"\n{verb} {split} with the final weights ({beam})")
         if run.config.data.parses:
             translations = [parsed.text for parsed in Parser.load(run.path).parse(pairs.source)]
         else:

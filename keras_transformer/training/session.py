@@ -1,8 +1,8 @@
 """Opens the data and the run folder of a training run; checks both before anything is written."""
 
 import dataclasses
+import logging
 import os
-import sys
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -26,6 +26,8 @@ from keras_transformer.training.resume import (
     recorded_sha256,
     with_initial_settings,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class Session(NamedTuple):
@@ -104,7 +106,7 @@ def open_session(config, run_dir, devices, allowed, stack):
         if not earlier:
             with storage_errors(run.path / CORPUS_SUM):
                 write_text(run.path / CORPUS_SUM, f"{corpus.sha256}\n")
-        _print_notes(run.config, corpus, num_long)
+        _log_notes(run.config, corpus, num_long)
         devices.gather(0)
     return Session(run, corpus, batches, validation)
 
@@ -128,11 +130,11 @@ def _initial_tokenizers(config):
     return RunFolder(training.init_from).load_tokenizers()
 
 
-def _print_notes(config, corpus, num_long):
-    """Prints notes on the corpus and on risky settings to standard error."""
+def _log_notes(config, corpus, num_long):
+    """Logs notes on the corpus and on risky settings as warnings."""
     notes = list(corpus.notes)
     if num_long:
         notes.append(f"validation: left out {num_long:,} pairs longer than {config.data.max_length} tokens")
     notes += [note for note in (learning_rate_note(config), warmup_note(config), depth_note(config)) if note]
     for note in notes:
-        print(note, file=sys.stderr, flush=True)
+        logger.warning(note)

@@ -144,4 +144,5 @@ def _report_unraisable(unraisable):
 def _write_stderr(text):
     # Not `sys.stderr`: the main thread may hold its lock, and in a notebook it is not a file.
     with contextlib.suppress(OSError):
-        os.write(2, f"{text}\n".encode())
+        erase = "\r\x1b[K" if os.isatty(2) else ""  # a progress bar, and the ^C of the terminal
+        os.write(2, f"{erase}{text}\n".encode())

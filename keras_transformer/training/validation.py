@@ -1,5 +1,6 @@
 """Validation during training: loss, perplexity, BLEU of translations or F1 of trees, early stopping."""
 
+import logging
 import math
 
 import keras
@@ -9,6 +10,8 @@ from keras_transformer.config.training import SEARCH_METRICS
 from keras_transformer.evaluation.bleu import bleu_scorer
 from keras_transformer.evaluation.brackets import bracket_scores
 from keras_transformer.text.trees import read_tree
+
+logger = logging.getLogger(__name__)
 
 
 def early_stopping_reason(records, training):
@@ -145,15 +148,27 @@ class Validation(keras.callbacks.Callback):
         stop: function of a reason, str, that ends training after this step.
         interrupted: function without arguments; returns True once a signal was received. The
             validation is then abandoned without a record; the resumed run repeats it first.
+        given: list of `GivenCallbacks`, whose epoch a validation ends.
     """
 
     def __init__(
-        self, run, clock, events, batches, num_batches, search_validator, *, training, stop, interrupted
+        self,
+        run,
+        clock,
+        events,
+        batches,
+        num_batches,
+        search_validator,
+        *,
+        training,
+        stop,
+        interrupted,
+        given=(),
     ):
         super().__init__()
         self.run, self.clock, self.events = run, clock, events
         self.batches, self.num_batches, self.search_validator = batches, num_batches, search_validator
-        self.training, self.stop, self.interrupted = training, stop, interrupted
+        self.training, self.stop, self.interrupted, self.given = training, stop, interrupted, given
         self.validated = 0  # step of the last validation; step 0 needs none
 
     def on_train_begin(self, logs=None):
@@ -163,11 +178,11 @@ class Validation(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
         if self._due(self.step):
-            self.validate(self.step)
+            self._end_epoch(self.validate(self.step))
 
     def on_train_end(self, logs=None):
         if self.step != self.validated:
-            self.validate(self.step)
+            self._end_epoch(self.validate(self.step))
 
     def catch_up(self):
         """Validates a restored checkpoint if a validation is due at its step and has no record.
@@ -185,15 +200,19 @@ class Validation(keras.callbacks.Callback):
             self.validate(step)
 
     def validate(self, step):
-        """Validates once, then prints and records the result; no effect if a signal interrupts it."""
+        """Validates once, then logs and records the result; no effect if a signal interrupts it.
+
+        Returns:
+            dict of metrics, or `None` if interrupted.
+        """
         begin = self.clock.seconds
         with self.clock.outside_steps():
             record, samples = self._measure()
             if record is None:
-                return
+                return None
             self.validated = step
             if not self.run.writes:
-                return
+                return record
             self.run.append_history({"kind": "validation", "step": step, "minutes": begin / 60, **record})
             self.run.keep_best(self.model)
             self.events.scalars("validation", step, {**record, "minutes": begin / 60})
@@ -203,19 +222,24 @@ class Validation(keras.callbacks.Callback):
         searched = ""
         if self.search_validator is not None and (name := self.search_validator.metric) in record:
             searched = f" | {SEARCH_METRICS[name]} {record[name]:.2f} ({self.search_validator.label})"
-        print(
+        logger.info(
             f"validation  {step:,} | loss {record['loss']:.3f}"
             f" | ppl {record['perplexity']:.2f}"
             f" | acc {100 * record['token_accuracy']:.1f} %{searched}"
-            f" | took {self.clock.seconds - begin:.0f} s",
-            flush=True,
+            f" | took {self.clock.seconds - begin:.0f} s"
         )
         reason = early_stopping_reason(self.run.read_history(), self.training)
         if reason:
             self.stop(reason)
+        return record
+
+    def _end_epoch(self, record):
+        with self.clock.outside_steps():
+            for given in self.given:
+                given.end_epoch(record)
 
     def measure(self):
-        """Validates the current weights without printing or recording.
+        """Validates the current weights without logging or recording.
 
         Returns:
             dict of metrics, or `None` if a signal interrupts it.
@@ -236,7 +260,10 @@ class Validation(keras.callbacks.Callback):
             steps=self.num_batches,
             verbose=0,
             return_dict=True,
-            callbacks=[keras.callbacks.LambdaCallback(on_test_batch_end=self._stop_if_interrupted)],
+            callbacks=[
+                keras.callbacks.LambdaCallback(on_test_batch_end=self._stop_if_interrupted),
+                *self.given,
+            ],
         )
         self.model.set_interval_sums(sums)
         if self.model.stop_evaluating:

@@ -103,13 +103,15 @@ def tiny_stream(batches):
 
 
 def events_in(folder):
-    """{(tag, step): number, or text as bytes} of all event files."""
+    """{(tag, step): number, or text as bytes} of all event files, without histograms."""
     found = {}
     for path in sorted(folder.glob("events.*")):
         for serialised in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(serialised.numpy())
             for value in event.summary.value:
-                found[value.tag, event.step] = tf.make_ndarray(value.tensor).item()
+                array = tf.make_ndarray(value.tensor)
+                if array.size == 1:  # no histogram
+                    found[value.tag, event.step] = array.item()
     return found
 
 
