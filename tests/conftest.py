@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import sys
 
 import pytest
@@ -23,6 +24,10 @@ from keras_transformer.checkpoints import RunFolder  # noqa: E402
 from keras_transformer.config import Config, DataConfig, ModelConfig, TrainingConfig  # noqa: E402
 from keras_transformer.config.console import PACKAGE, ConsoleHandler, console  # noqa: E402
 from keras_transformer.tokenizers import SubwordTokenizer  # noqa: E402
+
+# A shell starts `pytest &` with Ctrl-C ignored, and the programs under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before TensorFlow starts, or never: strategies are tested on two logical devices.
 tf.config.set_logical_device_configuration(

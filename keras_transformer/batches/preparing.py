@@ -23,10 +23,10 @@ from keras_transformer.batches.prepared import (
     PreparedCorpus,
     check_not_prepared,
     file_entry,
-    write_file,
     write_json,
 )
 from keras_transformer.batches.sharding import BLOCK_PAIRS, UnfinishedError, open_text, write_shards
+from keras_transformer.batches.text_files import write_split
 from keras_transformer.config.console import console
 from keras_transformer.config.fields import with_earlier_defaults
 from keras_transformer.config.sections import VOCABULARY, DataConfig
@@ -212,7 +212,7 @@ def _prepare(text, folder, settings, tokenizers, num_workers):
         for leftover in (*folder.glob(".*.tmp"), *folder.glob(f"{PROGRESS}/.*")):
             leftover.unlink()  # temporary file of a killed process
         write_json(folder / PROGRESS / _SETTINGS, with_inputs)
-        texts = {split: _write_text(text, folder, split) for split in text.splits}
+        texts = {split: write_split(text, folder, split) for split in text.splits}
         tokenizers = _find_or_learn_tokenizers(text, folder, tokenizers)
         shards, report = write_shards(text, folder, tokenizers, num_workers, settings["shard_pairs"])
         report.check(data.dataset)
@@ -289,16 +289,6 @@ def _first_change(before, now):
     files = [file for entry in entries for file in (entry if isinstance(entry, list) else [entry])]
     changed = (file for file in files if files.count(file) == 1)
     return next((file.get("path") or file["name"] for file in changed), "the order of the files")
-
-
-def _write_text(text, folder, split):
-    """Writes a split as text; returns its manifest entry."""
-    pairs = first_split(text.datasets, split).load(on_bad_utf8=text.data.on_bad_utf8)
-    entry = {"num_pairs": len(pairs.source)}
-    for side, lines in pairs._asdict().items():
-        content = "".join(f"{line}\n" for line in lines).encode()
-        entry[side] = write_file(folder, f"{split}.{getattr(text.data, side)}", content)
-    return entry
 
 
 def _find_or_learn_tokenizers(text, folder, given):

@@ -30,6 +30,7 @@ from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import Averages, keep_best
 from keras_transformer.checkpoints.history import HISTORY, History
 from keras_transformer.checkpoints.new_folder import CONFIG, LOCK, check_unused, leftover_files
+from keras_transformer.checkpoints.pretrained import pretrained_models, resolve
 from keras_transformer.checkpoints.weights import NamedWeights
 from keras_transformer.config import settings as configs
 from keras_transformer.files import (
@@ -60,7 +61,7 @@ class RunFolder:
     """The files of one run.
 
     Args:
-        path: an existing run folder.
+        path: an existing run folder, or the name of a model that comes with the package.
         writes: `False` on workers other than the chief, where no method writes.
 
     Attributes:
@@ -74,7 +75,7 @@ class RunFolder:
     """
 
     def __init__(self, path, *, writes=True):
-        self.path = pathlib.Path(path)
+        self.path = resolve(path)
         self.writes = writes
         self._warned = set()
         self._named = NamedWeights(self)
@@ -85,8 +86,8 @@ class RunFolder:
             content = file.read_bytes()
         except OSError as error:
             raise ValueError(
-                f"{self.path}: not a run folder ({CONFIG}: {error.strerror}). "
-                "Name the --run-dir of a training run"
+                f"{self.path}: not a run folder ({CONFIG}: {error.strerror}). Name the --run-dir of a "
+                f"training run, or a model that comes with the package: {', '.join(pretrained_models())}"
             ) from error
         try:
             self.config = configs.from_dict(from_checked_json(content, remedy=_CONFIG_REMEDY))

@@ -6,6 +6,8 @@ import math
 import shlex
 from typing import NamedTuple
 
+import numpy as np
+
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import missing_note, ranked_steps, steps_text
 from keras_transformer.config import programs
@@ -14,6 +16,7 @@ from keras_transformer.config.training import SEARCH_METRICS
 logger = logging.getLogger(__name__)
 
 FINAL = "final/weights"  # path within the run folder
+WEIGHT_DTYPES = ("float32", "float16")
 
 
 class NamedWeights:
@@ -229,20 +232,30 @@ def write_final_weights(run, model, devices, measure):
     logger.info(_summary_line(candidates, chosen, run.config.training))
 
 
-def write_model_weights(run, model):
+def write_model_weights(run, model, dtype="float32"):
     """Writes the weights of a model that was trained elsewhere as the final weights of a run.
 
     Args:
         run: `RunFolder` that has not trained.
         model: `Transformer` of the sizes of the run.
+        dtype: `"float32"` or `"float16"`, that of the file. The weights of a loaded model are float32.
 
     Raises:
+        ValueError: another `dtype`, or a weight is above the largest float16.
         StorageError: the disk is full or not writable.
     """
     import tensorflow as tf
 
+    if dtype not in WEIGHT_DTYPES:
+        raise ValueError(f"`weight_dtype` must be {' or '.join(WEIGHT_DTYPES)}. Received: {dtype!r}")
+    weights = {}
+    for name, variable in tensor_files.by_path(model.weights).items():
+        value = variable.numpy()
+        if np.abs(value).max() > np.finfo(dtype).max:
+            raise ValueError(f"{name} has weights above the largest {dtype}, {np.finfo(dtype).max:,.0f}")
+        weights[name] = tf.Variable(value.astype(dtype), trainable=False)
     text = tf.Variable(json.dumps({"kind": "final", "weights": "final"}), trainable=False)
-    tree = {"weights": tensor_files.by_path(model.weights), "record": {"json": text}}
+    tree = {"weights": weights, "record": {"json": text}}
     tensor_files.write(tree, run.path / FINAL)
 
 

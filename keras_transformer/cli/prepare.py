@@ -5,6 +5,7 @@ r"""Cleans, encodes and shards a parallel corpus, so that training on it starts 
         --set cleaning.drop_duplicates=true --set cleaning.max_length_ratio=2
     keras-transformer prepare OUT --examples 5
     keras-transformer train --dataset OUT --preset base --run-dir runs/wmt14
+    keras-transformer prepare cldr/en-de corpus --text
 
 The same command continues an interrupted preparation.
 """
@@ -60,7 +61,15 @@ def parse_args(argv=None):
     parser.add_argument(
         "--plot", metavar="PNG", help="plot sentence lengths and padding for batches of data.batch_tokens"
     )
-    return parser.parse_args(argv)
+    text = "write the pairs that pass the filters as text files, without vocabulary and ids"
+    parser.add_argument("--text", action="store_true", help=text)
+    args = parser.parse_args(argv)
+    if args.text and not args.out:
+        parser.error("--text needs a folder to write: DATASET OUT --text")
+    for name in ("tokenizer", "vocab_size", "model_type", "workers", "examples", "plot"):
+        if args.text and getattr(args, name):
+            parser.error(f"--{name.replace('_', '-')} is for a prepared corpus, --text for text. Remove one")
+    return args
 
 
 def resolve(args):
@@ -84,6 +93,8 @@ def resolve(args):
     fixed = [text for text in args.set if text.startswith(VOCABULARY_SETTINGS)]
     if args.tokenizer and (args.vocab_size or args.model_type or fixed):
         raise ValueError("--tokenizer fixes the vocabulary: remove its size, type and normalization")
+    if args.text and fixed:
+        raise ValueError(f"--set {fixed[0]}: a setting of the vocabulary, and --text writes none. Remove it")
     if args.examples < 0:
         raise ValueError(f"--examples must be at least 0. Received: {args.examples}")
     if args.plot and (
@@ -162,6 +173,27 @@ def describe(prepared, data, *, examples=0):
     return "\n".join(lines)
 
 
+def write_text(config, out):
+    """Writes a corpus as text files; returns what to print."""
+    from keras_transformer.batches.text_files import write_text_corpus
+
+    report, others = write_text_corpus(config, out)
+    data, path = config.data, shlex.quote(out)
+    return "\n".join(
+        [
+            f"{out}: {report.num_kept:,} training pairs as text",
+            "",
+            report.table(),
+            "",
+            *(f"{split}: {number:,} pairs" for split, number in others.items()),
+            "",
+            "next:",
+            f"  {programs.command('train')} --dataset {path} --source {data.source} --target {data.target} "
+            "--preset auto --run-dir RUN",
+        ]
+    )
+
+
 def draw_lengths(prepared, data, path):
     """Plots the sentence lengths and the padding of batches by length into a PNG file."""
     # Matplotlib takes most of a second.
@@ -204,6 +236,9 @@ def main(argv=None):
         from keras_transformer.tokenizers.tokenizer_pair import read_tokenizers
 
         config = resolve(args)
+        if args.text:
+            print(write_text(config, args.out))
+            return
         if args.out:
             tokenizers = read_tokenizers(args.tokenizer) if args.tokenizer else None
             prepared = prepare(

@@ -89,8 +89,10 @@ def main(argv=None, stdin=None, stdout=None):
 
 def check_are_runs(names, program):
     """Raises `ValueError` if text was given where a further run folder is expected."""
+    from keras_transformer.checkpoints.pretrained import resolve
+
     for name in names[1:]:
-        if not os.path.exists(name):
+        if not os.path.exists(resolve(name)):
             raise ValueError(
                 f"{name}: not a run folder. Text is read from a file or a pipe: "
                 f"echo {shlex.quote(name)} | {programs.command(program)} {shlex.quote(names[0])}"

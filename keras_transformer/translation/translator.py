@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.checkpoints.pretrained import pretrained_folder
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.weights import write_model_weights
 from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH, TREES, DataConfig
@@ -64,8 +65,8 @@ class Translator(TextTranslator):
         """Loads the model of a run folder, or an ensemble from several.
 
         Args:
-            run_dirs: path of a run folder, or a list of them. The search settings are those
-                of the first.
+            run_dirs: path of a run folder, or name of a model that comes with the package; or a list of
+                them. The search settings are those of the first.
             checkpoint: the weights to load, as in `RunFolder.load_weights`.
             threads: as in `Translator`.
 
@@ -92,19 +93,34 @@ class Translator(TextTranslator):
         translator._run_config = config
         return translator
 
-    def save(self, path, *, config=None):
+    @classmethod
+    def pretrained(cls, name="en-de-tatoeba", *, threads=1):
+        """Loads a model that comes with the package.
+
+        Args:
+            name: str, one of `pretrained_models()`.
+            threads: as in `Translator`.
+
+        Raises:
+            ValueError: there is no such model; the message lists all.
+        """
+        return cls.load(pretrained_folder(name), threads=threads)
+
+    def save(self, path, *, config=None, weight_dtype="float32"):
         """Writes a run folder with the weights as `final`: for `load`, all programs and `--init-from`.
 
         Args:
             path: a new or empty folder. It appears only when it is complete.
             config: `Config` of which the languages and data are kept, for model cards; `None` for that of the
                 run that was loaded. Without one, the languages are called `source` and `target`.
+            weight_dtype: `"float32"`, or `"float16"` for half the size, rounded.
 
         Returns:
             `pathlib.Path` of the folder.
 
         Raises:
-            ValueError: an ensemble, a folder in use, or `config` has other sizes than the model.
+            ValueError: an ensemble, a folder in use, `config` has other sizes than the model, or a weight is
+                above the largest float16.
             StorageError: the disk is full or not writable.
         """
         if len(self.models) > 1:
@@ -115,7 +131,7 @@ class Translator(TextTranslator):
             changed = ", ".join(path for path, *_ in differences(config, replace(config, model=model.config)))
             raise ValueError(f"`config` differs from the model in {changed}. Pass replace(config, model=...)")
         with create_folder_atomically(path) as folder:
-            write_model_weights(RunFolder.create(folder, config, self.tokenizers), model)
+            write_model_weights(RunFolder.create(folder, config, self.tokenizers), model, weight_dtype)
         return pathlib.Path(path)
 
     def export(self, path, format="savedmodel", *, config=None, **options):

@@ -138,3 +138,27 @@ def test_what_cannot_be_saved_is_refused(translator, tmp_path):
     with pytest.raises(ValueError, match="run"):
         translator.save(tmp_path / "run")
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "notes"]
+
+
+def test_float16_halves_the_file_and_rounds_each_weight_once(translator, tmp_path):
+    translator.save(tmp_path / "half", weight_dtype="float16")
+    translator.save(tmp_path / "full")
+    loaded = kt.Translator.load(tmp_path / "half")
+    for one, other in zip(loaded.models[0].weights, translator.models[0].weights, strict=True):
+        assert one.dtype == "float32"
+        np.testing.assert_array_equal(one, np.float32(np.float16(other)))
+    sizes = [
+        (tmp_path / name / "final/weights.data-00000-of-00001").stat().st_size for name in ("half", "full")
+    ]
+    assert sizes[0] < 0.6 * sizes[1]
+    with pytest.raises(ValueError, match="`weight_dtype` must be float32 or float16. Received: 'int8'"):
+        translator.save(tmp_path / "int8", weight_dtype="int8")
+    kernel = translator.models[0].weights[-1]
+    before = np.asarray(kernel)
+    try:
+        kernel.assign(before + 7e4)
+        with pytest.raises(ValueError, match=r"has weights above the largest float16, 65,504"):
+            translator.save(tmp_path / "large", weight_dtype="float16")
+    finally:
+        kernel.assign(before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "half"]
