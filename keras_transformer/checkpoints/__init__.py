@@ -9,6 +9,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "averaging": ("write_average",),
+        "pretrained": ("pretrained_models",),
         "run_folder": ("RunFolder",),
     },
 )
