@@ -24,7 +24,7 @@ from keras_transformer.batches.prepared import PROGRESS, check_not_prepared, wri
 from keras_transformer.config.programs import ExitCode
 from keras_transformer.config.settings import DataConfig
 from keras_transformer.text.cleaning import CODES, Cleaner, CleaningReport, HashSet, pair_hashes
-from keras_transformer.text.datasets import first_split, open_datasets
+from keras_transformer.text.datasets import first_split, open_datasets, splits_there
 from keras_transformer.text.folders import ENDINGS, TRAIN
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import decode_block
@@ -109,10 +109,10 @@ def open_text(config):
         files = "valid.trees" if data.parses else f"valid.{data.source} and valid.{data.target}"
         raise DataError(
             f"{data.dataset}: no validation split. Add {files} (or validation.*, val.*, dev.*), or another "
-            "--dataset that has them"
+            f"--dataset that has them{splits_there(datasets)}"
         )
     if TRAIN not in splits:
-        raise DataError(f"{data.dataset}: no training split ({TRAIN})")
+        raise DataError(f"{data.dataset}: no training split ({TRAIN}){splits_there(datasets)}")
     splits.remove(TRAIN)
     return RawText(data, cleaner, datasets, splits)
 

@@ -88,8 +88,8 @@ def parse_args(argv=None):
     text = "also print the scores of each label"
     trees.add_argument("--labels", action="store_true", default=None, help=text)
     run = parser.add_argument_group("with RUN")
-    text = "folder, archive or name of TensorFlow Datasets (default: the run's); may be repeated: the first "
-    run.add_argument("--dataset", action="append", help=text + "that has the split is translated")
+    text = "folder, archive, name of TensorFlow Datasets or hf:NAME (default: the run's); may be repeated: "
+    run.add_argument("--dataset", action="append", help=text + "the first that has the split is translated")
     add_setting_flags(run, DataConfig, FOLDER_SETTINGS)
     run.add_argument("--split", help="test, validation, or a file's name without ending (default: test)")
     add_checkpoint_flag(run, default=None)

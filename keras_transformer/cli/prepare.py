@@ -36,8 +36,9 @@ def parse_args(argv=None):
     parser = program_parser("prepare")
     parser.add_argument(
         "dataset",
-        help="folder or archive of parallel files, cldr/SOURCE-TARGET, or a name of TensorFlow Datasets "
-        "such as wmt14_translate/de-en; several separated by commas; or a prepared folder to describe",
+        help="folder or archive of parallel files, cldr/SOURCE-TARGET, a name of TensorFlow Datasets such as "
+        "wmt14_translate/de-en, or hf:NAME/CONFIG of Hugging Face; several separated by commas; or a "
+        "prepared folder to describe",
     )
     parser.add_argument("out", nargs="?", help="folder to write; without it, DATASET is described")
     named = "as in cldr/SOURCE-TARGET or a prepared folder; required for other datasets"

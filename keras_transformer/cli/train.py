@@ -44,8 +44,8 @@ def parse_args(argv=None):
         action="append",
         metavar="DATASET",
         help="cldr/SOURCE-TARGET (built in; default: cldr/en-de); a folder or archive with train.*, "
-        f"valid.* and test.*, one sentence per line; a folder made by {programs.name('prepare')}; or "
-        "NAME/CONFIG of TensorFlow Datasets; may be repeated",
+        f"valid.* and test.*, one sentence per line; a folder made by {programs.name('prepare')}; "
+        "NAME/CONFIG of TensorFlow Datasets; or hf:NAME/CONFIG of Hugging Face; may be repeated",
     )
     add_setting_flags(parser, DataConfig, CORPUS_SETTINGS)
     parser.add_argument(

@@ -153,8 +153,8 @@ class ModelConfig:
 class DataConfig:
     dataset: str = setting(
         "cldr/en-de",
-        "`cldr/SOURCE-TARGET` (built in), a folder or archive of parallel files, or `NAME/CONFIG` of "
-        "TensorFlow Datasets; several are separated by commas",
+        "`cldr/SOURCE-TARGET` (built in), a folder or archive of parallel files, `NAME/CONFIG` of TensorFlow "
+        "Datasets, or `hf:NAME/CONFIG` of Hugging Face; several are separated by commas",
     )
     source: str = setting("en", "source language code, also the extension of the source files")
     target: str = setting(
@@ -162,7 +162,7 @@ class DataConfig:
         "target language code, also the extension of the target files; `trees` for constituency parsing",
     )
     data_dir: str = setting(
-        "", "cache folder of TensorFlow Datasets and unpacked archives; empty for the default"
+        "", "cache folder of datasets and unpacked archives; empty for the libraries' defaults"
     )
     manual_dir: str = setting("", "folder of manually downloaded files for TensorFlow Datasets")
     dataset_weights: str = setting(

@@ -1,4 +1,4 @@
-"""Reads and cleans parallel text from files, TensorFlow Datasets or Unicode CLDR.
+"""Reads and cleans parallel text from files, TensorFlow Datasets, Hugging Face or CLDR.
 
 `open_dataset(name)` opens a dataset by its name. `Cleaner` finds the pairs to drop from training, with a
 reason for each. `read_lines` and its relatives define what a line of text is. `read_trees` reads constituency

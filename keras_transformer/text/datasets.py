@@ -1,4 +1,4 @@
-"""Opens parallel corpora by name: the built-in corpus, folders, archives and TensorFlow Datasets.
+"""Opens parallel corpora by name: built in, folders, archives, TensorFlow Datasets, Hugging Face datasets.
 
 All datasets have the same interface: `name`, `splits`, `blocks(split, num_pairs)` and `fingerprint(split)`.
 `load_corpus` concatenates one or several datasets in memory.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from keras_transformer.config.extras import MissingExtraError
 from keras_transformer.config.fields import did_you_mean
 from keras_transformer.config.sections import TREES
-from keras_transformer.text import tfds
+from keras_transformer.text import hugging_face, tfds
 from keras_transformer.text.folders import (
     ENDINGS,
     TRAIN,
@@ -46,12 +46,13 @@ def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
             the path of a folder of parallel files (see `folders`);
             the path of a `.zip`, `.tar`, `.tgz` or `.tar.xz` archive of such files;
             `NAME/CONFIG` or `NAME/CONFIG:VERSION` of TensorFlow Datasets, such as
-            `wmt14_translate/de-en`; downloaded and prepared if necessary.
+            `wmt14_translate/de-en`; downloaded and prepared if necessary;
+            `hf:NAME`, `hf:NAME/CONFIG` or `hf:./FOLDER` of the library `datasets` (see `hugging_face`).
         source: source language, as in the names of files or features.
         target: target language, or `trees`: bracketed trees, whose words are the source.
-        data_dir: folder of prepared TensorFlow Datasets, and of unpacked archives in its
-            subfolder `unpacked`. `None` uses the default folder of TensorFlow Datasets, and
-            a temporary folder for an archive.
+        data_dir: folder of prepared TensorFlow Datasets, of unpacked archives in its subfolder `unpacked`,
+            and of Hugging Face datasets in `hugging_face`. `None` uses the default folders of the libraries,
+            and a temporary folder for an archive.
         manual_dir: folder of files downloaded by hand, for TensorFlow Datasets.
 
     Returns:
@@ -65,11 +66,14 @@ def open_dataset(dataset, source, target, *, data_dir=None, manual_dir=None):
         DataError: there is no such dataset; it lacks one of the languages; or
             it cannot be read, unpacked or downloaded.
         ValueError: a locale of the built-in corpus is unknown.
-        MissingExtraError: the packages that generate the built-in corpus are not installed.
+        MissingExtraError: the packages that generate the built-in corpus, or read those of Hugging Face, are
+            not installed.
     """
     check_dataset(dataset, data_dir)
     if target == TREES:
         return open_treebank(dataset, source, data_dir)
+    if dataset.startswith(hugging_face.PREFIX):
+        return hugging_face.HuggingFaceDataset(dataset, source, target, data_dir=data_dir)
     if dataset.startswith("cldr/"):
         return CldrDataset(dataset, source, target)
     path = pathlib.Path(dataset)
@@ -89,11 +93,15 @@ def check_dataset(dataset, data_dir=None):
 
     Raises:
         DataError: it does not exist; the message lists the kinds of datasets.
-        MissingExtraError: the packages that generate the built-in corpus are not installed.
+        MissingExtraError: the packages that generate the built-in corpus, or read those of Hugging Face, are
+            not installed.
     """
     path = pathlib.Path(dataset)
     if dataset.startswith("cldr/"):
         _import_cldr()
+        return
+    if dataset.startswith(hugging_face.PREFIX):
+        hugging_face.check_name(dataset)
         return
     if path.is_dir() or is_archive(path):
         return
@@ -108,15 +116,13 @@ def check_dataset(dataset, data_dir=None):
     meant = did_you_mean(path.name, _corpora_in(path.parent), lambda name: str(path.parent / name))
     if near is None and not meant and _HUB.fullmatch(dataset):
         raise DataError(
-            f"{dataset}: no such folder; datasets of the Hugging Face Hub cannot be named here. Write its "
-            "splits to a folder, one sentence a line (train.en, train.de, valid.en, valid.de), and name that "
-            "folder; or name a set of TensorFlow Datasets, such as wmt14_translate/de-en"
+            f"{dataset}: no such folder. For this name on the Hugging Face Hub, write hf:{dataset}"
         )
     hint = f" Nearest there: {', '.join(near)}" if near else hint
     raise DataError(
         f"{dataset}: no such folder. {meant and meant + ' '}A dataset is cldr/SOURCE-TARGET (built in), a "
-        "folder or archive of parallel files, or a name of TensorFlow Datasets such as "
-        f"wmt14_translate/de-en.{hint}"
+        "folder or archive of parallel files, a name of TensorFlow Datasets such as wmt14_translate/de-en, "
+        f"or hf:NAME of the Hugging Face Hub.{hint}"
     )
 
 
@@ -306,7 +312,7 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
     if validation is None:
         raise DataError(
             f"{dataset}: no validation split. Add {_files_of('valid', source, target)} (valid, validation, "
-            "val or dev), or a further --dataset that has them"
+            f"val or dev), or a further --dataset that has them{splits_there(datasets)}"
         )
     train, sizes, num_blank = Pairs([], []), [], 0
     for opened in datasets:
@@ -319,7 +325,8 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
         sizes.append(len(pairs.source))
         num_blank += num_dropped
     if not train.source:
-        raise DataError(f"{dataset}: no training split. Add {_files_of('train', source, target)}")
+        files = _files_of("train", source, target)
+        raise DataError(f"{dataset}: no training split. Add {files}{splits_there(datasets)}")
     return Corpus(
         train,
         validation.load(on_bad_utf8=on_bad_utf8),
@@ -328,6 +335,12 @@ def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_b
         num_blank,
         tuple(sizes),
     )
+
+
+def splits_there(datasets):
+    """Returns the end of a message, ". The splits are: ...", or "" if there are none."""
+    names = ", ".join(dict.fromkeys(name for dataset in datasets for name in dataset.splits))
+    return f". The splits are: {names}" if names else ""
 
 
 def _files_of(split, source, target):

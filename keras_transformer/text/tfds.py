@@ -154,7 +154,7 @@ def _make_builder(dataset, source, target, data_dir):
     except tfds.core.registered.DatasetNotFoundError:
         known = []  # a prepared dataset can be read without its builder class
     if known and config not in known:
-        config = _find_config(dataset, config, known, source, target)
+        config = find_config(dataset, config, known, source, target)
     full_name = "/".join(filter(None, [name, config])) + (f":{version}" if version else "")
     try:
         return tfds.builder(full_name, data_dir=data_dir or None)
@@ -162,7 +162,7 @@ def _make_builder(dataset, source, target, data_dir):
         raise DataError(f"{dataset}: {_one_line(error)}") from error
 
 
-def _find_config(dataset, config, known, source, target):
+def find_config(dataset, config, known, source, target):
     """Returns the config for two languages, given in the other order or not at all."""
     if config:
         candidates = ["-".join(reversed(config.split("-")))]
