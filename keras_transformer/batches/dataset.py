@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from keras_transformer.batches.ids import IdPairs, drop_long, encode_pairs
 from keras_transformer.batches.planning import EpochPlanner
+from keras_transformer.batches.streaming import stream_batches
 from keras_transformer.config.settings import SpecialIds
 from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
@@ -131,10 +132,16 @@ class SubwordSampling(NamedTuple):
         return np.maximum(sequences.lengths, np.minimum(expected, sequences.lengths.max()))
 
 
+@functools.singledispatch
 def token_batches(
     pairs, planner, *, start=0, epochs=1, special=SpecialIds(), share=DeviceShare(), sampling=None
 ):
     """Returns a `tf.data.Dataset` of the planned batches.
+
+    The pairs may also be a `tf.data.Dataset` that nobody has counted and that may be infinite. It needs no
+    planner; the other arguments are those of `streaming.stream_batches`::
+
+        token_batches(dataset, tokenizer=tokenizer, batch_tokens=25_000, max_length=256)
 
     Starting at batch n does not compute the batches before it. The dataset can be mapped, sharded, saved, and
     distributed with `tf.data.experimental.service`. When the dataset is serialised for the service,
@@ -198,6 +205,11 @@ def token_batches(
         if share.num_replicas > 1:
             dataset = dataset.unbatch()
         return without_autotuning(dataset.prefetch(_NUM_PREFETCHED))
+
+
+@token_batches.register
+def _(dataset: tf.data.Dataset, **settings):
+    return without_autotuning(stream_batches(dataset, **settings).prefetch(_NUM_PREFETCHED))
 
 
 class TokenBatches(NamedTuple):

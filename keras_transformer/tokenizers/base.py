@@ -117,6 +117,10 @@ class Tokenizer:
             for words in self._words(texts)
         ]
 
+    def for_dataset(self):
+        """Returns the tokenizer to use within a function of `tf.data`; see `SubwordTokenizer`."""
+        return self
+
     def _words(self, texts):
         """Yields the list of normalised words of each text, without `SPACE`."""
         for text in self._clean_texts(texts):

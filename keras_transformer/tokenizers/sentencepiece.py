@@ -5,6 +5,7 @@ determines the ids of a text, so training, translation and serving always agree.
 """
 
 import contextlib
+import copy
 import functools
 import io
 import logging
@@ -198,9 +199,24 @@ class SubwordTokenizer(Tokenizer):
         A `tf.Module` whose exported signatures call `encode_tensor` or `decode_tensor` must
         have this object as an attribute, so that it is saved with the module.
         """
-        tf, tensorflow_text = import_tensorflow_text()
+        tf, _ = import_tensorflow_text()
         with tf.init_scope():  # the model is loaded once, outside any graph being traced
-            return tensorflow_text.SentencepieceTokenizer(model=self.model_bytes, out_type=tf.int32)
+            return self._make_graph_tokenizer()
+
+    def for_dataset(self):
+        """Returns a copy whose tensor methods put the model into the graph that is being traced.
+
+        A function of `tf.data` needs such a copy, made within it. The dataset can then be serialised, and
+        it works after `keras.utils.set_random_seed`, which makes TensorFlow forget the shared
+        `graph_tokenizer`.
+        """
+        tokenizer = copy.copy(self)
+        tokenizer.graph_tokenizer = self._make_graph_tokenizer()
+        return tokenizer
+
+    def _make_graph_tokenizer(self):
+        tf, tensorflow_text = import_tensorflow_text()
+        return tensorflow_text.SentencepieceTokenizer(model=self.model_bytes, out_type=tf.int32)
 
     def encode_tensor(self, texts):
         """`encode` as a TensorFlow graph, for `Dataset.map` and exported models.
