@@ -72,7 +72,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "scaled_dot_product_attention",
             "sinusoids",
         ),
-        "text": ("Cleaner", "CleaningReport", "load_corpus"),
+        "text": ("Cleaner", "CleaningReport", "load_corpus", "write_corpus"),
         "tokenizers": (
             "SubwordTokenizer",
             "Tokenizers",

@@ -78,8 +78,8 @@ def encode_pairs(source, target, tokenizer, target_tokenizer=None):
     """Encodes two lists of sentences.
 
     Args:
-        source: list of str.
-        target: list of str, of the same length.
+        source: list of str, or another iterable, such as a column of a pandas DataFrame.
+        target: the same, of the same length.
         tokenizer: an object with `encode(texts)` and `special.eos`, for the source.
         target_tokenizer: the tokenizer of the target; `None` uses `tokenizer` for both.
 
@@ -87,16 +87,29 @@ def encode_pairs(source, target, tokenizer, target_tokenizer=None):
         `IdPairs`.
 
     Raises:
-        TypeError: a tokenizer of keras-hub, which must be converted first.
+        TypeError: a tokenizer of keras-hub, which must be converted first; or `source` or `target` is a str,
+            or holds another value, such as a missing one.
         ValueError: the lists have different lengths.
     """
     refuse_keras_hub(tokenizer, target_tokenizer)
+    source, target = _list_texts("source", source), _list_texts("target", target)
     if len(source) != len(target):
         raise ValueError(
             f"`source` and `target` must have the same length. Received: {len(source)} and {len(target)}"
         )
     sides = (source, tokenizer), (target, target_tokenizer or tokenizer)
     return IdPairs(*(Sequences([encode_flat(*side)]) for side in sides))
+
+
+def _list_texts(name, texts):
+    """Returns an iterable of str as a list; raises `TypeError` if it is something else."""
+    if isinstance(texts, (str, bytes)):
+        raise TypeError(f"`{name}` must be a list of str. Received: one {type(texts).__name__}")
+    texts = list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"`{name}` must hold str only. Received: {text!r} at index {number}")
+    return texts
 
 
 def encode_flat(texts, tokenizer):

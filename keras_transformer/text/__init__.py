@@ -13,6 +13,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     {
         "cleaning": ("Cleaner", "CleaningReport"),
         "datasets": ("Corpus", "OpenSplit", "load_corpus", "load_split", "open_dataset"),
+        "folders": ("write_corpus",),
         "languages": ("check_languages",),
         "linearised": ("delinearise", "linearise", "mend"),
         "lines": ("DataError", "Pairs", "read_lines"),

@@ -190,6 +190,54 @@ class FolderDataset:
         return (split, side) if split else None
 
 
+def write_corpus(folder, source, target, **splits):
+    """Writes pairs of texts as a new folder of parallel files, which can be named as a dataset.
+
+    Args:
+        folder: the folder; its parent must exist.
+        source: source language.
+        target: target language.
+        **splits: `train`, `valid` and perhaps `test`: each an iterable of (source text, target text), such
+            as a generator, or `zip(frame["en"], frame["de"])` of a pandas DataFrame. It is read once, in
+            constant memory. A newline within a text becomes a space.
+
+    Raises:
+        DataError: the folder exists, a split has no pairs, or a pair is not two texts. No folder is left.
+        OSError: the files cannot be written. No folder is left.
+    """
+    folder = pathlib.Path(folder)
+    if folder.exists():
+        raise DataError(f"{folder}: exists already. Choose a new folder")
+    temporary = temporary_path(folder)
+    temporary.mkdir()
+    try:
+        for split, pairs in splits.items():
+            paths = [temporary / f"{split}.{language}" for language in (source, target)]
+            with open(paths[0], "wb") as source_file, open(paths[1], "wb") as target_file:
+                number = 0
+                for number, pair in enumerate(pairs, start=1):
+                    lines = _lines_of(pair, f"{split}: pair {number}")
+                    source_file.write(lines[0])
+                    target_file.write(lines[1])
+            if not number:
+                raise DataError(f"{split}: no pairs")
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _lines_of(pair, name):
+    """Returns the two lines of a pair of texts, bytes."""
+    # A DataFrame yields the names of its columns, and two letters are a pair, too.
+    sides = list(pair) if hasattr(pair, "__iter__") and not isinstance(pair, (str, bytes)) else []
+    if len(sides) != 2 or not all(isinstance(text, str) for text in sides):
+        raise DataError(f"{name}: must be (source text, target text), two str. Received: {pair!r}")
+    try:
+        return [text.replace("\n", " ").encode() + b"\n" for text in sides]
+    except UnicodeEncodeError as error:
+        raise DataError(f"{name}: cannot be written as UTF-8: {error}") from error
+
+
 class ArchiveDataset(FolderDataset):
     """The parallel files of one archive as a dataset; see `open_dataset` for the interface.
 

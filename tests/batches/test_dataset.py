@@ -263,6 +263,45 @@ def test_sentences_without_a_partner_are_refused_at_once():
         encode_pairs(["10 11", "11", "12"], ["10"], WordTokenizer())
 
 
+class Column:
+    """A column of a DataFrame whose labels do not start at 0."""
+
+    def __init__(self, texts):
+        self._texts = texts
+
+    def __len__(self):
+        return len(self._texts)
+
+    def __iter__(self):
+        return iter(self._texts)
+
+    def __getitem__(self, label):
+        raise KeyError(label)
+
+    def __bool__(self):
+        raise ValueError("The truth value is ambiguous")
+
+
+@pytest.mark.parametrize("kind", [Column, iter, tuple])
+def test_texts_may_be_a_column_or_come_from_a_generator(kind):
+    pairs = encode_pairs(kind(["10 11 12", ""]), kind(["20", "21 22"]), WordTokenizer())
+    assert rows_of(pairs.source) == [[10, 11, 12, 4], [4]]
+    assert rows_of(pairs.target) == [[20, 4], [21, 22, 4]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["10", None], "`target` must hold str only. Received: None at index 1"),
+        (Column([float("nan"), "1"]), "`target` must hold str only. Received: nan at index 0"),
+        ("10", "`target` must be a list of str. Received: one str"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_place(texts, message):
+    with pytest.raises(TypeError, match=message):
+        encode_pairs(["10", "11"], texts, WordTokenizer())
+
+
 def test_drop_long_looks_at_both_sides_and_counts_eos():
     # Lengths with eos: (3, 3), (4, 2), (2, 4), (3, 2).
     source, target = ["10 11", "12 13 14", "15", "16 17"], ["20 21", "22", "23 24 25", "26"]

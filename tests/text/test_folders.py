@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from keras_transformer.text.folders import FolderDataset
+from keras_transformer.text.datasets import load_corpus
+from keras_transformer.text.folders import FolderDataset, write_corpus
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import decode_blocks
 
@@ -171,3 +172,40 @@ def test_a_fingerprint_tells_changed_files(tmp_path):
     assert dataset.fingerprint("train") == before
     os.utime(tmp_path / "train.2.de", ns=(1, 1))
     assert dataset.fingerprint("train") != before
+
+
+def test_pairs_of_a_generator_become_a_folder(tmp_path):
+    train = (pair for pair in [("a\n1", "A"), ["", "\u2028"], ("c", "Ç 👍")])
+    write_corpus(tmp_path / "corpus", "en", "de", train=train, valid=zip(["v"], ["V"], strict=True))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "corpus", "train.de", "train.en", "valid.de", "valid.en",
+    ]  # fmt: skip
+    assert (tmp_path / "corpus/train.en").read_bytes() == b"a 1\n\nc\n"
+    corpus = load_corpus(str(tmp_path / "corpus"), "en", "de")
+    assert corpus.train == (["a 1", "c"], ["A", "Ç 👍"])
+    assert corpus.num_blank == 1
+    assert corpus.validation == (["v"], ["V"])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([], "train: no pairs"),
+        ([("a", "A"), ("b", None)], r"train: pair 2: must be \(source text, target text\), two str.*None"),
+        ([("a", "A", "x")], "train: pair 1: must be"),
+        (["en", "de"], "train: pair 1: must be .*Received: 'en'"),  # what a DataFrame yields
+        ([3], "train: pair 1: must be .*Received: 3"),
+        ([("a", "\ud800")], "train: pair 1: cannot be written as UTF-8"),
+    ],
+)
+def test_what_is_no_pair_is_refused_and_leaves_no_folder(tmp_path, pairs, message):
+    with pytest.raises(DataError, match=message):
+        write_corpus(tmp_path / "corpus", "en", "de", valid=[("v", "V")], train=pairs)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_exists_is_not_written_to(tmp_path):
+    write(tmp_path, "train.en")
+    with pytest.raises(DataError, match="exists already. Choose a new folder"):
+        write_corpus(tmp_path, "en", "de", train=[("a", "A")])
+    assert [path.name for path in tmp_path.iterdir()] == ["train.en"]
