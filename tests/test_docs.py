@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 import readme_commands as found
+import tensorflow as tf
 
 import keras_transformer
 from keras_transformer.cli.main import program_module
@@ -256,7 +257,7 @@ def test_the_road_of_the_data_and_the_service_run(tmp_path, monkeypatch):
         for language, word in (("en", "tree"), ("de", "Baum")):
             text = "".join(f"{word} {i} {word * (i % 7)}\n" for i in range(number))
             (tmp_path / "raw" / f"{split}.{language}").write_text(text)
-    road, service = found.blocks(TEXTS["docs/data.md"], "python")
+    road, _, service, _ = found.blocks(TEXTS["docs/data.md"], "python")
     for longer, shorter in (
         ('kt.preset("demo")', 'override(kt.preset("demo"), ["data.dataset=raw", "data.vocab_size=290"])'),
         ('prepare(config, "prepared/demo")', 'prepare(config, "corpus", num_workers=1)'),
@@ -277,6 +278,24 @@ def test_the_road_of_the_data_and_the_service_run(tmp_path, monkeypatch):
     there = [labels.tolist() for _, labels in names["dataset"].as_numpy_iterator()]
     assert sorted(there) == sorted(here)
     del second
+
+
+def test_pairs_from_python_become_a_corpus_and_a_stream(tmp_path, monkeypatch, config, tokenizer):
+    monkeypatch.chdir(tmp_path)
+    _, written, _, streamed = found.blocks(TEXTS["docs/data.md"], "python")
+    model = keras_transformer.Transformer(config.model)
+    model.compile("adam", keras_transformer.LabelSmoothedCrossEntropy(0.1))
+    names = {"kt": keras_transformer, "tf": tf, "frame": {"en": ["a"], "de": ["A"]}, "tokenizer": tokenizer}
+    names |= {"model": model}
+    exec(compile(written, "data.md", "exec"), names)
+    corpus = keras_transformer.load_corpus("corpus", "en", "de")
+    assert corpus.train == (["three hours ago"], ["vor drei Stunden"])
+    assert corpus.validation == (["a"], ["A"])
+    assert "steps_per_epoch=1000, epochs=10" in streamed
+    streamed = streamed.replace("steps_per_epoch=1000, epochs=10", "steps_per_epoch=2")
+    streamed = streamed.replace("batch_tokens=25_000", "batch_tokens=2_048")
+    exec(compile(streamed, "data.md", "exec"), names)
+    assert model.optimizer.iterations.numpy() == 2
 
 
 def test_the_overview_is_drawn_of_what_there_is(monkeypatch):

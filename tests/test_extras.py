@@ -20,8 +20,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "keras_transformer").rglob("*.py"))
 # Import names of what the extras for users install.
 OPTIONAL = (
-    "babel", "ctranslate2", "ftfy", "importlib_resources", "IPython", "jupytext", "keras_hub", "matplotlib",
-    "nbclient", "num2words", "py3langid", "tensorflow_datasets", "tensorflow_serving",
+    "babel", "ctranslate2", "datasets", "ftfy", "importlib_resources", "IPython", "jupytext", "keras_hub",
+    "matplotlib", "nbclient", "num2words", "py3langid", "tensorflow_datasets", "tensorflow_serving",
 )  # fmt: skip
 WITHOUT_EXTRAS = f"""
 import sys
@@ -90,7 +90,7 @@ def test_what_is_imported_is_required_by_the_package_or_by_the_extra_that_is_nam
 def test_what_extras_install_is_blocked_below():
     distributions = importlib.metadata.packages_distributions()
     blocked = {canonical(name) for root in OPTIONAL for name in distributions.get(root, ())}
-    for extra in ("data", "plots", "serving", "ctranslate2", "keras-hub"):
+    for extra in ("data", "hf", "plots", "serving", "ctranslate2", "keras-hub"):
         assert requirements()[extra] <= blocked, extra
     assert not requirements()[""] & blocked
 
@@ -176,6 +176,7 @@ def folder(tmp_path):
 REFUSED = {
     "train --run-dir new": "data",
     "train --dataset wmt14_translate/de-en --source en --target de --run-dir new": "data",
+    "train --dataset hf:a/b --source en --target de --preset tiny --run-dir new": "hf",
     "prepare corpus new --source en --target de --set cleaning.drop_damaged=true": "data",
     "prepare corpus new --source en --target de --set cleaning.max_foreign_letters=0.5": "data",
     "prepare corpus new --source en --target de --plot new.png": "plots",

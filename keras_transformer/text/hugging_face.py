@@ -8,12 +8,12 @@ named by the languages.
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import pathlib
 import re
 import sys
 
+from keras_transformer.config.extras import install, needs
 from keras_transformer.text.folders import file_identity
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import BLOCK_LINES, NamedPairs, check_split, make_blocks
@@ -21,7 +21,6 @@ from keras_transformer.text.tfds import find_config
 
 PREFIX = "hf:"
 OLDEST = 4  # version of the library; earlier ones run the Python code of a dataset
-_INSTALL = f"pip install 'datasets>={OLDEST},<6'"
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(/[^/]+)?")
 _READ_AT_ONCE = 1000
 _TEXT = ("string", "large_string", "string_view")
@@ -31,10 +30,10 @@ def check_name(dataset):
     """Checks that `hf:NAME` can be opened here; does not contact the Hub.
 
     Raises:
-        DataError: the library `datasets` is missing, or there is no such local folder.
+        DataError: the form is wrong, or there is no such local folder.
+        MissingExtraError: the library `datasets` is not installed.
     """
-    if sys.modules.get("datasets") is None and importlib.util.find_spec("datasets") is None:
-        raise DataError(f"{dataset}: the library datasets is not installed: {_INSTALL}")
+    _import_datasets(dataset)
     folder = _folder_of(dataset)
     if folder is None and not _NAME.fullmatch(dataset.removeprefix(PREFIX)):
         raise DataError(
@@ -56,8 +55,9 @@ class HuggingFaceDataset:
             default.
 
     Raises:
-        DataError: the library is missing; there is no such dataset or config; it lacks one of the languages;
-            or it cannot be downloaded or read.
+        DataError: there is no such dataset or config; it lacks one of the languages; or it cannot be
+            downloaded or read.
+        MissingExtraError: the library `datasets` is not installed.
     """
 
     def __init__(self, dataset, source, target, *, data_dir=None):
@@ -138,14 +138,11 @@ def _identity(folder):
 
 
 def _import_datasets(dataset):
-    """Returns the module `datasets`; raises `DataError` if it cannot be imported or is too old."""
-    try:
+    """Returns the module `datasets`; raises `DataError` if it is too old."""
+    with needs("hf", "A dataset of Hugging Face"):
         import datasets
-    except ImportError as error:
-        message = f"{dataset}: datasets cannot be imported ({_one_line(error)}): {_INSTALL}"
-        raise DataError(message) from error
     if int(datasets.__version__.partition(".")[0]) < OLDEST:
-        raise DataError(f"{dataset}: datasets {datasets.__version__} is too old: {_INSTALL}")
+        raise DataError(f"{dataset}: datasets {datasets.__version__} is too old: {install('hf')}")
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     return datasets

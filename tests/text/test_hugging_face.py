@@ -1,6 +1,5 @@
 """Hugging Face datasets: folders that the library itself wrote; names of the Hub without a network."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from keras_transformer.text.datasets import load_corpus, load_split, open_datase
 from keras_transformer.text.lines import DataError
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import
-datasets = pytest.importorskip("datasets", reason="needs the library datasets: pip install -e '.[test]'")
+datasets = pytest.importorskip("datasets", reason="needs the extra hf")
 
 PAIRS = [(f"line {i} 2\u20282", f"Zeile\n{i}") for i in range(250)]
 TEXTS = [(f"line {i} 2 2", f"Zeile {i}") for i in range(250)]  # what is read of them
@@ -251,12 +250,12 @@ def test_what_is_no_name_of_the_hub_is_refused_with_the_form(name):
 
 def test_without_the_library_the_program_says_what_to_install(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert importlib.util.find_spec("datasets") is None
     arguments = ["--dataset", "hf:a/b", "--source", "en", "--target", "de", "--preset", "tiny"]
     assert train_wmt.main([*arguments, "--run-dir", str(tmp_path / "run")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert "hf:a/b: the library datasets is not installed: pip install 'datasets>=4,<6'" in lines[0]
+    assert "A dataset of Hugging Face needs the extra 'hf'" in lines[0]
+    assert "pip install 'keras-transformer-translation[hf]'" in lines[0]
     assert not (tmp_path / "run").exists()
 
 

@@ -40,7 +40,7 @@ def write_text(folder):
 @pytest.mark.slow
 def test_the_same_text_from_three_sources_gives_the_same_losses(tmp_path):
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    datasets = pytest.importorskip("datasets", reason="needs the library datasets: pip install -e '.[test]'")
+    datasets = pytest.importorskip("datasets", reason="needs the extra hf")
     writer = [sys.executable, "tests/text/write_wmt14.py", tmp_path / "tfds", write_text(tmp_path / "text")]
     subprocess.run(writer, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
     # TensorFlow Datasets shuffles what it stores; the others get its order.
