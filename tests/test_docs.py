@@ -293,7 +293,9 @@ def test_pairs_from_python_become_a_corpus_and_a_stream(tmp_path, monkeypatch, c
     assert corpus.validation == (["a"], ["A"])
     assert "steps_per_epoch=1000, epochs=10" in streamed
     streamed = streamed.replace("steps_per_epoch=1000, epochs=10", "steps_per_epoch=2")
-    streamed = streamed.replace("batch_tokens=25_000", "batch_tokens=2_048")
+    streamed = streamed.replace("batch_tokens=25_000", "batch_tokens=2_048, shuffle_pairs=9")
+    one = list(names["pairs"]())
+    names["pairs"] = lambda: iter(one * 300)
     exec(compile(streamed, "data.md", "exec"), names)
     assert model.optimizer.iterations.numpy() == 2
 

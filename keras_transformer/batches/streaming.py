@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_transformer.batches.cutting import ROWS_MULTIPLE
 from keras_transformer.batches.planning import PADDINGS
 from keras_transformer.config.settings import SpecialIds
-from keras_transformer.tokenizers.base import valid_utf8
+from keras_transformer.tokenizers.base import check_special, valid_utf8
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers
 
 _BLOCK_PAIRS = 256  # pairs that are encoded together
@@ -39,7 +39,9 @@ def stream_batches(
     """Returns a `tf.data.Dataset` of token-bucketed batches of a dataset of pairs, which may be infinite.
 
     Drops pairs with more than `max_length` tokens or without a token on either side. A line on standard error
-    counts them after 1,000, 10,000, ... pairs, and at the end of the dataset.
+    counts them after 1,000, 10,000, ... pairs, and at the end of the dataset. Iterating raises TensorFlow's
+    InvalidArgumentError if a text is not UTF-8, an id is no token, or all pairs of a finite dataset were
+    dropped.
 
     A batch holds pairs of one bucket, which the longer side decides. Compared with an `EpochPlanner`, there
     is more padding, a run cannot resume at a batch, and the order is not a function of (seed, epoch): it also
@@ -55,9 +57,9 @@ def stream_batches(
             `None` for ids.
         shuffle_pairs: number of pairs in the shuffle buffer; 0 keeps the order. The pairs of an iteration
             are in another order than those of the one before.
-        seed: seed of the shuffling.
-        padding: `"longest"` pads to the longest sentence of the batch; `"fixed"` pads to the longest
-            sentence of the bucket, the same on both sides, and to the same number of rows.
+        seed: seed of the shuffling; TensorFlow combines it with its global seed, if that is set.
+        padding: `"longest"` pads to the longest sentence of the batch; `"fixed"` pads both sides
+            to the longest length of the bucket, and to the same number of rows.
         max_shapes: maximum number of buckets, and so of shapes, with `padding="fixed"`.
         special: `SpecialIds` of ids; `None` for those of the tokenizer, or the default.
 
@@ -68,13 +70,15 @@ def stream_batches(
     Raises:
         TypeError: the elements of `dataset` are not such pairs.
         ValueError: `batch_tokens` is less than 8 rows of `max_length`, or another setting is out of range.
-        tf.errors.InvalidArgumentError: while iterating: a text is not UTF-8, an id is not a token; or all
-            pairs of a finite dataset were dropped.
     """
     tokenizers = as_tokenizers(tokenizer) if tokenizer else None
     _check_elements(dataset, tokenizers)
     _check_settings(batch_tokens, max_length, shuffle_pairs, padding, max_shapes)
-    special = special or (tokenizers.target.special if tokenizers else SpecialIds())
+    if tokenizers:
+        special = check_special(
+            tokenizers.target.special, special or tokenizers.target.special, "`tokenizer`"
+        )
+    special = special or SpecialIds()
     fixed = padding == "fixed"
     longest = bucket_lengths(max_length, max_shapes if fixed else _NUM_BUCKETS)
     rows = [batch_tokens // length // ROWS_MULTIPLE * ROWS_MULTIPLE for length in longest]
