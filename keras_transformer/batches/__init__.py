@@ -2,7 +2,7 @@
 
 `prepare` encodes a corpus and writes its ids; `PreparedCorpus` reads them. `EpochPlanner` plans which pairs
 share a batch, from their lengths alone. `token_batches` returns the planned batches as a `tf.data.Dataset`
-that can start at any batch.
+that can start at any batch. Pairs that nobody has counted go through `stream_batches`.
 """
 
 from keras_transformer import lazy_names
@@ -16,5 +16,6 @@ __all__, __getattr__, __dir__ = lazy_names(
         "prepared": ("PreparedCorpus",),
         "preparing": ("prepare",),
         "sharding": ("UnfinishedError",),
+        "streaming": ("stream_batches",),
     },
 )

@@ -139,7 +139,7 @@ def token_batches(
     """Returns a `tf.data.Dataset` of the planned batches.
 
     The pairs may also be a `tf.data.Dataset` that nobody has counted and that may be infinite. It needs no
-    planner; the other arguments are those of `streaming.stream_batches`::
+    planner; the other arguments are those of `stream_batches`::
 
         token_batches(dataset, tokenizer=tokenizer, batch_tokens=25_000, max_length=256)
 
