@@ -204,11 +204,9 @@ class SubwordTokenizer(Tokenizer):
             return self._make_graph_tokenizer()
 
     def for_dataset(self):
-        """Returns a copy whose tensor methods put the model into the graph that is being traced.
+        """Returns a copy, for a function of `tf.data`, whose tensor methods put the model into its graph.
 
-        A function of `tf.data` needs such a copy, made within it. The dataset can then be serialised, and
-        it works after `keras.utils.set_random_seed`, which makes TensorFlow forget the shared
-        `graph_tokenizer`.
+        `keras.utils.set_random_seed` makes TensorFlow forget `graph_tokenizer`, which it cannot serialise.
         """
         tokenizer = copy.copy(self)
         tokenizer.graph_tokenizer = self._make_graph_tokenizer()
