@@ -1,18 +1,20 @@
 # %% [markdown]
 # # Train with `model.fit`
 #
-# **Question:** how do you train the paper's model in Keras, on one device or on several, and how do its
-# metrics develop? And what does the order of norm do?
+# **Question:** how do you train the paper's model in Keras, on one device or on several, how do its metrics
+# develop, and how do you save it? And what does the order of norm do?
 #
 # **Prerequisites:** Keras' `compile` and `fit`. [Notebook 1](01_the_paper.ipynb) explains the model.
 #
-# **Time:** about five minutes on two CPU cores. Nothing is downloaded: the corpus is generated from the
+# **Time:** about six minutes on two CPU cores. Nothing is downloaded: the corpus is generated from the
 # locale data of Unicode's CLDR (dates, times, prices, lists, spelled-out numbers).
 
 # %%
 # %matplotlib inline
 import os
+import pathlib
 import random
+import tempfile
 
 import keras
 import numpy as np
@@ -30,6 +32,7 @@ from keras_transformer import (
     Translator,
     encode_pairs,
     load_corpus,
+    load_exported,
     preset,
     token_batches,
 )
@@ -49,15 +52,30 @@ tf.get_logger().setLevel("ERROR")
 # %% [markdown]
 # ## Text
 #
-# A corpus has pairs for training, validation and test. Any folder of parallel files works instead of
-# `cldr/en-de`.
+# A corpus has pairs of sentences for training, validation and test. **To train on your own sentences, change
+# only the next cell**, in one of two ways.
+#
+# A folder with the files `train.en`, `train.de`, `valid.en`, `valid.de`, `test.en` and `test.de`, one
+# sentence per line; line i of one file is the translation of line i of the other:
+#
+#     train, valid, test, *_ = load_corpus("my_folder", SOURCE, TARGET)
+#
+# Two lists of sentences, `source` and `target`:
+#
+#     from keras_transformer.text import Pairs
+#     parts = slice(1000, None), slice(0, 500), slice(500, 1000)
+#     train, valid, test = (Pairs(source[part], target[part]) for part in parts)
 
 # %%
-corpus = load_corpus("cldr/en-de", "en", "de")
-for name in ("train", "validation", "test"):
-    print(f"{name:10} {len(getattr(corpus, name).source):6,} pairs")
-for i in range(5):
-    print(f"\n{corpus.train.source[i]}\n{corpus.train.target[i]}")
+SOURCE, TARGET = "en", "de"
+VOCAB_SIZE = 2000  # small corpora have fewer different pieces: the error then says how many
+train, valid, test, *_ = load_corpus("cldr/en-de", SOURCE, TARGET)
+
+# %%
+for name, split in (("training", train), ("validation", valid), ("test", test)):
+    print(f"{name:10} {len(split.source):6,} pairs")
+for source, target in zip(train.source[:5], train.target[:5], strict=True):
+    print(f"\n{source}\n{target}")
 
 # %% [markdown]
 # ## Tokens
@@ -66,12 +84,12 @@ for i in range(5):
 # `▁` marks a space.
 
 # %%
-tokenizer = SubwordTokenizer.train(corpus.train.source + corpus.train.target, vocab_size=2000)
-(pieces,) = tokenizer.pieces([corpus.train.source[0]])
-(ids,) = tokenizer.encode([corpus.train.source[0]])
+tokenizer = SubwordTokenizer.train(train.source + train.target, vocab_size=VOCAB_SIZE)
+(pieces,) = tokenizer.pieces([train.source[0]])
+(ids,) = tokenizer.encode([train.source[0]])
 print(pieces)
 print(ids)
-assert tokenizer.decode([ids]) == [corpus.train.source[0]]
+print(tokenizer.decode([ids]))
 
 # %% [markdown]
 # ## Batches
@@ -84,7 +102,7 @@ assert tokenizer.decode([ids]) == [corpus.train.source[0]]
 
 # %%
 BATCH_TOKENS = 512 if QUICK else 2048
-pairs, unseen = (encode_pairs(*split, tokenizer) for split in (corpus.train, corpus.validation))
+pairs, unseen = (encode_pairs(*split, tokenizer) for split in (train, valid))
 planner = EpochPlanner(*pairs.lengths, batch_tokens=BATCH_TOKENS, seed=1)
 validation = token_batches(unseen, EpochPlanner(*unseen.lengths, batch_tokens=BATCH_TOKENS))
 (source_ids, target_ids), labels = next(iter(validation))
@@ -106,7 +124,7 @@ print(f"{per_epoch:,} batches an epoch, {100 * planner.real_share():.1f} % of th
 # them are warm-up.
 
 # %%
-STEPS, EPOCHS, D_MODEL = (12, 3, 32) if QUICK else (1000, 20, 128)
+STEPS, EPOCHS, D_MODEL = (12, 3, 32) if QUICK else (1000, 10, 128)
 WARMUP = STEPS // 3
 schedule = TransformerSchedule(D_MODEL, warmup_steps=WARMUP)
 rates = np.array(schedule(np.arange(STEPS)))  # Keras counts updates from 0, the paper from 1
@@ -127,7 +145,8 @@ print(f"largest: {rates.max():.5f}, at update {rates.argmax() + 1}")
 # whole batch; its metrics are sums and counts, too.
 #
 # The recipe follows sections 5.3 and 5.4: Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$, $\epsilon =
-# 10^{-9}$, the schedule above, label smoothing $\epsilon_{ls} = 0.1$.
+# 10^{-9}$, the schedule above, label smoothing $\epsilon_{ls} = 0.1$. In the summary, "optimizer params" are
+# Adam's: two running means per weight.
 
 # %%
 keras.utils.set_random_seed(1)
@@ -142,8 +161,8 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         metrics=[TokenAccuracy(), Perplexity()],
     )
 print(f"{config.num_encoder_layers} + {config.num_decoder_layers} layers, d_model {config.d_model},", end=" ")
-print(f"{config.num_heads} heads, {model.count_params():,} weights on", end=" ")
-print(f"{model.distribute_strategy.num_replicas_in_sync} devices")
+print(f"{config.num_heads} heads, on {model.distribute_strategy.num_replicas_in_sync} devices")
+model.summary()
 
 # %% [markdown]
 # ## Before training
@@ -151,33 +170,64 @@ print(f"{model.distribute_strategy.num_replicas_in_sync} devices")
 # Even a model with random weights produces a translation:
 
 # %%
-numbers = sorted(random.Random(3).sample(range(len(corpus.test.source)), 6))
-sources = [corpus.test.source[i] for i in numbers]
-references = [corpus.test.target[i] for i in numbers]
+numbers = sorted(random.Random(3).sample(range(len(test.source)), 6))
+sources = [test.source[i] for i in numbers]
+references = [test.target[i] for i in numbers]
 translator = Translator(model, tokenizer)
 before = translator.translate(sources, beam_size=1, max_length_offset=10)
 for source, translation in zip(sources, before, strict=True):
     print(f"{source}\n    {translation[:90]}")
 
 # %% [markdown]
-# ## `fit`
+# ## `fit`, with callbacks
 #
 # `token_batches` creates a `tf.data.Dataset` with the given number of epochs, each in a different
-# order, so Keras does not need to shuffle. `steps_per_epoch` is the length of an epoch, which ends with
-# a validation.
+# order, so Keras does not need to shuffle. `steps_per_epoch` is the number of updates after which `fit`
+# validates and counts one epoch; it need not be a pass over the pairs.
+#
+# Callbacks run during training. These three come with Keras:
+#
+# - `ModelCheckpoint` saves the model after every epoch in which the validation loss fell;
+# - `EarlyStopping` ends the training when it has not fallen for two epochs, and restores the best weights;
+# - `LambdaCallback` calls any function: here it translates one sentence after every epoch.
+#
+# Others, such as `TensorBoard`, work too. While `fit` runs, a progress bar shows updates, time and metrics.
+# The stored times are of a machine that did other work at the same time; two free cores need about a tenth.
 
 # %%
+temporary = tempfile.TemporaryDirectory()
+folder = pathlib.Path(temporary.name)  # your own folder, to keep the files
+learned = []
+
+
+def translate_one(epoch, logs):
+    learned.extend(translator.translate(sources[:1], beam_size=1, max_length_offset=10))
+
+
+stopping = keras.callbacks.EarlyStopping("val_loss", patience=2, restore_best_weights=True)
+callbacks = [
+    keras.callbacks.ModelCheckpoint(folder / "best.keras", monitor="val_loss", save_best_only=True),
+    stopping,
+    keras.callbacks.LambdaCallback(on_epoch_end=translate_one),
+]
 history = model.fit(
     token_batches(pairs, planner, epochs=STEPS // per_epoch + 2),
     steps_per_epoch=STEPS // EPOCHS,
     epochs=EPOCHS,
     validation_data=validation,
     shuffle=False,
-    verbose=0,
+    callbacks=callbacks,
 ).history
-print(f"{STEPS:,} updates, {STEPS / per_epoch:.1f} passes over the pairs\n")
+
+# %%
+best = stopping.best_epoch
+updates = len(history["loss"]) * (STEPS // EPOCHS)
+print(f"{updates:,} updates, {updates / per_epoch:.1f} passes over the pairs; best epoch: {best + 1}\n")
 for name, values in history.items():
     print(f"{name:20} {values[0]:8.3f} -> {values[-1]:8.3f}")
+print(f"\nsource    {sources[0]}")
+for epoch, translation in enumerate(learned, start=1):
+    print(f"epoch {epoch:2}  {translation[:90]}")
 
 # %% [markdown]
 # The loss uses label smoothing (section 5.4), so even a perfect model does not reach 0. Perplexity and
@@ -202,11 +252,10 @@ fit_curves(history, rates, steps_per_epoch=STEPS // EPOCHS)
 # sentence at a time on one device:
 
 # %%
-scored = Scorer(model, tokenizer).score(*corpus.validation)
-print(
-    f"fit, two devices: {history['val_perplexity'][-1]:.5f}   sentence by sentence: {perplexity(scored):.5f}"
-)
-np.testing.assert_allclose(history["val_perplexity"][-1], perplexity(scored), rtol=1e-4)
+scored = Scorer(model, tokenizer).score(*valid)
+reported = history["val_perplexity"][best]
+print(f"fit, two devices: {reported:.5f}   sentence by sentence: {perplexity(scored):.5f}")
+np.testing.assert_allclose(reported, perplexity(scored), rtol=1e-4)
 
 # %% [markdown]
 # ## After training
@@ -218,11 +267,8 @@ for source, translation, reference in zip(sources, after, references, strict=Tru
 
 # %%
 count = 20 if QUICK else 500
-print(
-    corpus_scores(
-        translator.translate(corpus.test.source[:count]), corpus.test.target[:count], target_language="de"
-    )
-)
+translations = translator.translate(test.source[:count])
+print(corpus_scores(translations, test.target[:count], target_language=TARGET))
 
 # %% [markdown]
 # The paper's base model trained for twelve hours on eight GPUs. This small model has made a few passes
@@ -230,6 +276,45 @@ print(
 # The program's demo makes four times as many updates and then translates 98 of 100 unseen sentences exactly
 # like the reference ([results](../docs/results.md#the-built-in-corpus)).
 #
+# ## Save and load
+#
+# There are three ways, for three purposes. **A `.keras` file** has the model and the state of its optimizer,
+# but no vocabulary: to go on in Keras, with this package imported. `ModelCheckpoint` has written one;
+# `model.save(path)` writes the same.
+
+# %%
+loaded = keras.saving.load_model(folder / "best.keras")
+found = loaded.evaluate(validation, verbose=0, return_dict=True)
+print(f"validation loss in training {history['val_loss'][best]:.5f}, of the file {found['loss']:.5f}")
+np.testing.assert_allclose(found["loss"], history["val_loss"][best], rtol=1e-4)
+
+# %% [markdown]
+# **A run folder** has the weights, the vocabulary and all settings: to translate with `Translator.load` and
+# with the programs, such as `python pipelines/translate.py runs/mine`.
+
+# %%
+translator.save(folder / "run")
+again = Translator.load(folder / "run").translate(sources)
+print(again[0])
+print("the same as before:", again == after)
+
+# %% [markdown]
+# **A SavedModel** has tokenizer, model and beam search in one TensorFlow graph, from text to text: to serve
+# it without Python or Keras ([notebook 6](06_serving.ipynb)).
+
+# %%
+translator.export(folder / "served")
+serve = load_exported(folder / "served").signatures["serving_default"]
+answer = [text.decode() for text in serve(text=tf.constant(sources))["translation"].numpy()]
+print(answer[0])
+print("the same as before:", answer == after)
+
+# %%
+for path in ("best.keras", "run", "served"):
+    files = [file for file in (folder / path, *(folder / path).rglob("*")) if file.is_file()]
+    print(f"{path:12}{len(files):3} files {sum(file.stat().st_size for file in files) / 1e6:6.1f} MB")
+
+# %% [markdown]
 # ## The order of norm
 #
 # The model above normalises as the paper does, *after* each sublayer's residual sum: post-norm. Most later
@@ -254,7 +339,7 @@ kinds = {
 }
 narrow = {"num_encoder_layers": LAYERS, "num_decoder_layers": LAYERS, "d_model": 64, "d_ff": 128}
 small = EpochPlanner(*pairs.lengths, batch_tokens=512 if QUICK else 1024, seed=1)
-sentences = [(unseen.source[i], unseen.target[i]) for i in range(100)]
+sentences = [(unseen.source[i], unseen.target[i]) for i in range(min(100, len(valid.source)))]
 source_rows, target_rows = zip(*sentences, strict=True)
 
 losses, similarities = {}, {}
@@ -298,9 +383,11 @@ loss_and_similarity(steps, losses, similarities)
 #
 # ## A run of the program
 #
-# `fit` saves nothing. The program `pipelines/train_wmt.py` calls the same `fit` with callbacks that
+# The program `pipelines/train_wmt.py` calls the same `fit` with callbacks of its own that
 # save checkpoints, translate the validation pairs with beam search, write the history, average the last
-# checkpoints (section 6.1) and resume after an interruption. The result is a run folder.
+# checkpoints (section 6.1) and resume after an interruption. The result is a run folder. In Python,
+# `train(config, run_dir)` does the same and takes Keras' callbacks, too
+# ([whole runs](../docs/python.md#whole-runs-with-keras-callbacks)).
 # `keras_transformer.analysis.plots.training_curves` plots its history: here four and four layers on the
 # 29,000 captions of Multi30k, for two hours.
 #

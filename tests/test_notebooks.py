@@ -17,6 +17,8 @@ import nbformat
 import pytest
 import tiny_trees
 
+from keras_transformer import load_corpus
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("[0-9][0-9]_*.py"))
@@ -39,6 +41,8 @@ SETTINGS = [
     "training.checkpoint_every_steps=10",
     "training.average_last=3",
 ]
+# A reader's own corpus: the pairs of each split.
+OWN_PARTS = {"train": slice(3000), "valid": slice(3000, 3200), "test": slice(3200, 3400)}
 # But for /models, which is the folder of a container.
 ABSOLUTE_PATH = re.compile(r"(?:^|[\s'\"(=,\[])/(?!models/)[A-Za-z][\w.-]*/[\w.]", re.MULTILINE)
 
@@ -194,6 +198,37 @@ def test_every_notebook_runs_and_leaves_the_run_as_it_was(name, finished_run, tm
     before = files_in(finished_run)
     check_runs(name, tmp_path, RUN=str(finished_run))
     assert files_in(finished_run) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["a folder", "two lists"])
+def test_one_cell_of_the_training_notebook_takes_other_sentences(way, tmp_path):
+    shutil.copy(FOLDER / "make.py", tmp_path)
+    text = (FOLDER / "02_training.py").read_text(encoding="utf-8")
+    corpus = load_corpus("cldr/en-fr", "en", "fr").train
+    for split, part in OWN_PARTS.items():
+        for language, lines in (("en", corpus.source), ("de", corpus.target)):
+            path = tmp_path / "my_folder" / f"{split}.{language}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(f"{line}\n" for line in lines[part]), encoding="utf-8")
+    # The two ways are those that the notebook shows above the cell.
+    shown = re.findall(r"(?:^#     .*\n)+", text, re.MULTILINE)
+    folder, lists = (re.sub("^#     ", "", lines, flags=re.MULTILINE) for lines in shown)
+    files = '[open(f"my_folder/train.{side}", encoding="utf-8") for side in (SOURCE, TARGET)]'
+    read = f"source, target = (file.read().splitlines() for file in {files})\n"
+    cell = 'train, valid, test, *_ = load_corpus("cldr/en-de", SOURCE, TARGET)\n'
+    assert text.count(cell) == 1
+    text = text.replace(cell, folder if way == "a folder" else read + lists)
+    # The comparison at the end takes as long as all of the rest.
+    text = text.partition("# %% [markdown]\n# ## The order of norm")[0]
+    (tmp_path / "02_own.py").write_text(text, encoding="utf-8")
+    done = run([tmp_path / "make.py", "--quick"], PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr[-3000:]
+    notebook = nbformat.read(tmp_path / "02_own.ipynb", as_version=4)
+    check_outputs(notebook)
+    number = {"a folder": "3,000", "two lists": "2,000"}[way]
+    assert any(re.match(rf"training +{number} pairs\n", text) for text in texts(notebook))
+    assert "the same as before: True" in "".join(texts(notebook))
 
 
 @pytest.mark.parametrize(
