@@ -234,10 +234,7 @@ def test_the_examples_with_keras_hub_run(tmp_path, monkeypatch):
     pytest.importorskip("keras_hub")
     monkeypatch.chdir(tmp_path)
     tokenizers, layers = found.blocks(TEXTS["docs/keras_hub.md"], "python")
-    for longer, shorter in (
-        ("train.source + corpus.train", "validation.source + corpus.validation"),
-        ("1000", "250"),
-    ):
+    for longer, shorter in (("corpus.train", "corpus.validation"), ("1000", "250")):
         assert longer in tokenizers
         tokenizers = tokenizers.replace(longer, shorter)
     names = {}

@@ -32,7 +32,7 @@ ODD = [
 @pytest.fixture(scope="module")
 def texts():
     corpus = kt.load_corpus("cldr/en-de", "en", "de")
-    return [*ODD, *corpus.train.source[:300], *corpus.train.target[:300]]
+    return [*ODD, *corpus.train.source[:120], *corpus.train.target[:120]]
 
 
 def byte_pairs(texts, **options):
