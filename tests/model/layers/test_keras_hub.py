@@ -265,3 +265,14 @@ def test_an_activation_is_given_by_name():
 def test_sinusoids_are_those_of_keras_hub():
     wanted = hub.layers.SinePositionEncoding()(X)[0]
     np.testing.assert_allclose(sinusoids(np.arange(LENGTH), D_MODEL), wanted, atol=1e-6)
+
+
+def test_learned_positions_are_those_of_keras_hub_with_scaled_embeddings():
+    given = hub.layers.TokenAndPositionEmbedding(vocabulary_size=7, sequence_length=9, embedding_dim=D_MODEL)
+    ids = np.array([[3, 5, 6], [1, 2, 0]])
+    wanted = given(ids)
+    table = PositionalEmbedding(7, D_MODEL, positions="learned", max_positions=9)
+    table.build()
+    table.embeddings.assign(given.token_embedding.embeddings / D_MODEL**0.5)
+    table.position_embeddings.assign(given.position_embedding.position_embeddings)
+    np.testing.assert_allclose(table(ids), wanted, atol=1e-6)
