@@ -16,11 +16,13 @@ import sys
 from docutils import nodes
 from docutils.utils.math import latex2mathml
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import keras_transformer  # noqa: E402  (the path comes first)
+from keras_transformer.cli.process import import_quietly  # noqa: E402
+
+import_quietly()
 
 project = "keras_transformer"
 copyright = "the authors of keras_transformer, Apache-2.0"
