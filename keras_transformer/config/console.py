@@ -21,7 +21,8 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record):
         """Prints the message of a `logging.LogRecord`."""
         stream = sys.stderr if record.levelno > logging.INFO else sys.stdout
-        print(self.format(record), file=stream, flush=True)
+        # One string: a message of the signal thread must not come between a line and its end.
+        print(f"{self.format(record)}\n", end="", file=stream, flush=True)
 
 
 @contextlib.contextmanager
