@@ -339,7 +339,7 @@ def test_the_documentation_is_built_without_warnings(tmp_path):
         assert 'class="output' in page
         assert "_downloads/" in page
     assert "<mfrac>" in pages["notebooks/01_the_paper.html"]
-    assert re.search(r"highlight-bash.*\n?.*make", pages["index.html"])
+    assert re.search(r"highlight-bash.*\n?.*python", pages["index.html"])
 
 
 def public_objects():
