@@ -93,19 +93,19 @@ def test_the_elements_are_those_of_counted_pairs():
 @pytest.mark.parametrize(
     ("padding", "shapes"),
     [
-        # 80 tokens: up to 8 tokens 80 / 8 = 10, so 8 rows; up to 10 tokens 80 / 10 = 8 rows.
-        ("longest", [(8, 3, 6), (8, 3, 6), (8, 10, 2), (8, 3, 6)]),
-        ("fixed", [(8, 8, 8), (8, 8, 8), (8, 10, 10), (8, 8, 8)]),
+        # 143 tokens: up to 8 tokens 143 / 8 > 17, so 16 rows; 9 tokens 143 / 9 < 16, so 8 rows.
+        ("longest", [(16, 3, 6), (16, 3, 6), (8, 9, 2), (8, 3, 6)]),
+        ("fixed", [(16, 8, 8), (16, 8, 8), (8, 9, 9), (16, 8, 8)]),
     ],
 )
 def test_positions_are_counted_with_padding_as_by_hand(padding, shapes):
-    # Tokens with eos: 8 x (3, 6), 8 x (3, 6), 8 x (10, 2) and one (3, 6) that is left.
-    short, long = ([11] * 2, [12] * 5), ([13] * 9, [14])
-    pairs = [short] * 16 + [long] * 8 + [short]
-    settings = {"batch_tokens": 80, "max_length": 10, "padding": padding, "max_shapes": 2}
+    # Tokens with eos: 32 x (3, 6), 8 x (9, 2) and one (3, 6) that is left.
+    short, long = ([11] * 2, [12] * 5), ([13] * 8, [14])
+    pairs = [short] * 32 + [long] * 8 + [short]
+    settings = {"batch_tokens": 143, "max_length": 9, "padding": padding, "max_shapes": 2}
     batches = arrays(batches_of(pairs, shuffle_pairs=0, **settings))
     assert [(*source_ids.shape, labels.shape[1]) for source_ids, _, labels in batches] == shapes
-    assert [len(pairs_in([batch])) for batch in batches] == [8, 8, 8, 1]
+    assert [len(pairs_in([batch])) for batch in batches] == [16, 16, 8, 1]
 
 
 def test_with_fixed_padding_there_are_few_shapes():
