@@ -7,7 +7,7 @@ RUN_DIR ?= runs/demo
 # Processes that tests run in; each takes up to 6 GB.
 TEST_PROCESSES ?= 2
 
-.PHONY: demo test test-slow test-lowest notebooks bench docs lint dist clean
+.PHONY: demo test test-slow test-lowest notebooks bench docs lint types dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
@@ -57,6 +57,11 @@ dist:
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+# The annotations alone, which `lint` checks, too.
+types: $(VENV)/.installed-test
+	$(BIN)/python -m mypy
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else "Python 3.11, 3.12 or 3.13 is needed, this is %d.%d: make PYTHON=python3.12" % v)'

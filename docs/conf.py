@@ -43,7 +43,8 @@ html_math_renderer = "mathml"
 highlight_language = "text"
 default_role = "code"
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(keras\.src|tensorflow|numpy)\..*")]
+# The last two are in annotations only.
+nitpick_ignore_regex = [("py:.*", r"(keras\.src|tensorflow|numpy|collections\.abc)\..*|.*\.DepthScale")]
 copybutton_selector = "div.highlight-bash pre, div.highlight-python pre"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -66,7 +67,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 napoleon_preprocess_types = False
-napoleon_attr_annotations = False  # fields of a NamedTuple are `object`
+napoleon_attr_annotations = False  # fields of a NamedTuple are `Any`
 napoleon_custom_sections = [
     ("Call arguments", "params_style"),
     ("Input", "notes_style"),

@@ -134,8 +134,15 @@ class SubwordSampling(NamedTuple):
 
 @functools.singledispatch
 def token_batches(
-    pairs, planner, *, start=0, epochs=1, special=SpecialIds(), share=DeviceShare(), sampling=None
-):
+    pairs: IdPairs,
+    planner: EpochPlanner,
+    *,
+    start: int = 0,
+    epochs: int = 1,
+    special: SpecialIds = SpecialIds(),
+    share: DeviceShare = DeviceShare(),
+    sampling: SubwordSampling | None = None,
+) -> tf.data.Dataset:
     """Returns a `tf.data.Dataset` of the planned batches.
 
     The pairs may also be a `tf.data.Dataset` that nobody has counted and that may be infinite. It needs no

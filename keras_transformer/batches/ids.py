@@ -2,10 +2,12 @@
 
 import copy
 import itertools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.tokenizers.base import Tokenizer
 from keras_transformer.tokenizers.keras_hub import refuse_keras_hub
 
 
@@ -74,7 +76,12 @@ class IdPairs(NamedTuple):
         return self.source.lengths, self.target.lengths
 
 
-def encode_pairs(source, target, tokenizer, target_tokenizer=None):
+def encode_pairs(
+    source: Iterable[str],
+    target: Iterable[str],
+    tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
+) -> "IdPairs":
     """Encodes two lists of sentences.
 
     Args:
@@ -92,12 +99,13 @@ def encode_pairs(source, target, tokenizer, target_tokenizer=None):
         ValueError: the lists have different lengths.
     """
     refuse_keras_hub(tokenizer, target_tokenizer)
-    source, target = _list_texts("source", source), _list_texts("target", target)
-    if len(source) != len(target):
+    texts = _list_texts("source", source), _list_texts("target", target)
+    lengths = [len(side) for side in texts]
+    if lengths[0] != lengths[1]:
         raise ValueError(
-            f"`source` and `target` must have the same length. Received: {len(source)} and {len(target)}"
+            f"`source` and `target` must have the same length. Received: {lengths[0]} and {lengths[1]}"
         )
-    sides = (source, tokenizer), (target, target_tokenizer or tokenizer)
+    sides = zip(texts, (tokenizer, target_tokenizer or tokenizer), strict=True)
     return IdPairs(*(Sequences([encode_flat(*side)]) for side in sides))
 
 

@@ -119,16 +119,16 @@ class EpochPlanner:
 
     def __init__(
         self,
-        source_lengths,
-        target_lengths,
+        source_lengths: np.ndarray,
+        target_lengths: np.ndarray,
         *,
-        batch_tokens,
-        seed=1,
-        padding="longest",
-        max_shapes=16,
-        sizes=None,
-        weights=None,
-    ):
+        batch_tokens: int,
+        seed: int = 1,
+        padding: str = "longest",
+        max_shapes: int = 16,
+        sizes: list[int] | None = None,
+        weights: list[float] | None = None,
+    ) -> None:
         num_pairs = len(source_lengths)
         if not num_pairs:
             raise ValueError("There are no pairs to batch.")
@@ -162,7 +162,7 @@ class EpochPlanner:
         # The smallest dtype: `plan` sorts integers of up to 16 bits five times as fast.
         self._cell_of_pair = np.searchsorted(cell_codes, codes).astype(np.min_scalar_type(len(cell_codes)))
 
-    def plan(self, epoch):
+    def plan(self, epoch: int) -> list[BatchPlan]:
         """Returns the batches of one epoch, a list of `BatchPlan` in training order.
 
         Without weights, every pair is in exactly one batch. With weight w, a pair occurs floor(w) or ceil(w)
@@ -194,11 +194,11 @@ class EpochPlanner:
         order = enumerate(rng.permutation(len(plans)))
         return [plans[i]._replace(key=(self.seed, epoch, number)) for number, i in order]
 
-    def num_batches(self, epoch):
+    def num_batches(self, epoch: int) -> int:
         """Returns the number of batches of an epoch, without planning which pairs are in them."""
         return self._layout_of(epoch).num_batches
 
-    def plans(self, start=0, epochs=1):
+    def plans(self, start: int = 0, epochs: int = 1) -> list[BatchPlan]:
         """Returns the batches of several epochs from batch `start` on, a list of `BatchPlan`.
 
         Args:
@@ -208,14 +208,15 @@ class EpochPlanner:
         first, skipped = self.locate(start)
         return [plan for epoch in range(first, first + epochs) for plan in self.plan(epoch)][skipped:]
 
-    def locate(self, start):
+    def locate(self, start: int) -> tuple[int, int]:
         """Returns (epoch, batch number within it) of batch `start`, counted from the first of epoch 0."""
-        for epoch in itertools.count():
-            if start < self.num_batches(epoch):
-                return epoch, start
+        epoch = 0
+        while start >= self.num_batches(epoch):
             start -= self.num_batches(epoch)
+            epoch += 1
+        return epoch, start
 
-    def real_share(self, epoch=0):
+    def real_share(self, epoch: int = 0) -> float:
         """Returns the share of real tokens among the positions of an epoch's batches; the rest is padding."""
         num_tokens = np.dot(self._counts(epoch), self._source_len_of_cell + self._target_len_of_cell)
         return float(num_tokens / sum(region.num_positions for region in self._layout_of(epoch).regions))

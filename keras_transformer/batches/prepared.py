@@ -18,6 +18,7 @@ import hashlib
 import io
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from keras_transformer.config import programs
 from keras_transformer.config.extras import MissingExtraError
 from keras_transformer.config.fields import with_earlier_defaults
 from keras_transformer.config.sections import TREES, VOCABULARY, DataConfig
+from keras_transformer.config.types import PathLike
 from keras_transformer.files import from_checked_json, write_atomically
 from keras_transformer.text.cleaning import CleaningReport
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
@@ -115,7 +117,7 @@ class PreparedCorpus:
             truncated or changed (the SHA-256 of every file is checked).
     """
 
-    def __init__(self, path, source=None, target=None):
+    def __init__(self, path: PathLike, source: str | None = None, target: str | None = None) -> None:
         self.path = pathlib.Path(path)
         self.manifest = _read_manifest(self.path)
         languages = tuple(self.manifest["languages"])
@@ -132,12 +134,12 @@ class PreparedCorpus:
             list(pool.map(self._verify_file, _files(self.manifest)))
 
     @property
-    def settings(self):
+    def settings(self) -> dict[str, Any]:
         """Settings of the preparation, a dict."""
         return self.manifest["settings"]
 
     @property
-    def sha256(self):
+    def sha256(self) -> str:
         """Hexadecimal SHA-256 over all shards; it identifies the training text."""
         digest = hashlib.sha256()
         for shard in self.manifest["shards"]:
@@ -146,23 +148,23 @@ class PreparedCorpus:
         return digest.hexdigest()
 
     @property
-    def sizes(self):
+    def sizes(self) -> list[int]:
         """Number of training pairs of each dataset, a list of int."""
         shards = self.manifest["shards"]
         number = len(self.settings["data"]["dataset"].split(","))
         return [sum(shard["num_pairs"] for shard in shards if shard["dataset"] == i) for i in range(number)]
 
     @property
-    def splits(self):
+    def splits(self) -> tuple[str, ...]:
         """Names of the splits stored as text (all but training), a tuple of str."""
         return tuple(self.manifest["texts"])
 
     @property
-    def report(self):
+    def report(self) -> CleaningReport:
         """`CleaningReport` of the training text."""
         return CleaningReport.from_dict(self.manifest["report"])
 
-    def warnings(self, pairs, tokenizers):
+    def warnings(self, pairs: IdPairs, tokenizers: Tokenizers) -> list[str]:
         """Returns warnings about likely mistakes in the training text, a list of str.
 
         Args:
@@ -177,17 +179,17 @@ class PreparedCorpus:
             for sequences, tokenizer in zip(pairs, tokenizers, strict=True)
         ]
         try:
-            seen = check_languages(*texts, *self.languages).warnings()
+            seen = check_languages(*texts, *self.languages).warnings()  # type: ignore[call-arg]
         except MissingExtraError as error:
             seen = [str(error)]
         return [*self.report.warnings(), *seen]
 
-    def load_tokenizers(self):
+    def load_tokenizers(self) -> Tokenizers:
         """Returns the `Tokenizers`, source and target."""
         loaded = load_tokenizers(self.path)
         return loaded if self._sides[0] == "source" else Tokenizers(loaded.target, loaded.source)
 
-    def load_pairs(self):
+    def load_pairs(self) -> IdPairs:
         """Returns the training pairs as memory-mapped `IdPairs`.
 
         Raises:
@@ -203,7 +205,7 @@ class PreparedCorpus:
             )
         )
 
-    def load_text(self, split):
+    def load_text(self, split: str) -> Pairs:
         """Returns the `Pairs` of a split that is stored as text."""
         texts = self.manifest["texts"]
         if split not in texts:

@@ -30,6 +30,8 @@ from keras_transformer.batches.text_files import write_split
 from keras_transformer.config.console import console
 from keras_transformer.config.fields import with_earlier_defaults
 from keras_transformer.config.sections import VOCABULARY, DataConfig
+from keras_transformer.config.settings import Config
+from keras_transformer.config.types import PathLike
 from keras_transformer.files import (
     explain_write_error,
     process_lock,
@@ -42,6 +44,7 @@ from keras_transformer.text.folders import TRAIN
 from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import (
+    Tokenizers,
     learn_tokenizers,
     load_tokenizers,
     save_tokenizers,
@@ -59,7 +62,14 @@ _SETTINGS = "settings.json"
 
 
 @console()
-def prepare(config, folder, *, tokenizers=None, num_workers=None, shard_pairs=SHARD_PAIRS):
+def prepare(
+    config: Config,
+    folder: PathLike,
+    *,
+    tokenizers: Tokenizers | None = None,
+    num_workers: int | None = None,
+    shard_pairs: int = SHARD_PAIRS,
+) -> PreparedCorpus:
     """Prepares a corpus, or continues an interrupted preparation.
 
     Worker processes import the main module again, so a script must call this function under

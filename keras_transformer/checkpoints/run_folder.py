@@ -25,6 +25,8 @@ import dataclasses
 import hashlib
 import logging
 import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.checkpoints import tensor_files
 from keras_transformer.checkpoints.averaging import Averages, keep_best
@@ -33,6 +35,7 @@ from keras_transformer.checkpoints.new_folder import CONFIG, LOCK, check_unused,
 from keras_transformer.checkpoints.pretrained import pretrained_models, resolve
 from keras_transformer.checkpoints.weights import NamedWeights
 from keras_transformer.config import settings as configs
+from keras_transformer.config.types import PathLike
 from keras_transformer.files import (
     from_checked_json,
     process_lock,
@@ -40,13 +43,19 @@ from keras_transformer.files import (
     write_atomically,
     write_text,
 )
+from keras_transformer.tokenizers.base import Tokenizer
 from keras_transformer.tokenizers.tokenizer_pair import (
+    Tokenizers,
     as_tokenizers,
     check_vocabularies,
     load_tokenizers,
     save_tokenizers,
     vocabulary_files,
 )
+
+if TYPE_CHECKING:  # programs check a run before they import TensorFlow
+    from keras_transformer.checkpoints.training_state import Checkpoints
+    from keras_transformer.model.transformer import Transformer
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +83,7 @@ class RunFolder:
         ValueError: the folder does not exist or is not a run folder.
     """
 
-    def __init__(self, path, *, writes=True):
+    def __init__(self, path: PathLike, *, writes: bool = True) -> None:
         self.path = resolve(path)
         self.writes = writes
         self._warned = set()
@@ -95,7 +104,14 @@ class RunFolder:
             raise ValueError(f"{file}: damaged, or from another version: {error}") from error
 
     @classmethod
-    def create(cls, path, config, tokenizers, *, locked=False):
+    def create(
+        cls,
+        path: PathLike,
+        config: configs.Config,
+        tokenizers: Tokenizer | Tokenizers,
+        *,
+        locked: bool = False,
+    ) -> "RunFolder":
         """Creates the folder of a new run.
 
         Args:
@@ -125,7 +141,7 @@ class RunFolder:
                 write_text(path / CONFIG, to_checked_json(dataclasses.asdict(config)))
         return cls(path)
 
-    def write_config(self, config):
+    def write_config(self, config: configs.Config) -> None:
         """Replaces the settings of the run; writes `config.json` only if they have changed.
 
         Args:
@@ -141,7 +157,7 @@ class RunFolder:
         self.config = config
 
     @contextlib.contextmanager
-    def lock(self):
+    def lock(self) -> Iterator[None]:
         """Context manager that locks the folder for training; a killed process releases the lock, too.
 
         Raises:
@@ -151,11 +167,11 @@ class RunFolder:
             yield
 
     @property
-    def has_trained(self):
+    def has_trained(self) -> bool:
         """Whether training has begun in this folder."""
         return (self.path / "checkpoints").exists() or (self.path / HISTORY).exists()
 
-    def discard_untrained(self):
+    def discard_untrained(self) -> None:
         """Removes the settings and vocabulary of a run that never trained. Call it under `lock`."""
         if self.has_trained:
             raise ValueError(f"{self.path}: this run was trained already")
@@ -164,7 +180,7 @@ class RunFolder:
         for path in leftover_files(self.path) - {self.path / LOCK}:
             path.unlink()
 
-    def clean(self):
+    def clean(self) -> None:
         """Removes partial files of a killed process. Call it under `lock`."""
         if not self.writes:
             return
@@ -177,7 +193,7 @@ class RunFolder:
         for path in self.path.glob(".tokenizer.*"):  # temporary files of earlier versions
             path.unlink()
 
-    def load_tokenizers(self):
+    def load_tokenizers(self) -> Tokenizers:
         """Returns the `Tokenizers` of the run; with a shared vocabulary both are the same object.
 
         Raises:
@@ -199,7 +215,7 @@ class RunFolder:
             )
         return tokenizers
 
-    def load_model(self, *, checkpoint="final"):
+    def load_model(self, *, checkpoint: str = "final") -> "Transformer":
         """Returns the `Transformer` of the run.
 
         Args:
@@ -215,7 +231,7 @@ class RunFolder:
         self._named.assign(model, prefix, part)
         return model
 
-    def load_weights(self, model, checkpoint="final"):
+    def load_weights(self, model: "Transformer", checkpoint: str = "final") -> None:
         """Loads weights of this run into a model.
 
         Args:
@@ -234,29 +250,29 @@ class RunFolder:
         """
         self._named.assign(model, *self._named.find(checkpoint))
 
-    def check_weights(self, name):
+    def check_weights(self, name: str) -> None:
         """Raises `ValueError`, which lists the available names, if no weights have this name."""
         self._named.find(name)
 
-    def weights_names(self):
+    def weights_names(self) -> list[str]:
         """Returns the list of all names that `load_weights` accepts."""
         return self._named.names(("final", "averaged", "best", "last", "ema"))
 
-    def checkpoints(self, model, optimizer):
+    def checkpoints(self, model: "Transformer", optimizer: Any) -> "Checkpoints":
         """Returns the `Checkpoints` that save and restore a model in training."""
         from keras_transformer.checkpoints.training_state import Checkpoints
 
         return Checkpoints(self, model, optimizer)
 
-    def keep_best(self, model):
+    def keep_best(self, model: "Transformer") -> None:
         """Saves the weights if their validation is among the best; see `averaging.keep_best`."""
         keep_best(self, model)
 
-    def average(self, **numbers):
+    def average(self, **numbers: int | None) -> list[int]:
         """Averages checkpoints; see `Averages.make` for arguments, result and errors."""
         return self.averages.make(**numbers)
 
-    def append_history(self, record):
+    def append_history(self, record: dict[str, Any]) -> None:
         """Appends one record to `history.jsonl`.
 
         Raises:
@@ -264,21 +280,23 @@ class RunFolder:
         """
         self._history.append(record)
 
-    def rewind_history(self, step):
+    def rewind_history(self, step: int) -> None:
         """Drops the records after `step`, which a resumed run will write again.
 
         Damaged lines are moved to the end of `history.damaged`.
         """
         self._history.rewind(step)
 
-    def read_history(self):
+    def read_history(self) -> list[dict[str, Any]]:
         """Returns the records of `history.jsonl`, oldest first.
 
         Damaged lines are skipped with a warning, as a run can continue without them.
         """
         return self._history.read()
 
-    def write_translations(self, split, step, translations, scores):
+    def write_translations(
+        self, split: str, step: int, translations: list[str], scores: dict[str, float]
+    ) -> None:
         """Writes the translations of a split, and their scores to the history.
 
         Args:
@@ -297,7 +315,7 @@ class RunFolder:
         digest = hashlib.sha256(content).hexdigest()
         self.append_history({"kind": "test", "split": split, "step": step, **scores, "sha256": digest})
 
-    def read_translations(self, split, step):
+    def read_translations(self, split: str, step: int) -> list[str] | None:
         """Returns the translations that `write_translations` wrote for a step, a list of str, or `None`.
 
         `None` also if the final weights were written again afterwards, or if the file has been changed,
@@ -320,7 +338,7 @@ class RunFolder:
         self._warn_once(f"{path}: damaged, or changed since it was written")
         return None
 
-    def translations_path(self, split):
+    def translations_path(self, split: str) -> pathlib.Path:
         """Returns the path of the translations of a split."""
         return self.path / f"translations.{split}.{self.config.data.target}"
 

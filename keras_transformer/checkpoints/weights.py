@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import shlex
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -140,7 +140,7 @@ class Candidate(NamedTuple):
     name: str
     steps: list
     metrics: dict
-    prefix: object
+    prefix: Any
 
     def __str__(self):
         number = len(self.steps)

@@ -38,8 +38,10 @@ from keras_transformer.config import programs
 from keras_transformer.config.sections import DataConfig
 
 ONLY_FILES = ("reference", "source", "target")
-ONLY_TRANSLATION = ("test_set", "source", "target", "tokenized", "detokenize", "no_ter", "confidence")
-ONLY_TRANSLATION += ("bootstrap_samples",)
+ONLY_TRANSLATION = (
+    *("test_set", "source", "target", "tokenized", "detokenize", "no_ter", "confidence"),
+    "bootstrap_samples",
+)
 ONLY_PARSING = ("rules", "as_evalb", "labels")
 ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "checkpoint", "output", "threads", *SEARCH_SETTINGS)
 

@@ -17,7 +17,7 @@ import os
 import shlex
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.cli.command_line import (
     add_checkpoint_flag,
@@ -105,9 +105,9 @@ WIDE_BEAM = 10  # enough for a few required phrases
 class Inputs(NamedTuple):
     """The open inputs of a program, each an `Input`, and `None` for those that are not given."""
 
-    source: object
-    prefixes: object
-    constraints: object
+    source: Any
+    prefixes: Any
+    constraints: Any
 
 
 def open_inputs(args, stdin, stack):

@@ -79,6 +79,7 @@ def with_earlier_defaults(section_class, values):
     return {name: value for name, value in earlier.items() if value is not None} | values
 
 
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def section(summary):
     """Class decorator: makes a class of settings a frozen dataclass that validates its values.
 

@@ -10,7 +10,7 @@ not false, as some YAML readers have it.
 """
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.config.settings import FROM_TOKENIZERS, from_dict, override
 
@@ -41,7 +41,7 @@ class SettingsFile(NamedTuple):
 
     preset: str | None
     settings: list
-    config: object
+    config: Any
 
 
 def read_settings(path):

@@ -4,7 +4,7 @@ A preset is a whole configuration: model, batch size, training and search. Value
 used unchanged. Comments explain the values that the paper does not give.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.config.fields import unknown
 from keras_transformer.config.sections import TREES
@@ -336,7 +336,7 @@ def auto(num_pairs, *, num_characters=0, max_minutes=0.0, gpu=False):
     )
 
 
-def preset(name, **model_changes):
+def preset(name: str, **model_changes: Any) -> Config:
     """Returns the configuration called `name`.
 
     Args:

@@ -3,6 +3,7 @@
 `config.training` has those of training and devices.
 """
 
+import dataclasses
 import decimal
 
 from keras_transformer.config.fields import choice, require, section, setting
@@ -108,17 +109,17 @@ class ModelConfig:
             )
 
     @property
-    def d_key(self):
+    def d_key(self) -> int:
         """d_k of the paper: `key_dim`, or d_model / num_heads."""
         return self.key_dim or self.d_model // self.num_heads
 
     @property
-    def d_value(self):
+    def d_value(self) -> int:
         """d_v of the paper: `value_dim`, or d_model / num_heads."""
         return self.value_dim or self.d_model // self.num_heads
 
     @property
-    def num_weights(self):
+    def num_weights(self) -> int:
         """int, number of weights in all matrices; biases and LayerNorm are not counted."""
         attention = 2 * self.d_model * self.num_heads * (self.d_key + self.d_value)
         feed_forward = 2 * self.d_model * self.d_ff
@@ -135,7 +136,7 @@ class ModelConfig:
             + (tokens + positions) * self.d_model
         )
 
-    def numbers_in_search(self, tokens, search):
+    def numbers_in_search(self, tokens: int, search: "SearchConfig") -> float:
         """Returns the number of elements in caches and logits while one sentence is translated.
 
         Args:
@@ -228,7 +229,7 @@ class DataConfig:
             )
 
     @property
-    def parses(self):
+    def parses(self) -> bool:
         """Whether the targets are constituency trees (section 6.3)."""
         return self.target == TREES
 
@@ -312,7 +313,9 @@ class SearchConfig:
         require(self.n_best <= self.beam_size or self.sampling, demand, **sizes)
 
 
-LENGTH_PENALTIES = SearchConfig.__dataclass_fields__["length_penalty"].metadata["choices"]
+LENGTH_PENALTIES = {field.name: field for field in dataclasses.fields(SearchConfig)}[
+    "length_penalty"
+].metadata["choices"]
 
 
 def _size(number):

@@ -76,7 +76,9 @@ class Scores(NamedTuple):
         return self.format()
 
 
-def corpus_scores(hypotheses, references, *, target_language):
+def corpus_scores(
+    hypotheses: list[str], references: list[str] | list[list[str]], *, target_language: str
+) -> Scores:
     """Computes BLEU, chrF2, tokenized BLEU and exact match; `report.compare` also has TER and tests.
 
     Args:

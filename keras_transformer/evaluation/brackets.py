@@ -24,8 +24,10 @@ DISAGREEING = ("empty", "skip")
 
 _CUT = re.compile(r"[-=].*", re.DOTALL)
 _QUOTES = ("'", '"', "/")
-_SCORES = ("f1", "precision", "recall", "complete_match", "average_crossing", "no_crossing", "two_crossing")
-_SCORES += ("unlabelled_f1",)
+_SCORES = (
+    *("f1", "precision", "recall", "complete_match", "average_crossing", "no_crossing", "two_crossing"),
+    "unlabelled_f1",
+)
 
 
 class Rules(NamedTuple):

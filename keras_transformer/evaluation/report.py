@@ -8,7 +8,7 @@ lines of the two systems at random (Riezler and Maxwell 2005).
 import logging
 import os
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
@@ -62,7 +62,7 @@ class Measure(NamedTuple):
 
     key: str  # in JSON
     label: str  # in tables
-    scorer: object  # of `sacrebleu.metrics`
+    scorer: Any  # of `sacrebleu.metrics`
     form: str  # of the text: "raw", "tokens" or "compounds"
     steps: str  # description of the preprocessing; "" if the scorer's signature describes it
 
@@ -72,7 +72,7 @@ class Figure(NamedTuple):
 
     score: float  # percent; TER is lower where better
     how: str  # signature, or description of the preprocessing
-    bleu: object = None  # `TokenBleu` with precisions and lengths, for BLEU only
+    bleu: Any = None  # `TokenBleu` with precisions and lengths, for BLEU only
     mean: float | None = None  # of the bootstrap samples
     half_width: float | None = None  # of the 95 % confidence interval
     p_value: float | None = None  # of the difference from the first system
@@ -195,17 +195,17 @@ def forms_of(lines, tokenized, language):
 
 
 def compare(
-    systems,
-    references,
+    systems: list[NamedLines],
+    references: list[NamedLines],
     *,
-    target_language=None,
-    tokenized=None,
-    ter=True,
-    confidence=False,
-    significance="bootstrap",
-    bootstrap_samples=None,
-    standard_set=None,
-):
+    target_language: str | None = None,
+    tokenized: bool | None = None,
+    ter: bool = True,
+    confidence: bool = False,
+    significance: str = "bootstrap",
+    bootstrap_samples: int | None = None,
+    standard_set: str | None = None,
+) -> "Comparison":
     """Scores one or several systems with all metrics.
 
     Args:
@@ -239,7 +239,7 @@ def compare(
     if tokenized is None:
         tokenized = all(_looks_tokenized(text.lines) for text in (*systems, *references))
     test, default_samples = SIGNIFICANCE[significance if len(systems) > 1 else "bootstrap"]
-    sampling = {}
+    sampling: dict[str, str | int] = {}
     if confidence or len(systems) > 1:
         sampling = {"seed": os.environ.get("SACREBLEU_SEED", "12345")}
     if confidence:

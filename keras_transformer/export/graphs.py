@@ -2,7 +2,7 @@
 
 import contextlib
 import types
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -40,9 +40,9 @@ class RowConstraint(NamedTuple):
             or `None`. A longer one counts as the length of its row when rows are batched.
     """
 
-    make: object
+    make: Any
     tensors: tuple
-    lengths: object = None
+    lengths: Any = None
 
 
 class ServedModel:
@@ -314,7 +314,7 @@ class Output(NamedTuple):
 
     dtype: tf.DType
     shape: tuple
-    fill: object
+    fill: Any
 
 
 def in_chunks(lengths, max_rows, compute, outputs):

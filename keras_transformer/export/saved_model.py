@@ -10,13 +10,14 @@ import json
 import pathlib
 import signal
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer import __version__
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.tensor_files import by_path
+from keras_transformer.config.types import PathLike
 from keras_transformer.export.forcing import pair_signatures
 from keras_transformer.export.graphs import ServedModel, ids_signature, text_signatures
 from keras_transformer.export.phrases import constrained_signature
@@ -52,15 +53,16 @@ class Exported(NamedTuple):
 
     version: int
     name: str
-    path: object
-    ids_path: object
+    path: Any
+    ids_path: Any
 
 
 def export_saved_model(
-    run_dir, folder, *,
-    checkpoint="final", settings=None, version=None, name=None, licences=None, warmup=None, with_ids=True,
-    with_constraints=False,
-):  # fmt: skip
+    run_dir: PathLike, folder: PathLike, *,
+    checkpoint: str = "final", settings: ServingSettings | None = None, version: int | None = None,
+    name: str | None = None, licences: dict[str, str] | None = None, warmup: bool | None = None,
+    with_ids: bool = True, with_constraints: bool = False,
+) -> Exported:  # fmt: skip
     """Exports `folder/<version>/` for TensorFlow Serving, and `folder/ids/<version>/` without TF Text.
 
     A SavedModel with TF Text operations loads only into programs that link them, even if just
@@ -125,7 +127,7 @@ def export_saved_model(
         everything = {**text_signatures(served, tokenizers), **ids_only, **pairs}
         if with_constraints:
             everything["translate_constrained"] = constrained_signature(served, tokenizers)
-        with_graphs = dict.fromkeys(tokenizers)
+        with_graphs = list(dict.fromkeys(tokenizers))
     resources = [tokenizer.graph_tokenizer for tokenizer in with_graphs]
     kinds = {folder: (everything, resources)}
     if with_ids:

@@ -14,11 +14,12 @@ import os
 import pathlib
 import re
 import shutil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer import __version__
 from keras_transformer.config import programs
 from keras_transformer.config.settings import replace
+from keras_transformer.config.types import PathLike
 from keras_transformer.files import (
     create_folder_atomically,
     fsync_path,
@@ -276,7 +277,7 @@ def read_metadata(folder, kinds):
     return metadata
 
 
-def load_exported(path):
+def load_exported(path: PathLike) -> Any:
     """Loads a SavedModel that `export_saved_model` wrote, after checking its manifest.
 
     A SavedModel is a program: load only trusted ones.

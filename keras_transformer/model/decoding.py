@@ -1,10 +1,11 @@
 """Step-by-step decoding with cached keys and values, as beam search uses it."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 from keras import ops
 
+from keras_transformer.config.types import Tensor
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 from keras_transformer.model.layers.attention import KeyValue
 
@@ -12,6 +13,38 @@ from keras_transformer.model.layers.attention import KeyValue
 # 16 MB, and the transposed copy pays off after about 8 steps. For 32,000 x 512 elements, the copy would take
 # 35 ms and 65 MB and save 2 ms per step.
 MAX_TRANSPOSED_ELEMENTS = 2**22
+
+
+class Encoded(NamedTuple):
+    """Encoder output and padding mask of the source.
+
+    Attributes:
+        output: float, shape `(batch, source_len, d_model)`.
+        mask: bool, shape `(batch, 1, source_len)`; True for real tokens.
+    """
+
+    output: Any
+    mask: Any
+
+
+class TransformerOutput(NamedTuple):
+    """Logits, and the attention weights of the selected layers.
+
+    `cross`, `decoder` and `encoder` are dicts from layer index (from 0) to float32 weights. The weights of a
+    query sum to 1 over the visible keys and are 0 for hidden keys.
+
+    Attributes:
+        logits: float, shape `(batch, target_len, target_vocab_size)`.
+        cross: weights of the decoder's attention to the source, shape
+            `(batch, num_heads, target_len, source_len)`.
+        decoder: weights of the decoder's self-attention, shape `(batch, num_heads, target_len, target_len)`.
+        encoder: weights of the encoder's self-attention, shape `(batch, num_heads, source_len, source_len)`.
+    """
+
+    logits: Any
+    cross: dict
+    decoder: dict
+    encoder: dict
 
 
 class DecoderState(NamedTuple):
@@ -28,8 +61,8 @@ class DecoderState(NamedTuple):
 
     self_attention: list[KeyValue]
     cross_attention: list[KeyValue]
-    source_mask: object
-    beam_of_position: object
+    source_mask: Any
+    beam_of_position: Any
 
 
 class ModelStep(NamedTuple):
@@ -40,7 +73,7 @@ class ModelStep(NamedTuple):
         state: `DecoderState` for the next step.
     """
 
-    logits: object
+    logits: Any
     state: DecoderState
 
 
@@ -54,7 +87,11 @@ class CachedDecoding:
     or values.
     """
 
-    def start(self, encoded, *, max_length, num_hypotheses=1):
+    if TYPE_CHECKING:  # what the model has besides
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def start(self, encoded: Encoded, *, max_length: Tensor, num_hypotheses: int = 1) -> DecoderState:
         """Returns the initial state, with empty self-attention caches.
 
         Args:
@@ -76,7 +113,7 @@ class CachedDecoding:
             ops.full((batch, num_hypotheses, max_length), -1, dtype="int32"),
         )
 
-    def step_kernel(self, *, num_hypotheses):
+    def step_kernel(self, *, num_hypotheses: int) -> Tensor | None:
         """Returns a transposed copy of the embedding matrix, which speeds up the logits of many steps.
 
         The product with few rows then takes two thirds of the time.
@@ -93,7 +130,15 @@ class CachedDecoding:
             return None
         return self.target_embedding.kernel()
 
-    def step(self, ids, position, state, *, grows=False, kernel=None):
+    def step(
+        self,
+        ids: Tensor,
+        position: Tensor,
+        state: DecoderState,
+        *,
+        grows: bool = False,
+        kernel: Tensor | None = None,
+    ) -> ModelStep:
         """Decodes one position; the logits equal those of `decode` at this position.
 
         Args:
@@ -140,7 +185,7 @@ class CachedDecoding:
         logits = self._logits(self._final_norm(x), **({} if kernel is None else {"kernel": kernel}))
         return ModelStep(logits, state._replace(self_attention=caches, beam_of_position=beam_of_position))
 
-    def reorder(self, state, parents):
+    def reorder(self, state: DecoderState, parents: Tensor) -> DecoderState:
         """Reorders beams: hypothesis i of each sentence continues hypothesis `parents[:, i]`.
 
         Changes only `beam_of_position`; no cache is copied.
@@ -154,7 +199,7 @@ class CachedDecoding:
         """
         return state._replace(beam_of_position=take_along(state.beam_of_position, parents))
 
-    def select_sentences(self, state, sentences):
+    def select_sentences(self, state: DecoderState, sentences: Tensor) -> DecoderState:
         """Keeps only the given sentences of the batch.
 
         Args:

@@ -4,6 +4,8 @@ A converted layer computes the same as the original. Initializers are not carrie
 are copied.
 """
 
+from typing import Any
+
 from keras import activations, ops
 
 from keras_transformer.config.extras import needs
@@ -13,7 +15,7 @@ from keras_transformer.model.layers.encoder import EncoderLayer
 from keras_transformer.model.layers.feed_forward import FeedForward
 
 
-def layer_from_keras_hub(layer):
+def layer_from_keras_hub(layer: Any) -> EncoderLayer | DecoderLayer:
     """Converts a `TransformerEncoder` or `TransformerDecoder` of keras-hub, with a copy of its weights.
 
     Args:
@@ -55,7 +57,7 @@ def layer_from_keras_hub(layer):
     return ours
 
 
-def layer_to_keras_hub(layer, *, dropout=None):
+def layer_to_keras_hub(layer: EncoderLayer | DecoderLayer, *, dropout: float | None = None) -> Any:
     """Converts an `EncoderLayer` or `DecoderLayer` to keras-hub's layer, with a copy of its weights.
 
     Attention without biases becomes attention whose biases are 0.

@@ -32,11 +32,13 @@ import contextlib
 import functools
 import inspect
 import types
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.config.types import Tensor
 from keras_transformer.model.inputs import check_data, check_inputs, shorten_error
 from keras_transformer.model.keras_objectives import standard_metrics, token_loss
 from keras_transformer.model.layers.basics import Dropout
@@ -208,7 +210,9 @@ class KerasWorkarounds:
             self.test_function = self._distributed(self.test_step) if several else run_step
         return self.test_function
 
-    def run_layer(self, layer, *inputs, training=None, **constants):
+    def run_layer(
+        self, layer: Any, *inputs: Tensor, training: bool | None = None, **constants: Any
+    ) -> Tensor:
         """Calls a layer; with `recompute`, its activations are recomputed for the gradient.
 
         Args:

@@ -1,10 +1,11 @@
 """Label-smoothed cross-entropy over real tokens (section 5.4)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from keras_transformer.config.types import Tensor
 from keras_transformer.model.inputs import check_weights
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
 
@@ -24,10 +25,10 @@ class TokenStatistics(NamedTuple):
         weight: 1 for a real token.
     """
 
-    loss: object
-    cross_entropy: object
-    correct: object
-    weight: object
+    loss: Any
+    cross_entropy: Any
+    correct: Any
+    weight: Any
 
     @classmethod
     def from_flat(cls, labels, loss, cross_entropy, correct, *, pad_id, shape):
@@ -157,8 +158,14 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     """
 
     def __init__(
-        self, label_smoothing=0.1, *, formula="t2t", pad_id=0, name="label_smoothed_cross_entropy", **kwargs
-    ):
+        self,
+        label_smoothing: float = 0.1,
+        *,
+        formula: str = "t2t",
+        pad_id: int = 0,
+        name: str = "label_smoothed_cross_entropy",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name=name, **kwargs)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
@@ -173,18 +180,26 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self.formula = formula
         self.pad_id = pad_id
 
-    def statistics(self, y_true, y_pred):
+    def statistics(self, y_true: Tensor, y_pred: Tensor) -> TokenStatistics:
         """Returns the `TokenStatistics` of a batch."""
         return token_statistics(y_true, y_pred, **self._settings())
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return self.statistics(y_true, y_pred).loss
 
-    def projected_statistics(self, labels, hidden, matrix, bias=None, *, transposed=False):
+    def projected_statistics(
+        self,
+        labels: Tensor,
+        hidden: Tensor,
+        matrix: Tensor,
+        bias: Tensor | None = None,
+        *,
+        transposed: bool = False,
+    ) -> TokenStatistics:
         """Calls the function `projected_statistics` with the settings of this loss."""
         return projected_statistics(labels, hidden, matrix, bias, transposed=transposed, **self._settings())
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         statistics = self.statistics(y_true, y_pred)
         loss, weight = statistics.loss, ops.sum(statistics.weight)
         if sample_weight is not None:
@@ -197,7 +212,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         # The loss of a batch without real tokens is 0, not 0 / 0.
         return ops.sum(loss) / ops.where(weight > 0, weight, ops.ones_like(weight))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self._settings()}
 
     def _settings(self):

@@ -3,10 +3,13 @@
 Sums and counts can be added over batches, replicas and workers; means cannot.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
-from keras_transformer.model.loss import token_statistics
+from keras_transformer.config.types import Tensor
+from keras_transformer.model.loss import TokenStatistics, token_statistics
 
 PACKAGE = "keras_transformer"
 
@@ -19,16 +22,16 @@ class TokenMean(keras.metrics.Metric):
         name: `None` means the default name of the class.
     """
 
-    statistic = None  # the field of `TokenStatistics` that is averaged
-    default_name = None
+    statistic: str  # the field of `TokenStatistics` that is averaged
+    default_name: str | None = None
 
-    def __init__(self, *, pad_id=0, name=None, **kwargs):
+    def __init__(self, *, pad_id: int = 0, name: str | None = None, **kwargs: Any) -> None:
         super().__init__(name=name or self.default_name, **kwargs)
         self.pad_id = pad_id
         self.total = self.add_variable((), "zeros", dtype=_sum_dtype(), name="total")
         self.count = self.add_variable((), "zeros", dtype=_sum_dtype(), name="count")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         """Adds a batch.
 
         Args:
@@ -40,18 +43,18 @@ class TokenMean(keras.metrics.Metric):
             raise ValueError("`sample_weight` is not supported: padding is derived from the labels.")
         self.add(token_statistics(y_true, y_pred, pad_id=self.pad_id))
 
-    def add(self, statistics):
+    def add(self, statistics: TokenStatistics) -> None:
         """Adds the `TokenStatistics` of a batch, or sums of them; needs no logits."""
         total = ops.sum(getattr(statistics, self.statistic))
         self.total.assign_add(ops.cast(total, self.total.dtype))
         self.count.assign_add(ops.cast(ops.sum(statistics.weight), self.count.dtype))
 
-    def result(self):
+    def result(self) -> Tensor:
         count = ops.convert_to_tensor(self.count)
         # A positive count can be below 1, because each replica holds a share of it.
         return self.total / ops.where(count > 0, count, ops.ones_like(count))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pad_id": self.pad_id}
 
 
@@ -78,7 +81,7 @@ class Perplexity(TokenMean):
     statistic = "cross_entropy"
     default_name = "perplexity"
 
-    def result(self):
+    def result(self) -> Tensor:
         return ops.exp(super().result())
 
 

@@ -1,8 +1,11 @@
 """The optimizer Adam and the learning rate schedule (section 5.3)."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_transformer.config.types import Tensor
 from keras_transformer.model.kernels.basics import adam_update
 
 PACKAGE = "keras_transformer"
@@ -20,7 +23,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         scale: factor on the rate (1 in the paper).
     """
 
-    def __init__(self, d_model, warmup_steps=4000, *, scale=1.0):
+    def __init__(self, d_model: int, warmup_steps: int = 4000, *, scale: float = 1.0) -> None:
         super().__init__()
         for name, value in (("d_model", d_model), ("warmup_steps", warmup_steps)):
             if value < 1:
@@ -31,12 +34,12 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
         self.scale = scale
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         step = ops.cast(step, "float32") + 1.0
         rate = ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
         return self.scale * self.d_model**-0.5 * rate
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"d_model": self.d_model, "warmup_steps": self.warmup_steps, "scale": self.scale}
 
 

@@ -5,7 +5,7 @@ in its metric variables, because Keras sums these variables over replicas when i
 is a true mean over the real target tokens of all replicas.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -20,10 +20,10 @@ from keras_transformer.model.metrics import StepCounters, TokenLoss, TokenMean
 class Batch(NamedTuple):
     """The batch of one replica, possibly split into micro-batches; `sample_weight` may be `None`."""
 
-    source_ids: object
-    target_ids: object
-    labels: object
-    sample_weight: object
+    source_ids: Any
+    target_ids: Any
+    labels: Any
+    sample_weight: Any
 
     @classmethod
     def from_data(cls, data):
@@ -58,8 +58,8 @@ class Normalizer(NamedTuple):
         num_parts: number of replicas times number of micro-batches.
     """
 
-    denominator: object
-    num_parts: object
+    denominator: Any
+    num_parts: Any
 
 
 class Sums(NamedTuple):
@@ -74,10 +74,10 @@ class Sums(NamedTuple):
     """
 
     statistics: TokenStatistics
-    source_tokens: object
-    positions: object
-    weighted: object = ()
-    extra: object = ()
+    source_tokens: Any
+    positions: Any
+    weighted: Any = ()
+    extra: Any = ()
 
     @classmethod
     def from_statistics(cls, statistics, source_ids, labels, pad_id):
@@ -109,11 +109,15 @@ def sum_over_replicas(values):
 class StepMetrics:
     """Mix-in of `TokenWeightedStep`: updates and reads the metrics."""
 
+    if TYPE_CHECKING:  # what `keras.Model` has
+
+        def __getattr__(self, name: str) -> Any: ...
+
     @property
     def metrics(self):
         return list(self._compiled_state.metrics) if hasattr(self, "_compiled_state") else []
 
-    def interval_sums(self):
+    def interval_sums(self) -> dict[str, float]:
         """Returns the sums behind the metrics, over all replicas: {name: float}."""
         sums = {}
         for variable in _metric_variables(self.metrics):
@@ -122,7 +126,7 @@ class StepMetrics:
             sums[variable.path] = float(local) * self.distribute_strategy.num_replicas_in_sync
         return sums
 
-    def set_interval_sums(self, sums):
+    def set_interval_sums(self, sums: dict[str, float]) -> None:
         """Restores the result of `interval_sums`."""
         strategy = self.distribute_strategy
         for variable in _metric_variables(self.metrics):

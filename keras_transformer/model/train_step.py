@@ -13,9 +13,12 @@ Other features of Keras' step, such as `sample_weight` and `add_loss`, work here
 `compile` and `fit`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import keras
 import tensorflow as tf
 
+from keras_transformer.config.types import Tensor
 from keras_transformer.model.keras_objectives import needs_logits
 from keras_transformer.model.keras_workarounds import KerasWorkarounds, num_workers
 from keras_transformer.model.loss import TokenStatistics, token_weights
@@ -30,6 +33,11 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
     A batch is `((source_ids, target_ids), labels)`, int, with shapes `(rows, length)`. With shapes
     `(micro_batches, rows, length)`, the gradients of the micro-batches are summed before a single update.
     """
+
+    if TYPE_CHECKING:  # what `keras.Model` has
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def train_step(self, data):
         batch = Batch.from_data(data)
@@ -215,22 +223,22 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
             loss = tf.reduce_sum(token_losses) / normalizer.denominator * normalizer.num_parts
         return _add_losses(self._compiled_state.loss_factor * loss, self.losses)
 
-    def statistics(self, inputs, labels, training=None):
+    def statistics(self, inputs: Any, labels: Tensor, training: bool | None = None) -> TokenStatistics:
         """Returns the `TokenStatistics` of a batch."""
         return self.loss.statistics(labels, self(inputs, training=training))
 
     @property
-    def ema_weights(self):
+    def ema_weights(self) -> list[Any]:
         """List of `tf.Variable`, moving averages of the trainable variables; empty without `ema_decay`."""
         return list(self._compiled_state.ema_weights)
 
-    def reset_ema(self):
+    def reset_ema(self) -> None:
         """Resets the moving averages to the current weights."""
         for weight, averaged in zip(self.trainable_variables, self.ema_weights, strict=False):
             averaged.assign(weight.value)
 
     @property
-    def requests(self):
+    def requests(self) -> Tensor:
         """`tf.Variable`, float32, shape `(REQUESTS,)`: requests of this worker to all workers.
 
         With several workers, the logs of each step contain their sum over all workers as `"requests"`.

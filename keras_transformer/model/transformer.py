@@ -2,14 +2,16 @@
 
 import contextlib
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.config.fields import current_names, with_earlier_defaults
 from keras_transformer.config.settings import ModelConfig, SpecialIds
-from keras_transformer.model.decoding import CachedDecoding
+from keras_transformer.config.types import PathLike, Shape, Tensor
+from keras_transformer.model.decoding import CachedDecoding, Encoded, TransformerOutput
 from keras_transformer.model.inputs import check_ids, check_pair, id_pair
 from keras_transformer.model.layers.basics import PACKAGE, Dropout, LayerNormalization, Projection
 from keras_transformer.model.layers.decoder import DecoderLayer
@@ -17,7 +19,7 @@ from keras_transformer.model.layers.embedding import PositionalEmbedding
 from keras_transformer.model.layers.encoder import EncoderLayer
 from keras_transformer.model.layers.masks import causal_mask, padding_mask
 from keras_transformer.model.layers.scaling import depth_scale
-from keras_transformer.model.loss import LabelSmoothedCrossEntropy
+from keras_transformer.model.loss import LabelSmoothedCrossEntropy, TokenStatistics
 
 if keras.backend.backend() == "tensorflow":
     from keras_transformer.model.train_step import TokenWeightedStep
@@ -29,38 +31,6 @@ else:
         def run_layer(self, layer, *inputs, **arguments):
             """Calls a layer; only the TensorFlow version can recompute activations."""
             return layer(*inputs, **arguments)
-
-
-class Encoded(NamedTuple):
-    """Encoder output and padding mask of the source.
-
-    Attributes:
-        output: float, shape `(batch, source_len, d_model)`.
-        mask: bool, shape `(batch, 1, source_len)`; True for real tokens.
-    """
-
-    output: object
-    mask: object
-
-
-class TransformerOutput(NamedTuple):
-    """Logits, and the attention weights of the selected layers.
-
-    `cross`, `decoder` and `encoder` are dicts from layer index (from 0) to float32 weights. The weights of a
-    query sum to 1 over the visible keys and are 0 for hidden keys.
-
-    Attributes:
-        logits: float, shape `(batch, target_len, target_vocab_size)`.
-        cross: weights of the decoder's attention to the source, shape
-            `(batch, num_heads, target_len, source_len)`.
-        decoder: weights of the decoder's self-attention, shape `(batch, num_heads, target_len, target_len)`.
-        encoder: weights of the encoder's self-attention, shape `(batch, num_heads, source_len, source_len)`.
-    """
-
-    logits: object
-    cross: dict
-    decoder: dict
-    encoder: dict
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -89,7 +59,14 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             outside a graph, where the values are known.)
     """
 
-    def __init__(self, config, special=SpecialIds(), *, name="transformer", **kwargs):
+    def __init__(
+        self,
+        config: ModelConfig,
+        special: SpecialIds = SpecialIds(),
+        *,
+        name: str = "transformer",
+        **kwargs: Any,
+    ) -> None:
         # Checkpoints store a weight under its Keras path, which begins with the name of the model. Without
         # this default, Keras would number the instances: transformer, transformer_1 and so on.
         super().__init__(name=name, **kwargs)
@@ -143,14 +120,14 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             DecoderLayer(name=f"decoder_{i}", **scale(i, True), **settings) for i in range(depths[1])
         ]
         self.encoder_norm, self.decoder_norm = norm("encoder_norm"), norm("decoder_norm")
-        self.output_projection = None
+        self.output_projection: Any = None
         if config.tie_embeddings == "none":
             self.output_projection = Projection(
                 config.target_vocab_size, name="output_projection", dtype=policy
             )
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         """Creates all weights; their shapes depend on the configuration only."""
         if self.built:
             return
@@ -172,18 +149,18 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             )
         self.built = True
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         # Checked before Keras converts the ids: Keras' own errors for wrong ids are a page long.
         sizes = self.config.source_vocab_size, self.config.target_vocab_size
         inputs = check_pair(inputs, sizes, self.special.pad)
         return super().__call__(inputs, *args, **kwargs)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
         source_ids, target_ids = id_pair(inputs)
         encoded = self.encode(source_ids, training=training)
         return self.decode(target_ids, encoded, training=training)
 
-    def encode(self, source_ids, training=None):
+    def encode(self, source_ids: Tensor, training: bool | None = None) -> Encoded:
         """Runs the encoder.
 
         Args:
@@ -195,7 +172,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         """
         return self._encode(source_ids, training=training)[0]
 
-    def decode(self, target_ids, encoded, training=None):
+    def decode(self, target_ids: Tensor, encoded: Encoded, training: bool | None = None) -> Tensor:
         """Runs the decoder on whole target sentences (teacher forcing).
 
         Args:
@@ -208,7 +185,14 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         """
         return self._logits(self._decode(target_ids, encoded, training=training)[0])
 
-    def attend(self, inputs, *, cross=(), decoder=(), encoder=()):
+    def attend(
+        self,
+        inputs: Any,
+        *,
+        cross: Collection[int] = (),
+        decoder: Collection[int] = (),
+        encoder: Collection[int] = (),
+    ) -> TransformerOutput:
         """Runs the model without dropout and returns the attention weights of selected layers.
 
         Args:
@@ -237,7 +221,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         x, cross_weights, self_weights = self._decode(target_ids, encoded, cross, decoder, training=False)
         return TransformerOutput(self._logits(x), cross_weights, self_weights, encoder_weights)
 
-    def statistics(self, inputs, labels, training=None):
+    def statistics(self, inputs: Any, labels: Tensor, training: bool | None = None) -> TokenStatistics:
         """Returns the `TokenStatistics` (loss and metrics) of a batch; TensorFlow only.
 
         Where possible, one fused kernel computes the output projection and the loss.
@@ -265,7 +249,14 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             labels, hidden, matrix, self.output_bias, transposed=has_projection
         )
 
-    def export(self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs):
+    def export(
+        self,
+        filepath: PathLike,
+        format: str = "tf_saved_model",
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Exports the forward pass, from ids to logits, like `keras.Model.export`.
 
         The model need not have been called before. A SavedModel runs without this package:
@@ -295,21 +286,23 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             filepath, format=format, verbose=verbose, input_signature=input_signature, **kwargs
         )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Shape:
         _, target_shape = input_shape
         return (*target_shape, self.config.target_vocab_size)
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> "Transformer":
         # A file of an earlier version lacks the settings added since.
         config = {**config, "config": with_earlier_defaults(ModelConfig, config["config"])}
         return super().from_config(config, custom_objects)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         arguments = {"config": dataclasses.asdict(self.config), "special": dataclasses.asdict(self.special)}
         return {**super().get_config(), **arguments}
 
-    def get_build_config(self):
+    def get_build_config(self) -> dict[str, Any] | None:
         return {}  # empty, because the constructor creates all weights
 
     def _encode(self, source_ids, layers=(), training=None):

@@ -10,11 +10,13 @@ import functools
 import operator
 import re
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import regex
 
 from keras_transformer.config.extras import MissingExtraError, needs
+from keras_transformer.config.sections import CleaningConfig
 from keras_transformer.text.languages import expected_scripts
 from keras_transformer.text.lines import DataError
 
@@ -56,14 +58,16 @@ class Cleaner:
         MissingExtraError: `drop_damaged` or `max_foreign_letters` is set, and ftfy or Babel is not installed.
     """
 
-    def __init__(self, config, source_language, target_language, *, max_length):
+    def __init__(
+        self, config: CleaningConfig, source_language: str, target_language: str, *, max_length: int
+    ) -> None:
         self.config = config
         self.max_length = max_length
         if config.drop_damaged:
             _import_is_bad()
         self._scripts = tuple(map(self._scripts_of, (source_language, target_language)))
 
-    def text_reasons(self, source, target):
+    def text_reasons(self, source: list[str], target: list[str]) -> np.ndarray:
         """Applies the filters that need only the text.
 
         Args:
@@ -95,7 +99,7 @@ class Cleaner:
                     codes[[not line for line in side]] = CODES["empty"]
         return codes
 
-    def length_reasons(self, source_lengths, target_lengths):
+    def length_reasons(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
         """Applies the filters that need the lengths in tokens.
 
         Args:
@@ -260,7 +264,9 @@ class CleaningReport:
     num_replaced_utf8: int = 0
 
     @classmethod
-    def of(cls, codes, source, target, *, num_replaced_utf8=0):
+    def of(
+        cls, codes: np.ndarray, source: list[str], target: list[str], *, num_replaced_utf8: int = 0
+    ) -> "CleaningReport":
         """Counts one block of pairs.
 
         Args:
@@ -279,7 +285,7 @@ class CleaningReport:
         )
 
     @classmethod
-    def from_dict(cls, values):
+    def from_dict(cls, values: dict[str, Any]) -> "CleaningReport":
         """Returns the report of a dict that `to_dict` returned.
 
         Raises:
@@ -294,7 +300,7 @@ class CleaningReport:
         raise ValueError(f"`values` must be what `to_dict` returned. Received: {values!r}")
 
     @property
-    def num_kept(self):
+    def num_kept(self) -> int:
         """Number of pairs that no filter dropped."""
         return self.num_pairs - sum(self.dropped.values())
 
@@ -305,11 +311,11 @@ class CleaningReport:
         dropped = {reason: self.dropped[reason] + other.dropped[reason] for reason in REASONS}
         return CleaningReport(dropped=dropped, **sums)
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """Returns the counts as a dict for JSON."""
         return {"num_pairs": self.num_pairs, "num_kept": self.num_kept} | dataclasses.asdict(self)
 
-    def table(self):
+    def table(self) -> str:
         """Returns the counts as a text table: pairs read, dropped for each reason, and kept."""
         rows = [("pairs read", self.num_pairs)]
         rows += [(f"- {REASONS[reason][0]}", number) for reason, number in self.dropped.items() if number]
@@ -321,7 +327,7 @@ class CleaningReport:
             for name, number in rows
         )
 
-    def warnings(self):
+    def warnings(self) -> list[str]:
         """Returns warnings about likely mistakes in the corpus, a list of str of one line each.
 
         Warns if over 1 % of the pairs have a blank side, if over half have the same text on both sides, and
@@ -345,7 +351,7 @@ class CleaningReport:
             )
         return warnings
 
-    def check(self, name="the corpus"):
+    def check(self, name: str = "the corpus") -> None:
         """Checks that the filters kept a pair.
 
         Raises:

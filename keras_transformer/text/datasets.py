@@ -8,11 +8,12 @@ import functools
 import importlib.metadata
 import pathlib
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.config.extras import MissingExtraError
 from keras_transformer.config.fields import did_you_mean
 from keras_transformer.config.sections import TREES
+from keras_transformer.config.types import PathLike
 from keras_transformer.text import hugging_face, tfds
 from keras_transformer.text.folders import (
     ENDINGS,
@@ -227,7 +228,7 @@ class OpenSplit(NamedTuple):
         name: str, one of its `splits`.
     """
 
-    dataset: object
+    dataset: Any
     name: str
 
     def load(self, *, on_bad_utf8="refuse"):
@@ -284,7 +285,15 @@ def first_split(datasets, split):
     return None
 
 
-def load_corpus(dataset, source, target, *, data_dir=None, manual_dir=None, on_bad_utf8="refuse"):
+def load_corpus(
+    dataset: str,
+    source: str,
+    target: str,
+    *,
+    data_dir: PathLike | None = None,
+    manual_dir: PathLike | None = None,
+    on_bad_utf8: str = "refuse",
+) -> Corpus:
     """Reads the training, validation and test pairs of a corpus.
 
     Training pairs come from all datasets, validation and test pairs from the first dataset that

@@ -31,7 +31,9 @@ import tempfile
 import weakref
 import zipfile
 import zlib
+from collections.abc import Iterable
 
+from keras_transformer.config.types import PathLike
 from keras_transformer.files import temporary_path
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import BLOCK_LINES, FilePair, TabSeparatedFile, check_split, make_blocks
@@ -190,7 +192,7 @@ class FolderDataset:
         return (split, side) if split else None
 
 
-def write_corpus(folder, source, target, **splits):
+def write_corpus(folder: PathLike, source: str, target: str, **splits: Iterable[tuple[str, str]]) -> None:
     """Writes pairs of texts as a new folder of parallel files, which can be named as a dataset.
 
     Args:

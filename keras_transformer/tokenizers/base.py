@@ -12,8 +12,13 @@ import pathlib
 import random
 import re
 import unicodedata
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from keras_transformer.config.settings import SpecialIds
+from keras_transformer.config.types import PathLike, Tensor
 from keras_transformer.files import write_atomically
 
 ROLES = ("pad", "bos", "eos", "unk")  # names of the special ids
@@ -35,7 +40,26 @@ class Tokenizer:
     `_kinds_and_pieces`.
     """
 
-    def __init__(self, model_bytes, *, special, normalization, unicode_form):
+    if TYPE_CHECKING:
+
+        @property
+        def vocab_size(self) -> int: ...
+        @property
+        def graph_tokenizer(self) -> Any: ...
+        def normalise(self, text: str) -> str: ...
+        def encode(self, texts: list[str]) -> list[list[int]]: ...
+        def pieces(self, texts: list[str]) -> list[list[str]]: ...
+        def decode(self, ids: list[list[int]] | np.ndarray) -> list[str]: ...
+        def encode_tensor(self, texts: Tensor) -> Tensor: ...
+        def decode_tensor(self, ids: Tensor) -> Tensor: ...
+        def is_fallback(self, ids: list[int]) -> list[bool]: ...
+        def has_own_token(self, character: str) -> bool: ...
+        def _sample_word(self, word: str, dropout: float, random_float: Callable[[], float]) -> Any: ...
+        def _kinds_and_pieces(self) -> Iterable[tuple[str, str]]: ...
+
+    def __init__(
+        self, model_bytes: bytes, *, special: SpecialIds, normalization: str, unicode_form: str | None
+    ) -> None:
         self.model_bytes = bytes(model_bytes)
         self.special = special
         self.normalization = normalization
@@ -44,7 +68,7 @@ class Tokenizer:
         self._non_text_ids = (special.pad, special.bos, special.eos)
 
     @classmethod
-    def load(cls, path, *, special=None):
+    def load(cls, path: PathLike, *, special: SpecialIds | None = None) -> Self:
         """Loads a vocabulary from a file that `save` wrote.
 
         Args:
@@ -55,19 +79,20 @@ class Tokenizer:
             ValueError: the file cannot be read, is damaged or of another kind, or has
                 other special ids.
         """
-        return cls(read_model(path), special=special, name=str(path))
+        kind: Any = cls  # the argument `name` is that of each subclass
+        return kind(read_model(path), special=special, name=str(path))
 
-    def save(self, path):
+    def save(self, path: PathLike) -> None:
         """Writes the vocabulary to a file, atomically."""
         write_atomically(path, self.model_bytes)
 
     @functools.cached_property
-    def sha256(self):
+    def sha256(self) -> str:
         """Hexadecimal SHA-256 of `model_bytes`; it identifies the vocabulary."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
     @functools.cached_property
-    def entries(self):
+    def entries(self) -> list[tuple[str, str]]:
         """The meaning of each id, to match the ids of two vocabularies.
 
         Returns:
@@ -83,7 +108,7 @@ class Tokenizer:
     def __reduce__(self):
         return functools.partial(type(self), special=self.special), (self.model_bytes,)
 
-    def sample(self, texts, *, dropout, seed):
+    def sample(self, texts: list[str], *, dropout: float, seed: int) -> list[list[int]]:
         """Encodes with random segmentations (sub-word regularisation), for training.
 
         The result depends only on vocabulary, texts, `dropout` and `seed`, not on process or
@@ -117,7 +142,7 @@ class Tokenizer:
             for words in self._words(texts)
         ]
 
-    def for_dataset(self):
+    def for_dataset(self) -> Self:
         """Returns the tokenizer to use within a function of `tf.data`; see `SubwordTokenizer`."""
         return self
 

@@ -18,7 +18,7 @@ class Fragmented(NamedTuple):
 
     word: str
     pieces: list
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 class Inspection(NamedTuple):

@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import itertools
 import json
+from typing import Any
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
@@ -195,7 +196,14 @@ class KerasHubTokenizer(Tokenizer):
             yield ("token", token) if piece is None else ("text", piece)
 
 
-def tokenizer_from_keras_hub(tokenizer, *, pad=None, bos=None, eos=None, unk=None):
+def tokenizer_from_keras_hub(
+    tokenizer: Any,
+    *,
+    pad: str | None = None,
+    bos: str | None = None,
+    eos: str | None = None,
+    unk: str | None = None,
+) -> Tokenizer:
     """Converts a tokenizer of keras-hub. Its `save` writes a file for programs and run folders.
 
     The ids of the four special tokens become 0 to 3, in the order pad, bos, eos, unk. All other tokens follow

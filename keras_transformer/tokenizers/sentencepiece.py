@@ -13,12 +13,16 @@ import pathlib
 import re
 import tempfile
 import unicodedata
+from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import sentencepiece
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.config.settings import SpecialIds
+from keras_transformer.config.types import Tensor
 from keras_transformer.tokenizers.base import (
     ROLES,
     SPACE,
@@ -66,7 +70,9 @@ class SubwordTokenizer(Tokenizer):
         name: name of the model in error messages, usually its path.
     """
 
-    def __init__(self, model_bytes, *, special=None, name="the tokenizer model"):
+    def __init__(
+        self, model_bytes: bytes, *, special: SpecialIds | None = None, name: str = "the tokenizer model"
+    ) -> None:
         normalization = _normalization(_parse(model_bytes, name).normalizer_spec.name)
         processor = sentencepiece.SentencePieceProcessor()
         try:
@@ -74,46 +80,39 @@ class SubwordTokenizer(Tokenizer):
         except RuntimeError as error:
             raise ValueError(f"{name} is not a usable SentencePiece model: {error}") from error
         special_ids = {role: getattr(processor, f"{role}_id")() for role in ROLES}
-        super().__init__(
-            model_bytes,
-            special=check_special(SpecialIds(**special_ids), special, name),
-            normalization=normalization,
-            unicode_form=_unicode_form(normalization),
-        )
+        ids = check_special(SpecialIds(**special_ids), special, name)
+        form = _unicode_form(normalization)
+        super().__init__(model_bytes, special=ids, normalization=normalization, unicode_form=form)
         self._processor = processor
         self._lattice = functools.lru_cache(_MAX_CACHED_WORDS)(self._make_lattice)
 
     @classmethod
     def train(
         cls,
-        texts,
+        texts: Iterable[str],
         *,
-        vocab_size,
-        model_type="bpe",
-        character_coverage=1.0,
-        byte_fallback=True,
-        normalization="nfc",
-        split_digits=False,
-        max_texts=None,
-        seed=0,
-        special=None,
-    ):
+        vocab_size: int,
+        model_type: str = "bpe",
+        character_coverage: float = 1.0,
+        byte_fallback: bool = True,
+        normalization: str = "nfc",
+        split_digits: bool = False,
+        max_texts: int | None = None,
+        seed: int = 0,
+        special: SpecialIds | None = None,
+    ) -> "SubwordTokenizer":
         """Learns a vocabulary; the same texts and settings give the same bytes.
 
         Args:
             texts: an iterable of str, the lines of both languages.
             vocab_size: number of tokens, special and byte tokens included.
             model_type: `"bpe"` (the paper, section 5.1) or `"unigram"`.
-            character_coverage: share of the characters of the corpus that get a token
-                of their own.
+            character_coverage: share of the characters of the corpus that get a token of their own.
             byte_fallback: adds 256 byte tokens, which encode the UTF-8 bytes of other characters.
-            normalization: `"nfc"`; `"identity"`, which only normalises spaces; or `"nfkc"`,
-                SentencePiece's default (its `nmt_nfkc`), which also turns `²`
-                into `2` and `…` into `...`.
-            split_digits: if true, each digit is a token of its own, for text whose
-                numbers matter.
-            max_texts: learns from a uniform random sample of this number of texts; `None`
-                learns from all texts.
+            normalization: `"nfc"`; `"identity"`, which only normalises spaces; or `"nfkc"`, SentencePiece's
+                default (its `nmt_nfkc`), which also turns `²` into `2` and `…` into `...`.
+            split_digits: if true, each digit is a token of its own, for text whose numbers matter.
+            max_texts: learns from a uniform random sample of this number of texts; `None` learns from all.
             seed: seed of the sample.
             special: ids of the four special tokens.
 
@@ -147,7 +146,7 @@ class SubwordTokenizer(Tokenizer):
                     raise stream.error from None
                 raise _training_error(error, vocab_size, stream.count) from error
 
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())  # type: ignore[attr-defined]
         # The bytes depend only on texts and settings, not on the machine. (So the number of threads is
         # SentencePiece's default and not the number of cores: it changes the rounding of unigram's sums.)
         proto.normalizer_spec.ClearField("normalization_rule_tsv")
@@ -157,11 +156,11 @@ class SubwordTokenizer(Tokenizer):
         return tokenizer
 
     @property
-    def vocab_size(self):
+    def vocab_size(self) -> int:
         """Number of tokens, special and byte tokens included."""
         return self._processor.get_piece_size()
 
-    def normalise(self, text):
+    def normalise(self, text: str) -> str:
         """Returns the text as `encode` followed by `decode` returns it.
 
         This holds with byte fallback; without it, characters outside the vocabulary are lost too.
@@ -169,15 +168,15 @@ class SubwordTokenizer(Tokenizer):
         normalised = self._processor.normalize(clean_text(text, self.unicode_form))
         return normalised.replace(SPACE, " ").removeprefix(" ")
 
-    def encode(self, texts):
+    def encode(self, texts: list[str]) -> list[list[int]]:
         """Returns the ids of each text, as a list of lists, without special ids."""
         return self._processor.encode(self._clean_texts(texts), out_type=int)
 
-    def pieces(self, texts):
+    def pieces(self, texts: list[str]) -> list[list[str]]:
         """Returns the sub-words of each text, with U+2581 for a space."""
         return self._processor.encode(self._clean_texts(texts), out_type=str)
 
-    def decode(self, ids):
+    def decode(self, ids: list[list[int]] | np.ndarray) -> list[str]:
         """Returns the text of each row of ids.
 
         Padding, bos and eos are dropped at any position. The unknown id becomes `⁇`;
@@ -193,7 +192,7 @@ class SubwordTokenizer(Tokenizer):
         return self._processor.decode(rows) if rows else []
 
     @functools.cached_property
-    def graph_tokenizer(self):
+    def graph_tokenizer(self) -> Any:
         """The `tensorflow_text.SentencepieceTokenizer` that the tensor methods use.
 
         A `tf.Module` whose exported signatures call `encode_tensor` or `decode_tensor` must
@@ -203,7 +202,7 @@ class SubwordTokenizer(Tokenizer):
         with tf.init_scope():  # the model is loaded once, outside any graph being traced
             return self._make_graph_tokenizer()
 
-    def for_dataset(self):
+    def for_dataset(self) -> "SubwordTokenizer":
         """Returns a copy, for a function of `tf.data`, whose tensor methods put the model into its graph.
 
         `keras.utils.set_random_seed` makes TensorFlow forget `graph_tokenizer`, which it cannot serialise.
@@ -216,7 +215,7 @@ class SubwordTokenizer(Tokenizer):
         tf, tensorflow_text = import_tensorflow_text()
         return tensorflow_text.SentencepieceTokenizer(model=self.model_bytes, out_type=tf.int32)
 
-    def encode_tensor(self, texts):
+    def encode_tensor(self, texts: Tensor) -> Tensor:
         """`encode` as a TensorFlow graph, for `Dataset.map` and exported models.
 
         The ids are those of `encode`, except that with a unigram vocabulary the two may choose
@@ -230,7 +229,7 @@ class SubwordTokenizer(Tokenizer):
         """
         return self.graph_tokenizer.tokenize(self._clean_tensor(texts))
 
-    def decode_tensor(self, ids):
+    def decode_tensor(self, ids: Tensor) -> Tensor:
         """`decode` as a TensorFlow graph.
 
         Args:
@@ -242,11 +241,11 @@ class SubwordTokenizer(Tokenizer):
         tf, _ = import_tensorflow_text()
         return valid_utf8(tf, self.graph_tokenizer.detokenize(self._text_ids_tensor(ids)))
 
-    def has_own_token(self, character):
+    def has_own_token(self, character: str) -> bool:
         """Returns whether a character of normalised text has a token other than bytes and the unknown id."""
         return (SPACE if character == " " else character) in self._scores
 
-    def is_fallback(self, ids):
+    def is_fallback(self, ids: list[int]) -> list[bool]:
         """Returns which tokens are part of a character that has no token of its own.
 
         Args:

@@ -2,8 +2,11 @@
 
 import itertools
 import pathlib
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
+from keras_transformer.config.settings import SpecialIds
+from keras_transformer.config.types import PathLike
 from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.base import Tokenizer, check_choice, read_model
 from keras_transformer.tokenizers.keras_hub import FORMAT as KERAS_HUB
@@ -31,17 +34,17 @@ class Tokenizers(NamedTuple):
     target: Tokenizer
 
     @property
-    def shared(self):
+    def shared(self) -> bool:
         """Whether both sides have the same vocabulary."""
         return self.source is self.target
 
     @property
-    def sizes(self):
+    def sizes(self) -> tuple[int, int]:
         """(source vocabulary size, target vocabulary size)."""
         return self.source.vocab_size, self.target.vocab_size
 
 
-def train_tokenizer(texts, *, model_type, vocab_size, **settings):
+def train_tokenizer(texts: Iterable[str], *, model_type: str, vocab_size: int, **settings: Any) -> Tokenizer:
     """Learns a vocabulary.
 
     Args:
@@ -96,7 +99,7 @@ def learn_tokenizers(read_pairs, data):
         raise ValueError(f"{error}. Use --set data.vocab_size=NUMBER") from error
 
 
-def load_tokenizer(path, *, special=None):
+def load_tokenizer(path: PathLike, *, special: SpecialIds | None = None) -> Tokenizer:
     """Loads a tokenizer of any kind.
 
     Args:
@@ -108,7 +111,7 @@ def load_tokenizer(path, *, special=None):
     """
     model_bytes = read_model(path)
     # The first line of a text format is JSON; a SentencePiece model never begins with a brace.
-    kind = WordPieceTokenizer if model_bytes.startswith(b"{") else SubwordTokenizer
+    kind: Any = WordPieceTokenizer if model_bytes.startswith(b"{") else SubwordTokenizer
     for text_format, text_kind in ((SYMBOLS, TreeTokenizer), (KERAS_HUB, KerasHubTokenizer)):
         if text_format.encode() in model_bytes[:100].split(b"\n", 1)[0]:
             kind = text_kind

@@ -10,8 +10,13 @@ import itertools
 import json
 import logging
 import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from keras_transformer.config.settings import SpecialIds
+from keras_transformer.config.types import Tensor
 from keras_transformer.tokenizers.base import (
     ROLES,
     SPACE,
@@ -57,7 +62,9 @@ class WordPieceTokenizer(Tokenizer):
         name: name of the vocabulary in error messages, usually its path.
     """
 
-    def __init__(self, model_bytes, *, special=None, name="the word pieces"):
+    def __init__(
+        self, model_bytes: bytes, *, special: SpecialIds | None = None, name: str = "the word pieces"
+    ) -> None:
         header, pieces = _parse(bytes(model_bytes), name)
         super().__init__(
             model_bytes,
@@ -78,16 +85,16 @@ class WordPieceTokenizer(Tokenizer):
     @classmethod
     def train(
         cls,
-        texts,
+        texts: Iterable[str],
         *,
-        vocab_size,
-        character_coverage=1.0,
-        normalization="nfc",
-        split_digits=False,
-        max_texts=None,
-        seed=0,
-        special=None,
-    ):
+        vocab_size: int,
+        character_coverage: float = 1.0,
+        normalization: str = "nfc",
+        split_digits: bool = False,
+        max_texts: int | None = None,
+        seed: int = 0,
+        special: SpecialIds | None = None,
+    ) -> "WordPieceTokenizer":
         """Learns a vocabulary; the same texts and settings give the same bytes.
 
         Args:
@@ -110,9 +117,9 @@ class WordPieceTokenizer(Tokenizer):
             ValueError: a setting is invalid, all texts are blank, or `vocab_size` is too small
                 or too large for the texts.
         """
-        special = _as_dict(special or SpecialIds())
-        if sorted(special.values()) != list(range(NUM_SPECIAL)):
-            raise ValueError(f"`special` must hold the ids 0 to 3. Received: {special}")
+        ids = _as_dict(special or SpecialIds())
+        if sorted(ids.values()) != list(range(NUM_SPECIAL)):
+            raise ValueError(f"`special` must hold the ids 0 to 3. Received: {ids}")
         check_training(
             vocab_size=vocab_size, character_coverage=character_coverage, normalization=normalization
         )
@@ -124,32 +131,32 @@ class WordPieceTokenizer(Tokenizer):
             "format": FORMAT,
             "vocab_size": vocab_size,
             "normalization": normalization,
-            "special": special,
+            "special": ids,
         }
         lines = [json.dumps(header), *pieces]
-        tokenizer = cls("".join(f"{line}\n" for line in lines).encode(), special=SpecialIds(**special))
+        tokenizer = cls("".join(f"{line}\n" for line in lines).encode(), special=SpecialIds(**ids))
         logger.debug("learned %d tokens from %d texts", tokenizer.vocab_size, texts.count)
         return tokenizer
 
     @property
-    def vocab_size(self):
+    def vocab_size(self) -> int:
         """Number of tokens, the special ones included."""
         return len(self._pieces)
 
-    def normalise(self, text):
+    def normalise(self, text: str) -> str:
         """Returns the text as `encode` followed by `decode` returns it."""
         return " ".join(_words(clean_text(text, self.unicode_form)))
 
-    def encode(self, texts):
+    def encode(self, texts: list[str]) -> list[list[int]]:
         """Returns the ids of each text, as a list of lists, without special ids."""
         rows = [map(self._encode_word, words) for words in self._words(texts)]
         return [list(itertools.chain.from_iterable(row)) for row in rows]
 
-    def pieces(self, texts):
+    def pieces(self, texts: list[str]) -> list[list[str]]:
         """Returns the word pieces of each text, with U+2581 for a space."""
         return [[self._pieces[number] for number in row] for row in self.encode(texts)]
 
-    def decode(self, ids):
+    def decode(self, ids: list[list[int]] | np.ndarray) -> list[str]:
         """Returns the text of each row of ids.
 
         Padding, bos and eos are dropped at any position. The unknown id, which `encode` never
@@ -166,7 +173,7 @@ class WordPieceTokenizer(Tokenizer):
         return [_ESCAPE.sub(_unescape, text).replace(SPACE, " ").removeprefix(" ") for text in texts]
 
     @functools.cached_property
-    def graph_tokenizer(self):
+    def graph_tokenizer(self) -> Any:
         """The `tensorflow_text.FastWordpieceTokenizer` that `encode_tensor` uses."""
         tf, tensorflow_text = import_tensorflow_text()
         # It marks pieces within a word by the prefix `##`. The names of the special tokens
@@ -183,7 +190,7 @@ class WordPieceTokenizer(Tokenizer):
                 no_pretokenization=True,
             )
 
-    def encode_tensor(self, texts):
+    def encode_tensor(self, texts: Tensor) -> Tensor:
         """`encode` as a TensorFlow graph, for `Dataset.map` and exported models.
 
         Args:
@@ -200,7 +207,7 @@ class WordPieceTokenizer(Tokenizer):
         ids = self.graph_tokenizer.tokenize(words.with_flat_values(escaped))
         return tf.cast(ids.merge_dims(1, 2), tf.int32)
 
-    def decode_tensor(self, ids):
+    def decode_tensor(self, ids: Tensor) -> Tensor:
         """`decode` as a TensorFlow graph.
 
         Args:
@@ -225,11 +232,11 @@ class WordPieceTokenizer(Tokenizer):
         texts = tf.strings.reduce_join(parts.with_flat_values(flat), axis=-1)
         return tf.strings.regex_replace(tf.strings.regex_replace(texts, SPACE, " "), r"\A ", "")
 
-    def has_own_token(self, character):
+    def has_own_token(self, character: str) -> bool:
         """Returns whether a character of normalised text has a token of its own and needs no escape."""
         return character == " " or character in self._alphabet
 
-    def is_fallback(self, ids):
+    def is_fallback(self, ids: list[int]) -> list[bool]:
         """Returns which tokens are part of a character that has no token of its own.
 
         Args:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.weights import write_final_weights
 from keras_transformer.config.programs import NotFiniteError
+from keras_transformer.config.training import TrainingConfig
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy
 from keras_transformer.model.optimizer import Adam
@@ -43,7 +44,9 @@ from keras_transformer.translation.translator import Translator
 logger = logging.getLogger(__name__)
 
 
-def compile_model(model, training, *, xla=False, recompute=False):
+def compile_model(
+    model: Transformer, training: TrainingConfig, *, xla: bool = False, recompute: bool = False
+) -> None:
     """Compiles a `Transformer` with optimizer, schedule, loss and metrics of section 5.
 
     Args:

@@ -3,12 +3,15 @@
 import contextlib
 import logging
 import pathlib
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.console import console
+from keras_transformer.config.settings import Config
+from keras_transformer.config.types import PathLike
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
 from keras_transformer.evaluation.tree_report import TreeComparison, compare_lines
 from keras_transformer.text.lines import Pairs
@@ -42,7 +45,14 @@ class Result(NamedTuple):
 
 
 @console()
-def train(config, run_dir, *, allowed=(), resume_from=None, callbacks=None):
+def train(
+    config: Config,
+    run_dir: PathLike,
+    *,
+    allowed: Collection[str] = (),
+    resume_from: int | None = None,
+    callbacks: Any = None,
+) -> Result | None:
     """Trains a model, or resumes the run in `run_dir`.
 
     Args:

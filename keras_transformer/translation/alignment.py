@@ -28,7 +28,14 @@ class AlignmentChoice(NamedTuple):
     convention: str
 
 
-def soft_alignment(attention, source_pieces, target_pieces, *, convention, unit="words"):
+def soft_alignment(
+    attention: np.ndarray,
+    source_pieces: list[str],
+    target_pieces: list[str],
+    *,
+    convention: str,
+    unit: str = "words",
+) -> np.ndarray:
     """Returns the attention of each target piece or word to each source piece or word.
 
     Between words: the sum over the pieces of the source word, the mean over the pieces of
@@ -54,7 +61,14 @@ def soft_alignment(attention, source_pieces, target_pieces, *, convention, unit=
     return (target_words / target_words.sum(1, keepdims=True)) @ weights @ source_words.T
 
 
-def hard_alignment(attention, source_pieces, target_pieces, *, convention, unit="words"):
+def hard_alignment(
+    attention: np.ndarray,
+    source_pieces: list[str],
+    target_pieces: list[str],
+    *,
+    convention: str,
+    unit: str = "words",
+) -> list[tuple[int, int]]:
     """Links each target piece to the source piece with the largest attention.
 
     Between words: two words are linked if any of their pieces are.
@@ -73,8 +87,8 @@ def hard_alignment(attention, source_pieces, target_pieces, *, convention, unit=
     links = [(int(source), target) for target, source in enumerate(weights.argmax(1))]
     if unit == "words":
         source_words, target_words = word_numbers(source_pieces), word_numbers(target_pieces)
-        links = {(source_words[source], target_words[target]) for source, target in links}
-        links = {link for link in links if None not in link}
+        pairs = {(source_words[source], target_words[target]) for source, target in links}
+        links = [pair for pair in pairs if None not in pair]
     return sorted(links)
 
 

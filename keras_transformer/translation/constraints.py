@@ -26,7 +26,7 @@ among hypotheses by how much of the constraint they have met. A constraint asks 
 Axes: `batch, n` hypotheses of each sentence, `rows = batch * n, vocab_size`; `candidates` of a sentence.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -119,10 +119,10 @@ class Demands(NamedTuple):
             hypothesis `parents[b, i]` of sentence b after token `ids[b, i]`.
     """
 
-    allowed: object
-    wanted: object
+    allowed: Any
+    wanted: Any
     num_wanted: int
-    progress_of: object
+    progress_of: Any
 
 
 class Constrained:

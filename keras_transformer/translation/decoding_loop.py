@@ -8,7 +8,7 @@ Axes: `batch` sentences, `left` sentences still in the batch, `n` hypotheses of 
 """
 
 import numbers
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -22,9 +22,9 @@ DONE_BEFORE_SHRINKING = 0.25
 class Sentences(NamedTuple):
     """Inputs of a search that differ between sentences."""
 
-    limits: object  # int32, (batch,)
-    prefix_ids: object  # int32, (batch, prefix_length + 1), the last column is padding
-    uniforms: object  # float32, (batch, n_best, max_length); (batch, 0, 0) unless sampling
+    limits: Any  # int32, (batch,)
+    prefix_ids: Any  # int32, (batch, prefix_length + 1), the last column is padding
+    uniforms: Any  # float32, (batch, n_best, max_length); (batch, 0, 0) unless sampling
 
     def forced_ids(self, position, n):
         """Returns the prefix token at `position`, int32, `(batch * n,)`; padding after the end of a prefix.
@@ -40,19 +40,19 @@ class Sentences(NamedTuple):
 class LoopState(NamedTuple):
     """Loop variables, for the sentences that are still in the batch."""
 
-    position: object  # int32, scalar
-    done: object  # bool, (left,)
-    hypotheses: object  # `_IndependentHypotheses` or `_Beams` of `search`
-    state: object  # nested structure of tensors, of the model
+    position: Any  # int32, scalar
+    done: Any  # bool, (left,)
+    hypotheses: Any  # `_IndependentHypotheses` or `_Beams` of `search`
+    state: Any  # nested structure of tensors, of the model
 
 
 class LiveBatch(NamedTuple):
     """The sentences that are still in the batch, and the results of all sentences."""
 
-    indices: object  # int32, (left,), of these sentences in the original batch
+    indices: Any  # int32, (left,), of these sentences in the original batch
     sentences: Sentences
     loop: LoopState
-    results: object  # as `hypotheses`, of the original batch; written when sentences are removed
+    results: Any  # as `hypotheses`, of the original batch; written when sentences are removed
 
 
 def make_sentences(max_lengths, max_length, prefix_ids, rules, uniforms=None):

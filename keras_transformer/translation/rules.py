@@ -5,14 +5,30 @@ Axes: `rows, vocab_size, max_length, prefix_length`.
 
 import math
 import numbers
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from keras import ops
 
 from keras_transformer.config.sections import LENGTH_PENALTIES
+from keras_transformer.config.types import Tensor
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 
 NEG_INF = -math.inf  # log-probability of a forbidden token, and of an empty slot
+
+
+class Step(NamedTuple):
+    """Output of a step function."""
+
+    logits: Any  # float, (rows, vocab_size)
+    state: Any  # nested structure of tensors
+    normalized: bool = False  # whether the logits are log-probabilities
+    demands: Any = None  # `Demands` of a constraint, see `constraints`
+
+
+# (ids, position, state) -> `Step`, and (state, indices) -> state: see `search`.
+StepFunction = Callable[[Tensor, Tensor, Any], Step]
+StateFunction = Callable[[Any, Tensor], Any]
 
 
 class Rules(NamedTuple):
@@ -40,7 +56,7 @@ class Rules(NamedTuple):
     alpha: float = 0.6
     penalty: str = "gnmt"
 
-    def check(self):
+    def check(self) -> None:
         """Raises ValueError if a value is out of range."""
         if not ops.is_tensor(self.alpha) and not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={self.alpha}")
@@ -55,17 +71,19 @@ class Rules(NamedTuple):
             )
         length_penalty(1, self.alpha, self.penalty)  # raises ValueError for an unknown name
 
-    def score(self, log_probs, lengths):
+    def score(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
         """Returns log-probability / length penalty, float32; -inf stays -inf."""
         # The penalty may overflow at an extreme alpha, and -inf / inf is NaN.
         score = log_probs / length_penalty(lengths, self.alpha, self.penalty)
         return ops.where(log_probs > NEG_INF, score, NEG_INF)
 
-    def continuations(self, step, ids, position, forced_ids, number):
+    def continuations(
+        self, step: Step, ids: Tensor, position: Tensor, forced_ids: Tensor | None, number: int
+    ) -> tuple[Tensor, Tensor]:
         """Returns the most probable next tokens that the rules allow.
 
         Args:
-            step: `Step` of `search`. NaN logits count as forbidden tokens.
+            step: `Step`. NaN logits count as forbidden tokens.
             ids: int32, shape `(rows, max_length)`, tokens so far.
             position: int32 scalar, number of tokens so far.
             forced_ids: int32, shape `(rows,)`, the only allowed token (of a prefix), or `pad_id`

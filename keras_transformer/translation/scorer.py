@@ -4,14 +4,18 @@ The target ids are fed to the decoder (teacher forcing), so one pass replaces a 
 """
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.config.types import PathLike
 from keras_transformer.model.loss import token_statistics
-from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.tokenizers.base import Tokenizer
+from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, check_vocabularies
 from keras_transformer.translation.alignment import default_alignment_choice
 from keras_transformer.translation.texts import batches_by_length
 
@@ -87,7 +91,14 @@ class Scorer:
         ValueError: as `Translator`, or a number is below 1.
     """
 
-    def __init__(self, model, tokenizers, *, max_length=1024, batch_tokens=2048):
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizers: Tokenizer | Tokenizers,
+        *,
+        max_length: int = 1024,
+        batch_tokens: int = 2048,
+    ) -> None:
         self.tokenizers = as_tokenizers(tokenizers)
         check_vocabularies(self.tokenizers, model.config, special=model.special)
         if max_length < 1:
@@ -100,7 +111,7 @@ class Scorer:
         self._forced = ForcedDecoder(model, batch_tokens)
 
     @classmethod
-    def load(cls, run_dir, *, checkpoint="final", **limits):
+    def load(cls, run_dir: PathLike, *, checkpoint: str = "final", **limits: int) -> "Scorer":
         """Loads the model of a run folder.
 
         Args:
@@ -116,7 +127,14 @@ class Scorer:
         limits = {"max_length": search.max_source_length, "batch_tokens": search.batch_tokens, **limits}
         return cls(run.load_model(checkpoint=checkpoint), run.load_tokenizers(), **limits)
 
-    def score(self, sources, targets, *, layers=(), heads=()):
+    def score(
+        self,
+        sources: list[str],
+        targets: list[str],
+        *,
+        layers: Collection[int] = (),
+        heads: Collection[int] = (),
+    ) -> list[Scored]:
         """Scores pairs of texts; batches do not change the scores.
 
         A blank target has the probability of the end of sentence. A blank source is encoded as

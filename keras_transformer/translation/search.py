@@ -46,24 +46,17 @@ Axes: `batch, beams (= beam_size), n_best, max_length, vocab_size, rows`.
 
 import math
 import numbers
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from keras_transformer.config.types import Tensor
 from keras_transformer.model.kernels.tensor_ops import gather, merge_slots, take_along, write_at
 from keras_transformer.translation.constraints import divide_beam, first_in_order
 from keras_transformer.translation.decoding_loop import decode, gather_rows, keep_where_done, make_sentences
-from keras_transformer.translation.rules import NEG_INF
-
-
-class Step(NamedTuple):
-    """Output of a step function."""
-
-    logits: object  # float, (rows, vocab_size)
-    state: object  # nested structure of tensors
-    normalized: bool = False  # whether the logits are log-probabilities
-    demands: object = None  # `Demands` of a constraint, see `constraints`
+from keras_transformer.translation.rules import NEG_INF, Rules, StateFunction, StepFunction
+from keras_transformer.translation.rules import Step as Step  # a search takes steps
 
 
 class Hypotheses(NamedTuple):
@@ -73,17 +66,18 @@ class Hypotheses(NamedTuple):
     their scores, and empty slots come last. An empty slot has score -inf, length 0 and only padding.
     """
 
-    ids: object  # int32, (batch, n_best, max_length): with eos, then padding
-    scores: object  # float32, (batch, n_best): log-probability / length_penalty
-    log_probs: object  # float32, (batch, n_best): sum over the tokens, with eos
-    lengths: object  # int32, (batch, n_best): number of tokens, with eos
-    finished: object  # bool, (batch, n_best): ends in eos; False if cut off at the limit
+    ids: Any  # int32, (batch, n_best, max_length): with eos, then padding
+    scores: Any  # float32, (batch, n_best): log-probability / length_penalty
+    log_probs: Any  # float32, (batch, n_best): sum over the tokens, with eos
+    lengths: Any  # int32, (batch, n_best): number of tokens, with eos
+    finished: Any  # bool, (batch, n_best): ends in eos; False if cut off at the limit
 
 
 def greedy_search(
-    step, state, first_ids, rules, *,
-    max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
-):  # fmt: skip
+    step: StepFunction, state: Any, first_ids: Tensor, rules: Rules, *,
+    max_lengths: Tensor, max_length: Tensor, prefix_ids: Tensor | None = None,
+    reorder: StateFunction | None = None, select_sentences: StateFunction | None = None,
+) -> Hypotheses:  # fmt: skip
     """Greedy search: takes the most probable token at every position.
 
     Returns the same as `beam_search` with `beam_size=1`, and never reorders `state`.
@@ -117,10 +111,11 @@ def greedy_search(
 
 
 def sample(
-    step, state, first_ids, rules, *,
-    uniforms, temperature=1.0, top_k=0, top_p=1.0,
-    max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
-):  # fmt: skip
+    step: StepFunction, state: Any, first_ids: Tensor, rules: Rules, *,
+    uniforms: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+    max_lengths: Tensor, max_length: Tensor, prefix_ids: Tensor | None = None,
+    reorder: StateFunction | None = None, select_sentences: StateFunction | None = None,
+) -> Hypotheses:  # fmt: skip
     """Samples `n_best` independent hypotheses of each sentence.
 
     Token t of hypothesis i is drawn by inverse transform sampling: the tokens are sorted by
@@ -175,10 +170,11 @@ def sample(
 
 
 def beam_search(
-    step, state, first_ids, rules, *,
-    beam_size=4, n_best=1, early_stop=False,
-    max_lengths, max_length, prefix_ids=None, reorder=None, select_sentences=None,
-):  # fmt: skip
+    step: StepFunction, state: Any, first_ids: Tensor, rules: Rules, *,
+    beam_size: int = 4, n_best: int = 1, early_stop: bool = False,
+    max_lengths: Tensor, max_length: Tensor, prefix_ids: Tensor | None = None,
+    reorder: StateFunction | None = None, select_sentences: StateFunction | None = None,
+) -> Hypotheses:  # fmt: skip
     """Beam search that stops when no live hypothesis can still overtake the finished ones.
 
     At each position the candidates are the best `2 * beam_size` continuations of the live
@@ -281,28 +277,28 @@ def beam_search(
 class _IndependentHypotheses(NamedTuple):
     """Greedy search and sampling: n independent hypotheses of each sentence."""
 
-    last_ids: object  # int32, (batch, n)
-    ids: object  # int32, (batch, n, max_length)
-    log_probs: object  # float32, (batch, n)
-    lengths: object  # int32, (batch, n)
-    done: object  # bool, (batch, n)
+    last_ids: Any  # int32, (batch, n)
+    ids: Any  # int32, (batch, n, max_length)
+    log_probs: Any  # float32, (batch, n)
+    lengths: Any  # int32, (batch, n)
+    done: Any  # bool, (batch, n)
 
 
 class _ScoredHypotheses(NamedTuple):
     """Beam search: hypotheses of each sentence with their scores; an empty slot has score -inf."""
 
-    ids: object  # int32, (batch, slots, max_length)
-    scores: object  # float32, (batch, slots)
-    log_probs: object  # float32, (batch, slots)
-    lengths: object  # int32, (batch, slots)
+    ids: Any  # int32, (batch, slots, max_length)
+    scores: Any  # float32, (batch, slots)
+    log_probs: Any  # float32, (batch, slots)
+    lengths: Any  # int32, (batch, slots)
 
 
 class _Beams(NamedTuple):
     """Beam search: the live and the finished hypotheses of each sentence."""
 
-    live_last_ids: object  # int32, (batch, beam_size)
-    live_ids: object  # int32, (batch, beam_size, max_length)
-    live_log_probs: object  # float32, (batch, beam_size), best first; -inf in empty slots
+    live_last_ids: Any  # int32, (batch, beam_size)
+    live_ids: Any  # int32, (batch, beam_size, max_length)
+    live_log_probs: Any  # float32, (batch, beam_size), best first; -inf in empty slots
     finished: _ScoredHypotheses  # (batch, beam_size), best first
 
 

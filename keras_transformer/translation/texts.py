@@ -7,10 +7,11 @@ or TensorFlow.
 
 import itertools
 import logging
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keras_transformer.config.settings import replace
+from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.text.lines import to_one_line
+from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.translation.long_texts import encode_texts, sentence_separator
 from keras_transformer.translation.phrase_texts import check_phrases, encode_phrases
 
@@ -148,7 +149,7 @@ class Part(NamedTuple):
     row: list  # of int, without end of sentence
     prefix: list  # of int, tokens that the translation starts with
     number: int  # of the text, counted over the whole stream
-    index: int  # of the part in its text
+    index: int  # type: ignore[assignment]  # of the part in its text
     num_words: int = 0  # of the text; only for parsing with `search.tree_grammar`
     phrases: tuple = ()  # of lists of int, tokens of phrases that the translation must contain
 
@@ -166,12 +167,18 @@ class TextTranslator:
             are joined by spaces.
     """
 
-    def __init__(self, tokenizers, search, target_language):
+    def __init__(self, tokenizers: Tokenizers, search: SearchConfig, target_language: str) -> None:
         self.tokenizers = tokenizers
         self.search = search
         self._separator = sentence_separator(target_language)
 
-    def translate(self, texts, prefixes=None, constraints=None, **search):
+    def translate(
+        self,
+        texts: list[str],
+        prefixes: list[str] | None = None,
+        constraints: list[list[str]] | None = None,
+        **search: Any,
+    ) -> list[str]:
         """Translates sentences.
 
         Args:
@@ -189,7 +196,16 @@ class TextTranslator:
                 logger.warning("%s %d sentences at %d tokens", flag, number, limit)
         return [result.best.text for result in results]
 
-    def n_best(self, texts, prefixes=None, constraints=None, *, first_number=0, details=False, **search):
+    def n_best(
+        self,
+        texts: list[str],
+        prefixes: list[str] | None = None,
+        constraints: list[list[str]] | None = None,
+        *,
+        first_number: int = 0,
+        details: bool = False,
+        **search: Any,
+    ) -> list[NBest]:
         """Translates sentences and returns n-best lists with scores and flags.
 
         A text over the limit is translated in parts if `search.long_lines` is `"split"`. It
@@ -237,17 +253,22 @@ class TextTranslator:
         check_phrases(
             phrases, encoded, prefix_rows, limit=limit, max_length=self.max_target_length(config)
         )  # fmt: skip
-        given = zip(encoded, prefix_rows, counts, phrases, strict=True)
+        rows = zip(encoded, prefix_rows, counts, phrases, strict=True)
         parts = [
             Part(row, [] if index else prefix, number, index, count, tuple(required))
-            for number, (text, prefix, count, required) in enumerate(given, first_number)
+            for number, (text, prefix, count, required) in enumerate(rows, first_number)
             for index, row in enumerate(text.rows)
         ]
         translations = iter(self._translate_parts(parts, config, details))
         blank = BLANK._replace(token_log_probs=[], alignment=[]) if details else BLANK
         return [self._join([next(translations) for _ in text.rows] or [[blank]], text) for text in encoded]
 
-    def max_target_length(self, config):
+    if TYPE_CHECKING:  # what each subclass implements
+
+        def max_source_length(self, config: SearchConfig) -> int: ...
+        def _translate_parts(self, parts: list[Part], config: SearchConfig, details: bool) -> Any: ...
+
+    def max_target_length(self, config: SearchConfig) -> int:
         """Returns the maximum number of target tokens with the end of sentence, for a `SearchConfig`."""
         return config.max_length
 

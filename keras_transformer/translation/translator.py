@@ -6,6 +6,7 @@ import os
 import pathlib
 import tempfile
 import threading
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -15,9 +16,12 @@ from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.weights import write_model_weights
 from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH, TREES, DataConfig
 from keras_transformer.config.settings import Config, SearchConfig, differences, replace
+from keras_transformer.config.types import PathLike
 from keras_transformer.files import create_folder_atomically
+from keras_transformer.model.transformer import Transformer
+from keras_transformer.tokenizers.base import Tokenizer
 from keras_transformer.tokenizers.symbols import TreeTokenizer
-from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, check_vocabularies
+from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, check_vocabularies
 from keras_transformer.translation.alignment import default_alignment_choice, hard_alignment
 from keras_transformer.translation.ensemble import search_ids
 from keras_transformer.translation.phrases import Phrases
@@ -44,7 +48,15 @@ class Translator(TextTranslator):
             vocabularies for a model with one embedding matrix.
     """
 
-    def __init__(self, models, tokenizers, search=None, *, target_language="", threads=1):
+    def __init__(
+        self,
+        models: Transformer | list[Transformer],
+        tokenizers: Tokenizer | Tokenizers,
+        search: SearchConfig | None = None,
+        *,
+        target_language: str = "",
+        threads: int = 1,
+    ) -> None:
         super().__init__(as_tokenizers(tokenizers), search or SearchConfig(), target_language)
         self.models = list(models) if isinstance(models, (list, tuple)) else [models]
         if not self.models:
@@ -61,7 +73,9 @@ class Translator(TextTranslator):
         self._compiling = threading.Lock()
 
     @classmethod
-    def load(cls, run_dirs, *, checkpoint="final", threads=1):
+    def load(
+        cls, run_dirs: PathLike | list[PathLike], *, checkpoint: str = "final", threads: int = 1
+    ) -> Self:
         """Loads the model of a run folder, or an ensemble from several.
 
         Args:
@@ -94,7 +108,7 @@ class Translator(TextTranslator):
         return translator
 
     @classmethod
-    def pretrained(cls, name="en-de-tatoeba", *, threads=1):
+    def pretrained(cls, name: str = "en-de-tatoeba", *, threads: int = 1) -> Self:
         """Loads a model that comes with the package.
 
         Args:
@@ -106,7 +120,9 @@ class Translator(TextTranslator):
         """
         return cls.load(pretrained_folder(name), threads=threads)
 
-    def save(self, path, *, config=None, weight_dtype="float32"):
+    def save(
+        self, path: PathLike, *, config: Config | None = None, weight_dtype: str = "float32"
+    ) -> pathlib.Path:
         """Writes a run folder with the weights as `final`: for `load`, all programs and `--init-from`.
 
         Args:
@@ -134,7 +150,9 @@ class Translator(TextTranslator):
             write_model_weights(RunFolder.create(folder, config, self.tokenizers), model, weight_dtype)
         return pathlib.Path(path)
 
-    def export(self, path, format="savedmodel", *, config=None, **options):
+    def export(
+        self, path: PathLike, format: str = "savedmodel", *, config: Config | None = None, **options: Any
+    ) -> Any:
         """Exports the model for other programs, as `export_model.py` does.
 
         Args:
@@ -174,11 +192,11 @@ class Translator(TextTranslator):
             data |= {"target": TREES, "keep_tags": self.tokenizers.target.keep_tags}
         return replace(Config(), model=model.config, data=data)
 
-    def max_source_length(self, config):
+    def max_source_length(self, config: SearchConfig) -> int:
         """Returns the maximum number of source tokens with the end of sentence, for a `SearchConfig`."""
         return min([config.max_source_length, *self._learned_positions()])
 
-    def max_target_length(self, config):
+    def max_target_length(self, config: SearchConfig) -> int:
         """Returns the maximum number of target tokens with the end of sentence, for a `SearchConfig`."""
         return min([config.max_length, *self._learned_positions()])
 

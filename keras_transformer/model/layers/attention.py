@@ -4,11 +4,13 @@ Axes in einsum strings: b batch, h heads, t target (query) positions, s source (
 one head. The base model of the paper has 8 heads of 64 features.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
+from keras_transformer.config.types import Shape, Tensor
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
 from keras_transformer.model.kernels.tensor_ops import reshape_static
 from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, Projection
@@ -23,8 +25,8 @@ class Attention(NamedTuple):
         weights: float32, shape `(batch, num_heads, target_len, source_len)`, before dropout.
     """
 
-    output: object
-    weights: object
+    output: Any
+    weights: Any
 
 
 class KeyValue(NamedTuple):
@@ -35,8 +37,8 @@ class KeyValue(NamedTuple):
         value: float, shape `(batch, num_heads, source_len, value_dim)`.
     """
 
-    key: object
-    value: object
+    key: Any
+    value: Any
 
 
 class CachedStep(NamedTuple):
@@ -47,13 +49,20 @@ class CachedStep(NamedTuple):
         cache: `KeyValue` of self-attention, including the new position.
     """
 
-    output: object
+    output: Any
     cache: KeyValue
 
 
 def scaled_dot_product_attention(
-    query, key, value, mask=None, dropout=None, *, training=None, no_empty_rows=False
-):
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: Callable[..., Tensor] | None = None,
+    *,
+    training: bool | None = None,
+    no_empty_rows: bool = False,
+) -> Attention:
     """Computes softmax(Q K^T / sqrt(d_k)) V (equation 1) for all heads at once.
 
     Args:
@@ -124,17 +133,17 @@ class MultiHeadAttention(Layer):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
+        num_heads: int,
+        key_dim: int,
         *,
-        value_dim=None,
-        dropout=0.0,
-        use_bias=False,
-        stacked=(),
-        gain=1.0,
-        value_gain=1.0,
-        **kwargs,
-    ):
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = False,
+        stacked: Collection[str] = (),
+        gain: float = 1.0,
+        value_gain: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -155,13 +164,13 @@ class MultiHeadAttention(Layer):
         self.key_projection = self._projection("key", num_heads * self.key_dim)
         self.value_projection = self._projection("value", num_heads * self.value_dim)
         self.weights_dropout = Dropout(dropout, dtype="float32", name="dropout")
-        self.output_projection = None  # made in `build`, which knows the width of the queries
+        self.output_projection: Any = None  # made in `build`, which knows the width of the queries
 
     def _projection(self, name, units):
         gain = self.gain if name in ("query", "key") else self.value_gain
         return Projection(units, use_bias=self.use_bias, gain=gain, name=name, dtype=self.dtype_policy)
 
-    def build(self, query_shape, value_shape, key_shape=None):
+    def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
         inputs = {"query": query_shape, "key": key_shape or value_shape, "value": value_shape}
         total = sum(getattr(self, f"{name}_projection").units for name in self.stacked)
         for name, shape in inputs.items():
@@ -175,31 +184,33 @@ class MultiHeadAttention(Layer):
 
     def call(
         self,
-        query,
-        value,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-    ):
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+    ) -> Tensor:
         mask = _combine_call_masks(
             query_mask=query_mask, value_mask=value_mask, key_mask=key_mask, attention_mask=attention_mask
         )
         attention = self.attend(query, self.project(value, key), mask, training=training)
         return tuple(attention) if return_attention_scores else attention.output
 
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> Shape:
         return query_shape
 
-    def compute_output_spec(self, *args, **kwargs):
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         # Traces `call` and ignores `compute_output_shape`, because the number of outputs depends on
         # `return_attention_scores`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
-    def project(self, value, key=None):
+    def project(self, value: Tensor, key: Tensor | None = None) -> KeyValue:
         """Projects keys and values and splits them into heads.
 
         Cross-attention calls this once per translation and reuses the result at every decoding step.
@@ -218,7 +229,14 @@ class MultiHeadAttention(Layer):
             self._split_heads(self.value_projection(value), batch, length),
         )
 
-    def attend(self, query, key_value, attention_mask=None, *, training=None):
+    def attend(
+        self,
+        query: Tensor,
+        key_value: KeyValue,
+        attention_mask: Tensor | None = None,
+        *,
+        training: bool | None = None,
+    ) -> Attention:
         """Computes attention over projected keys and values.
 
         Args:
@@ -241,7 +259,7 @@ class MultiHeadAttention(Layer):
         )
         return Attention(self.output_projection(self._join_heads(heads.output, batch, length)), heads.weights)
 
-    def empty_cache(self, batch_size, max_slots):
+    def empty_cache(self, batch_size: Tensor, max_slots: Tensor) -> KeyValue:
         """Returns an empty self-attention cache for step-by-step decoding.
 
         A slot is one index of the cache's third axis and holds the key and the value of one position of one
@@ -261,7 +279,15 @@ class MultiHeadAttention(Layer):
             ops.zeros((*shape, self.value_dim), dtype=self.compute_dtype),
         )
 
-    def step(self, query, cache, mask=None, *, num_hypotheses=1, first_slot=None):
+    def step(
+        self,
+        query: Tensor,
+        cache: KeyValue,
+        mask: Tensor | None = None,
+        *,
+        num_hypotheses: int = 1,
+        first_slot: Tensor | None = None,
+    ) -> CachedStep:
         """Computes self-attention for one new position of every hypothesis.
 
         All n hypotheses of a sentence share one cache, and its slots are never moved. The mask selects the
@@ -290,7 +316,9 @@ class MultiHeadAttention(Layer):
         heads = scaled_dot_product_attention(query, *cache, mask, no_empty_rows=True)
         return CachedStep(self.output_projection(self._join_heads(heads.output, -1)), cache)
 
-    def cross_step(self, query, key_value, mask=None, *, num_hypotheses=1):
+    def cross_step(
+        self, query: Tensor, key_value: KeyValue, mask: Tensor | None = None, *, num_hypotheses: int = 1
+    ) -> Tensor:
         """Computes cross-attention for one new position of every hypothesis.
 
         Args:

@@ -1,10 +1,12 @@
 """Building blocks of the sublayers: linear projection, layer normalization and dropout."""
 
 import contextlib
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_transformer.config.types import Shape
 from keras_transformer.model.kernels.basics import add_bias, dropout, layer_norm, product
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, restore_leading_axes
 from keras_transformer.model.layers.other_names import own_names_of_call
@@ -20,19 +22,19 @@ class Layer(keras.layers.Layer):
             with the same name.
     """
 
-    arguments = ()
+    arguments: tuple[str, ...] = ()
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(*args, **own_names_of_call(self, kwargs))
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **{name: getattr(self, name) for name in self.arguments}}
 
 

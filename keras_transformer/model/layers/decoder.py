@@ -1,11 +1,12 @@
 """Decoder layer (section 3.1)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_transformer.model.layers.attention import CachedStep
+from keras_transformer.config.types import Shape, Tensor
+from keras_transformer.model.layers.attention import CachedStep, KeyValue
 from keras_transformer.model.layers.basics import PACKAGE
 from keras_transformer.model.layers.encoder import TransformerLayer
 from keras_transformer.model.layers.masks import causal_mask
@@ -20,9 +21,9 @@ class DecoderAttention(NamedTuple):
         cross_weights: float32, shape `(batch, num_heads, target_len, source_len)`.
     """
 
-    output: object
-    self_weights: object
-    cross_weights: object
+    output: Any
+    self_weights: Any
+    cross_weights: Any
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -48,19 +49,19 @@ class DecoderLayer(TransformerLayer):
 
     attentions = ("self_attention", "cross_attention")
 
-    def build(self, inputs_shape, encoder_output_shape):
+    def build(self, inputs_shape: Shape, encoder_output_shape: Shape) -> None:
         super().build(inputs_shape, encoder_output_shape)
 
     def call(
         self,
-        inputs,
-        encoder_output,
-        self_attention_mask=None,
-        cross_attention_mask=None,
-        inputs_mask=None,
-        encoder_output_mask=None,
-        training=None,
-    ):
+        inputs: Tensor,
+        encoder_output: Tensor,
+        self_attention_mask: Tensor | None = None,
+        cross_attention_mask: Tensor | None = None,
+        inputs_mask: Tensor | None = None,
+        encoder_output_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         return self.attend(
             inputs,
             encoder_output,
@@ -73,15 +74,15 @@ class DecoderLayer(TransformerLayer):
 
     def attend(
         self,
-        inputs,
-        encoder_output,
-        self_attention_mask=None,
-        cross_attention_mask=None,
-        inputs_mask=None,
-        encoder_output_mask=None,
+        inputs: Tensor,
+        encoder_output: Tensor,
+        self_attention_mask: Tensor | None = None,
+        cross_attention_mask: Tensor | None = None,
+        inputs_mask: Tensor | None = None,
+        encoder_output_mask: Tensor | None = None,
         *,
-        training=None,
-    ):
+        training: bool | None = None,
+    ) -> DecoderAttention:
         """Computes the layer and also returns its attention weights.
 
         Returns:
@@ -121,15 +122,15 @@ class DecoderLayer(TransformerLayer):
 
     def step(
         self,
-        inputs,
-        cache,
-        encoder_key_value,
-        mask=None,
-        cross_attention_mask=None,
+        inputs: Tensor,
+        cache: KeyValue,
+        encoder_key_value: KeyValue,
+        mask: Tensor | None = None,
+        cross_attention_mask: Tensor | None = None,
         *,
-        num_hypotheses=1,
-        first_slot=None,
-    ):
+        num_hypotheses: int = 1,
+        first_slot: Tensor | None = None,
+    ) -> CachedStep:
         """Computes one new position of every hypothesis, using the caches; without dropout.
 
         The n hypotheses of a sentence share the encoder's keys and values, which are not copied.
@@ -162,5 +163,5 @@ class DecoderLayer(TransformerLayer):
         y = self.feed_forward(self.feed_forward_residual.pre(x))
         return CachedStep(self.feed_forward_residual.post(x, y), cache)
 
-    def compute_output_shape(self, inputs_shape, encoder_output_shape):
+    def compute_output_shape(self, inputs_shape: Shape, encoder_output_shape: Shape) -> Shape:
         return inputs_shape

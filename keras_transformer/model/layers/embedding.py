@@ -1,10 +1,13 @@
 """Token embeddings and positional encodings (sections 3.4 and 3.5)."""
 
 import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_transformer.config.types import Shape, Tensor
 from keras_transformer.model.inputs import check_ids
 from keras_transformer.model.kernels.basics import copies
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, gather, restore_leading_axes
@@ -12,7 +15,7 @@ from keras_transformer.model.layers.basics import PACKAGE, Layer
 from keras_transformer.model.layers.other_names import accepts_other_names
 
 
-def sinusoids(positions, d_model, layout="interleaved"):
+def sinusoids(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
     """Returns sinusoidal positional encodings (section 3.5).
 
     `"interleaved"` is the layout of the paper: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), and
@@ -77,8 +80,15 @@ class PositionalEmbedding(Layer):
 
     @accepts_other_names
     def __init__(
-        self, vocab_size, d_model, *, positions="interleaved", max_positions=1024, mask_zero=False, **kwargs
-    ):
+        self,
+        vocab_size: int,
+        d_model: int,
+        *,
+        positions: str = "interleaved",
+        max_positions: int = 1024,
+        mask_zero: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if positions not in ("interleaved", "halves", "learned"):
             raise ValueError(
@@ -92,7 +102,7 @@ class PositionalEmbedding(Layer):
         self.supports_masking = mask_zero
         self._copies = []
 
-    def build(self, ids_shape=None):
+    def build(self, ids_shape: Shape | None = None) -> None:
         def matrix(name, rows):
             # With variance 1 / d_model, the scaled embeddings and the logits both have variance 1.
             return self.add_weight(
@@ -106,7 +116,7 @@ class PositionalEmbedding(Layer):
         learned = self.positions == "learned"
         self.position_embeddings = matrix("position_embeddings", self.max_positions) if learned else None
 
-    def call(self, ids, first_position=0):
+    def call(self, ids: Tensor, first_position: Tensor = 0) -> Tensor:
         check_ids("ids", ids)
         self._check_length(ids.shape[1], first_position)
         if keras.backend.standardize_dtype(ids.dtype) not in ("int16", "int32", "int64"):
@@ -122,7 +132,7 @@ class PositionalEmbedding(Layer):
         return ops.cast(tokens + encoding, self.compute_dtype)
 
     @contextlib.contextmanager
-    def summed_gradients(self, lookups):
+    def summed_gradients(self, lookups: int) -> Iterator[None]:
         """Context manager that sums the gradients of several uses of the embedding matrix in one pass.
 
         Args:
@@ -137,11 +147,11 @@ class PositionalEmbedding(Layer):
         finally:
             self._copies = []
 
-    def kernel(self):
+    def kernel(self) -> Tensor:
         """Returns the transposed matrix for `logits`: float, shape `(d_model, vocab_size)`."""
         return ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
 
-    def logits(self, hidden, kernel=None):
+    def logits(self, hidden: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Projects onto the vocabulary: multiplies by the transposed embedding matrix.
 
         Args:
@@ -154,13 +164,13 @@ class PositionalEmbedding(Layer):
         kernel = self.kernel() if kernel is None else kernel
         return restore_leading_axes(ops.matmul(flatten_leading_axes(hidden), kernel), hidden)
 
-    def compute_mask(self, ids, previous_mask=None):
+    def compute_mask(self, ids: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
         return ops.not_equal(ids, 0) if self.mask_zero else None
 
-    def compute_output_shape(self, ids_shape):
+    def compute_output_shape(self, ids_shape: Shape) -> Shape:
         return (*ids_shape, self.d_model)
 
-    def compute_output_spec(self, ids, first_position=0):
+    def compute_output_spec(self, ids: Tensor, first_position: Tensor = 0) -> Any:
         check_ids("ids", ids)  # the default dtype of `keras.Input` is float
         return super().compute_output_spec(ids)
 

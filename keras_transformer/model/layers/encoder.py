@@ -1,7 +1,10 @@
 """Encoder layer, and the base class that it shares with the decoder layer (section 3.1)."""
 
+from typing import Any
+
 import keras
 
+from keras_transformer.config.types import Shape, Tensor
 from keras_transformer.model.layers.attention import Attention, MultiHeadAttention
 from keras_transformer.model.layers.basics import PACKAGE, Layer
 from keras_transformer.model.layers.feed_forward import FeedForward
@@ -33,31 +36,31 @@ class TransformerLayer(Layer):
         attentions: names of the attention sublayers, in the order of computation.
     """
 
-    arguments = (
+    arguments: tuple[str, ...] = (
         "num_heads", "key_dim", "d_ff", "value_dim", "residual_dropout", "attention_dropout", "relu_dropout",
         "activation", "norm_first", "layer_norm_epsilon", "attention_bias", "attention_init", "depth_scale",
     )  # fmt: skip
-    attentions = ("self_attention",)
+    attentions: tuple[str, ...] = ("self_attention",)
 
     @accepts_other_names
     def __init__(
         self,
         *,
-        num_heads,
-        key_dim,
-        d_ff,
-        value_dim=None,
-        residual_dropout=0.1,
-        attention_dropout=0.0,
-        relu_dropout=0.0,
-        activation="relu",
-        norm_first=False,
-        layer_norm_epsilon=1e-6,
-        attention_bias=False,
-        attention_init="stacked",
-        depth_scale=DepthScale(),
-        **kwargs,
-    ):
+        num_heads: int,
+        key_dim: int,
+        d_ff: int,
+        value_dim: int | None = None,
+        residual_dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        relu_dropout: float = 0.0,
+        activation: str = "relu",
+        norm_first: bool = False,
+        layer_norm_epsilon: float = 1e-6,
+        attention_bias: bool = False,
+        attention_init: str = "stacked",
+        depth_scale: DepthScale | list[float] = DepthScale(),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if attention_init not in STACKED:
             raise ValueError(f"`attention_init` must be one of {list(STACKED)}. Received: {attention_init!r}")
@@ -91,7 +94,7 @@ class TransformerLayer(Layer):
                 value_dim=value_dim,
                 dropout=attention_dropout,
                 use_bias=attention_bias,
-                stacked=STACKED[attention_init][name],
+                stacked=STACKED[attention_init][name],  # type: ignore[index]
                 gain=gain,
                 value_gain=value_gain,
                 name=name,
@@ -109,7 +112,7 @@ class TransformerLayer(Layer):
         )
         self.feed_forward_residual = Residual(name="feed_forward_residual", **residual)
 
-    def build(self, inputs_shape, *value_shapes):
+    def build(self, inputs_shape: Shape, *value_shapes: Shape) -> None:
         for name, value_shape in zip(self.attentions, (inputs_shape, *value_shapes), strict=True):
             getattr(self, name).build(inputs_shape, value_shape)
             getattr(self, f"{name}_residual").build(inputs_shape)
@@ -134,10 +137,23 @@ class EncoderLayer(TransformerLayer):
         float, same shape and implicit mask as `inputs`.
     """
 
-    def call(self, inputs, attention_mask=None, mask=None, training=None):
+    def call(
+        self,
+        inputs: Tensor,
+        attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         return self.attend(inputs, attention_mask, mask, training=training).output
 
-    def attend(self, inputs, attention_mask=None, mask=None, *, training=None):
+    def attend(
+        self,
+        inputs: Tensor,
+        attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        training: bool | None = None,
+    ) -> Attention:
         """Computes the layer and also returns its attention weights.
 
         Returns:

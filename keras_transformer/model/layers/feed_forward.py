@@ -1,7 +1,10 @@
 """Position-wise feed-forward network (section 3.3)."""
 
+from typing import Any
+
 import keras
 
+from keras_transformer.config.types import Shape, Tensor
 from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, Projection
 
 
@@ -20,7 +23,9 @@ class FeedForward(Layer):
 
     arguments = ("d_ff", "dropout", "activation", "gain")
 
-    def __init__(self, d_ff, *, dropout=0.0, activation="relu", gain=1.0, **kwargs):
+    def __init__(
+        self, d_ff: int, *, dropout: float = 0.0, activation: str = "relu", gain: float = 1.0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         if d_ff < 1:
             raise ValueError(f"`d_ff` must be at least 1. Received: d_ff={d_ff}")
@@ -32,9 +37,9 @@ class FeedForward(Layer):
         self.gain = gain
         self.inner = self._projection(d_ff, "inner", activation)
         self.relu_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
-        self.outer = None  # made in `build`, which knows the width of the input
+        self.outer: Any = None  # made in `build`, which knows the width of the input
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Shape) -> None:
         self.inner.build(inputs_shape)
         self.outer = self._projection(inputs_shape[-1], "outer")
         self.outer.build((*inputs_shape[:-1], self.d_ff))
@@ -44,5 +49,5 @@ class FeedForward(Layer):
             units, use_bias=True, activation=activation, gain=self.gain, name=name, dtype=self.dtype_policy
         )
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         return self.outer(self.relu_dropout(self.inner(inputs), training=training))

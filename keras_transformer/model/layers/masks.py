@@ -4,8 +4,10 @@ import functools
 
 from keras import ops
 
+from keras_transformer.config.types import Tensor
 
-def padding_mask(ids, pad_id):
+
+def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
     """Returns the mask that hides padding keys from all queries.
 
     Args:
@@ -18,7 +20,7 @@ def padding_mask(ids, pad_id):
     return ops.expand_dims(ops.not_equal(ids, pad_id), 1)
 
 
-def causal_mask(length):
+def causal_mask(length: int) -> Tensor:
     """Returns the mask in which position i sees positions 0 to i (section 3.2.3).
 
     Args:
