@@ -167,7 +167,7 @@ def test_the_package_is_the_console_script_too():
 def test_the_documented_exit_codes_are_those_of_the_programs():
     rows = re.findall(r"(?m)^\s*\| (\d+) \| `(\w+)` \| (.*) \|$", ExitCode.__doc__)
     assert [(name, int(code)) for code, name, _ in rows] == [(code.name, code.value) for code in ExitCode]
-    page = (ROOT / "docs/programs.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/programs.md").read_text(encoding="utf-8").replace(r"\|", "|")
     assert [(code, meaning) for code, _, meaning in rows] == re.findall(r"(?m)^\| (\d+) \| (.*) \|$", page)
 
 
