@@ -29,11 +29,9 @@ test-lowest:
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/constraints.txt -e '.[data,plots,serving]' pytest
 	.venv-lowest/bin/python -m pytest -W default $(LOWEST_TESTS)
 
-# Notebooks 3, 5 and 6 look at a trained run: RUN=runs/m30k for another than the demo's. They translate its
-# test split, or the files TEXT and REFERENCE. Notebook 7 looks at a parser, PARSER=runs/parsing.
-RUN ?= $(RUN_DIR)
+# Notebooks 3, 5 and 6 look at the model that comes with the package, or at a trained run, RUN=runs/m30k. They
+# translate the run's test split, or the files TEXT and REFERENCE. Notebook 7 looks at a parser, PARSER=runs/parsing.
 notebooks: $(VENV)/.installed-test
-	$(if $(filter $(RUN_DIR),$(RUN)),$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN))
 	RUN=$(abspath $(RUN)) PARSER=$(abspath $(PARSER)) TEXT=$(abspath $(TEXT)) REFERENCE=$(abspath $(REFERENCE)) $(BIN)/python notebooks/make.py
 
 # Speed beside other libraries, whose environments are made in .venv-bench/ unless PEER_TORCH and others name

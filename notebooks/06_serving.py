@@ -7,10 +7,10 @@
 # **Prerequisites:** `python pipelines/translate.py RUN`. [Searching](05_searching.ipynb) explains the
 # search settings that are fixed in the export.
 #
-# **Time:** about two minutes on two CPU cores, plus a trained run (`python pipelines/train_wmt.py`
-# makes one), and `pip install -e '.[notebooks,ctranslate2]'`.
+# **Time:** about two minutes on two CPU cores, and `pip install -e '.[notebooks,ctranslate2]'`.
 #
-# The stored output is from a run on Multi30k; `make notebooks RUN=...` uses yours.
+# As it is, it runs with the model that comes with the package. The stored output is from a run on Multi30k;
+# `make notebooks RUN=...` uses yours.
 
 # %%
 # %matplotlib inline
@@ -37,7 +37,7 @@ from keras_transformer.text.datasets import load_split
 from keras_transformer.text.lines import read_lines
 
 QUICK = "QUICK" in os.environ  # the tests' small setting
-RUN = os.environ.get("RUN", "../runs/demo")  # the folder of a finished run
+RUN = os.environ.get("RUN") or "en-de-tatoeba"  # a run, or the package's model
 tf.config.threading.set_intra_op_parallelism_threads(1)  # each core has a batch of its own
 tf.get_logger().setLevel("ERROR")  # it names every folder that it writes
 
@@ -45,6 +45,8 @@ tf.get_logger().setLevel("ERROR")  # it names every folder that it writes
 run = RunFolder(RUN)
 if os.environ.get("TEXT"):
     sources, references = read_lines(os.environ["TEXT"]), read_lines(os.environ["REFERENCE"])
+elif RUN == "en-de-tatoeba":
+    sources, references = read_lines("sentences.en"), read_lines("sentences.de")
 else:
     data = run.config.data
     with contextlib.chdir(".."):  # a run names its corpus as the program was told, from there

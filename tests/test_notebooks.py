@@ -201,6 +201,17 @@ def test_every_notebook_runs_and_leaves_the_run_as_it_was(name, finished_run, tm
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["03_attention", "05_searching", "06_serving"])
+def test_notebooks_of_a_run_also_run_with_the_model_that_comes_with_the_package(name, tmp_path):
+    check_runs(name, tmp_path, RUN="", TEXT="")
+    lines = [
+        (FOLDER / f"sentences.{language}").read_text(encoding="utf-8").splitlines()
+        for language in ("en", "de")
+    ]
+    assert len(set(zip(*lines, strict=True))) == 48
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["a folder", "two lists"])
 def test_one_cell_of_the_training_notebook_takes_other_sentences(way, tmp_path):
     shutil.copy(FOLDER / "make.py", tmp_path)
