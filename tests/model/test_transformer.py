@@ -405,10 +405,12 @@ def test_depth_scaling_reaches_the_layers_of_both_stacks():
 
 LOAD_ELSEWHERE = """
 import sys
+import warnings
 import numpy as np
 import keras
 from keras_transformer import Transformer  # its module registers all classes
 
+warnings.simplefilter("error", UserWarning)  # after the imports: other packages warn there
 folder = sys.argv[1]
 data = np.load(folder + "/inputs.npz")
 inputs = (data["source"], data["target"])
@@ -437,7 +439,7 @@ def loaded_elsewhere(tmp_path_factory):
     np.savez(folder / "inputs.npz", source=SOURCE, target=TARGET, kinds=list(KINDS))
     root = pathlib.Path(keras_transformer.__file__).parents[1]
     subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", LOAD_ELSEWHERE, str(folder)],
+        [sys.executable, "-c", LOAD_ELSEWHERE, str(folder)],
         check=True,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": "-1"},
