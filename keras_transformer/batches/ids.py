@@ -111,7 +111,7 @@ def encode_pairs(
 
 def _list_texts(name, texts):
     """Returns an iterable of str as a list; raises `TypeError` if it is something else."""
-    if isinstance(texts, (str, bytes)):
+    if isinstance(texts, (str, bytes)) or hasattr(texts, "columns"):  # a DataFrame iterates over column names
         raise TypeError(f"`{name}` must be a list of str. Received: one {type(texts).__name__}")
     texts = list(texts)
     for number, text in enumerate(texts):

@@ -72,6 +72,7 @@ def check_run(config, run_dir, *, allowed=(), resume_from=None):
     """
     from keras_transformer.batches.training_data import check_training_data
     from keras_transformer.checkpoints.new_folder import check_unused
+    from keras_transformer.checkpoints.pretrained import pretrained_models
     from keras_transformer.checkpoints.run_folder import RunFolder
     from keras_transformer.training.resume import check_setting_names
 
@@ -84,6 +85,11 @@ def check_run(config, run_dir, *, allowed=(), resume_from=None):
         RunFolder(run_dir)
     else:
         check_unused(run_dir)
+        if str(run_dir) in pretrained_models():
+            raise ValueError(
+                f"--run-dir {run_dir}: the name of a model that comes with the package. Choose another; "
+                f"--init-from {run_dir} starts from that model"
+            )
         if resume_from is not None:
             raise ValueError(f"--resume-from {resume_from}: {run_dir} has no run to resume. Check --run-dir")
     check_training_data(config)

@@ -152,6 +152,7 @@ def flags_given(args, names):
 
 def translate_test_set(args):
     """Translates with a run; returns systems, references, standard set and language."""
+    from keras_transformer.checkpoints.pretrained import pretrained_models
     from keras_transformer.config.settings import replace
     from keras_transformer.evaluation.report import NamedLines
     from keras_transformer.files import check_output, write_text
@@ -162,6 +163,10 @@ def translate_test_set(args):
     checkpoint = args.checkpoint or "final"
     data = open_runs(args.runs, checkpoint)[0].config.data
     search = search_settings(args, args.runs[0])
+    if not (args.dataset or args.test_set) and (
+        data.dataset == "not stated" or args.runs[0] in pretrained_models()
+    ):
+        raise ValueError(f"{args.runs[0]}: the model has no test text. Add --dataset DIR or --test-set NAME")
     names = dataset_names(",".join(args.dataset or [data.dataset]))
     for name in names:
         check_dataset(name, args.data_dir or data.data_dir)

@@ -44,10 +44,12 @@ def main(argv=None, stdin=None):
     open_closed_streams()
 
     def work():
+        from keras_transformer.checkpoints.pretrained import resolve
         from keras_transformer.text.lines import iterate_lines, read_lines
         from keras_transformer.tokenizers.inspection import inspect_vocabulary
         from keras_transformer.tokenizers.tokenizer_pair import load_tokenizer, load_tokenizers
 
+        args.vocabulary = str(resolve(args.vocabulary))
         if os.path.isdir(args.vocabulary):
             tokenizer = getattr(load_tokenizers(args.vocabulary), args.side)
         else:

@@ -234,6 +234,7 @@ def main(argv=None):
     def work():
         from keras_transformer.batches.prepared import PreparedCorpus
         from keras_transformer.batches.preparing import prepare
+        from keras_transformer.checkpoints.pretrained import resolve as folder_of
         from keras_transformer.tokenizers.tokenizer_pair import read_tokenizers
 
         config = resolve(args)
@@ -241,7 +242,7 @@ def main(argv=None):
             print(write_text(config, args.out))
             return
         if args.out:
-            tokenizers = read_tokenizers(args.tokenizer) if args.tokenizer else None
+            tokenizers = read_tokenizers(folder_of(args.tokenizer)) if args.tokenizer else None
             prepared = prepare(
                 config,
                 args.out,
@@ -256,4 +257,5 @@ def main(argv=None):
             draw_lengths(prepared, config.data, args.plot)
             print(f"wrote {args.plot}")
 
-    return exit_code(programs.name("prepare"), work, stopped="stopped. The same command continues")
+    stopped = "stopped. Nothing was written" if args.text else "stopped. The same command continues"
+    return exit_code(programs.name("prepare"), work, stopped=stopped)

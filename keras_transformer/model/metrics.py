@@ -72,6 +72,7 @@ class TokenAccuracy(TokenMean):
 
     statistic = "correct"
     default_name = "token_accuracy"
+    _direction = "up"  # for Keras' callbacks with mode="auto"
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -80,6 +81,7 @@ class Perplexity(TokenMean):
 
     statistic = "cross_entropy"
     default_name = "perplexity"
+    _direction = "down"
 
     def result(self) -> Tensor:
         return ops.exp(super().result())

@@ -3,6 +3,7 @@
 import collections
 import gc
 import pathlib
+import types
 from typing import NamedTuple
 
 import numpy as np
@@ -295,6 +296,10 @@ def test_texts_may_be_a_column_or_come_from_a_generator(kind):
         (["10", None], "`target` must hold str only. Received: None at index 1"),
         (Column([float("nan"), "1"]), "`target` must hold str only. Received: nan at index 0"),
         ("10", "`target` must be a list of str. Received: one str"),
+        (
+            types.SimpleNamespace(columns=["de"]),
+            "`target` must be a list of str. Received: one SimpleNamespace",
+        ),
     ],
 )
 def test_what_is_no_text_is_refused_with_its_place(texts, message):

@@ -10,7 +10,7 @@ from sacrebleu.metrics import BLEU
 import keras_transformer as kt
 from keras_transformer.checkpoints import pretrained
 from keras_transformer.checkpoints.run_folder import RunFolder
-from keras_transformer.cli import average, translate
+from keras_transformer.cli import average, evaluate, inspect, train, translate
 
 NAME = "en-de-tatoeba"
 FILES = [
@@ -78,6 +78,18 @@ def test_its_name_stands_for_a_run_folder(translator, tmp_path, monkeypatch, cap
     (tmp_path / NAME).mkdir()  # a path of this name comes first
     with pytest.raises(ValueError, match=f"^{NAME}: not a run folder .* comes with the package: {NAME}"):
         kt.Translator.load(NAME)
+
+
+def test_programs_say_what_its_name_stands_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert evaluate.main([NAME]) == 2
+    assert f"{NAME}: the model has no test text. Add --dataset DIR" in capsys.readouterr().err
+    assert train.main(["--preset", "demo", "--run-dir", NAME]) == 2
+    assert f"--init-from {NAME} starts from that model" in capsys.readouterr().err
+    (tmp_path / "text").write_text("Hello.\n")
+    assert inspect.main([NAME, "text"]) == 0
+    assert "8,000" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 def test_another_name_is_refused_with_those_that_there_are():

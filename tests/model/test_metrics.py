@@ -1,10 +1,11 @@
 """Metrics against means over all real tokens in NumPy."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.model.loss import token_statistics
+from keras_transformer.model.loss import LabelSmoothedCrossEntropy, token_statistics
 from keras_transformer.model.metrics import Perplexity, TokenAccuracy, TokenLoss
 
 VOCAB, PAD = 13, 0
@@ -152,3 +153,13 @@ def test_refuses_sample_weights(cls):
     labels, logits = batches()[0]
     with pytest.raises(ValueError, match="`sample_weight` is not supported"):
         cls().update_state(labels, logits, sample_weight=np.ones(labels.shape))
+
+
+@pytest.mark.parametrize(("metric", "operator"), [(TokenAccuracy, "greater"), (Perplexity, "less")])
+def test_early_stopping_knows_which_direction_is_better(metric, operator):
+    callback = keras.callbacks.EarlyStopping(f"val_{metric().name}", patience=1)
+    model = keras.Sequential([keras.layers.Embedding(11, 11)])
+    model.compile("sgd", LabelSmoothedCrossEntropy(0.1), metrics=[metric()])
+    ids = np.arange(1, 11, dtype="int32").reshape(2, 5)
+    model.fit(ids, ids, validation_data=(ids, ids), callbacks=[callback], verbose=0)
+    assert callback.monitor_op is getattr(keras.ops, operator)
