@@ -51,6 +51,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "preset",
         ),
         "evaluation": ("compare", "corpus_scores"),
+        "explorer": ("explore",),
         "export": ("export_saved_model", "load_exported"),
         "model": (
             "LabelSmoothedCrossEntropy",

@@ -17,6 +17,7 @@ from keras_transformer.config.settings import SpecialIds as SpecialIds
 from keras_transformer.config.training import TrainingConfig as TrainingConfig
 from keras_transformer.evaluation.bleu import corpus_scores as corpus_scores
 from keras_transformer.evaluation.report import compare as compare
+from keras_transformer.explorer.page import explore as explore
 from keras_transformer.export.saved_model import export_saved_model as export_saved_model
 from keras_transformer.export.versions import load_exported as load_exported
 from keras_transformer.model.keras_hub import layer_from_keras_hub as layer_from_keras_hub
@@ -96,6 +97,7 @@ __all__ = [
     "compile_model",
     "corpus_scores",
     "encode_pairs",
+    "explore",
     "export_saved_model",
     "greedy_search",
     "hard_alignment",

@@ -29,6 +29,9 @@ from keras_transformer.translation.scorer import ForcedDecoder, pad_rows
 from keras_transformer.translation.texts import TextTranslator, batches_by_length
 from keras_transformer.translation.tree_grammar import TreeGrammar
 
+# Searches with different settings that a translator keeps compiled; each takes 20 to 50 MB.
+MAX_COMPILED = 16
+
 
 class Translator(TextTranslator):
     """Translates sentences with one model or an ensemble.
@@ -180,10 +183,11 @@ class Translator(TextTranslator):
         length = DataConfig().max_length
         if model.config.positions == "learned":
             length = min(length, model.config.max_positions)
+        source, target = self.languages
         data = {
             "dataset": "not stated",
-            "source": "source",
-            "target": self._target_language or "target",
+            "source": source,
+            "target": target,
             "vocab_size": self.tokenizers.target.vocab_size,
             "separate_vocabularies": not self.tokenizers.shared,
             "max_length": length,
@@ -191,6 +195,13 @@ class Translator(TextTranslator):
         if isinstance(self.tokenizers.target, TreeTokenizer):
             data |= {"target": TREES, "keep_tags": self.tokenizers.target.keep_tags}
         return replace(Config(), model=model.config, data=data)
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Pair of str, source and target language; `"source"` and `"target"` where they are unknown."""
+        if self._run_config:
+            return self._run_config.data.source, self._run_config.data.target
+        return "source", self._target_language or "target"
 
     def max_source_length(self, config: SearchConfig) -> int:
         """Returns the maximum number of source tokens with the end of sentence, for a `SearchConfig`."""
@@ -277,9 +288,11 @@ class Translator(TextTranslator):
         config = replace(config, seed=1, long_lines="split", batch_tokens=1, max_source_length=2)
         key = (config, *arguments)
         with self._compiling:
-            if key not in self._compiled:
-                self._compiled[key] = self._compile(config, arguments)
-        return self._compiled[key]
+            compiled = self._compiled.pop(key, None) or self._compile(config, arguments)
+            while len(self._compiled) >= MAX_COMPILED:
+                del self._compiled[next(iter(self._compiled))]  # the one not used for the longest time
+            self._compiled[key] = compiled
+        return compiled
 
     def _compile(self, config, arguments):
         target = self.tokenizers.target
