@@ -57,7 +57,7 @@ def overview():
         (0.3, 23.8, "translations", "translate.py"),
         (26.5, 17.5, "scores", "evaluate_wmt.py"),
         (46.4, 30.4, "log-probabilities, alignments", "score.py"),
-        (79.2, 20.5, "exported models", "export_model.py"),
+        (79.2, 20.5, "exports, a server", "export_model.py  serve.py"),
     )
     axes.plot((91.8, 91.8, 12.2), (TOP[0], 26, 26), color="0.35", linewidth=1.2, solid_joinstyle="miter")
     for left, width, title, program in results:
@@ -75,7 +75,7 @@ def overview():
         axes,
         80.4,
         14,
-        ("SavedModel, for", "TensorFlow Serving", "CTranslate2, also int8", ".keras, .weights.h5"),
+        ("SavedModel, CTranslate2,", ".keras, .weights.h5", "HTTP, and a page of", "attention and search"),
     )
     return figure
 

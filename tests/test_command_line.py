@@ -315,6 +315,15 @@ REFUSED = {
         ("run --last 0", "at least 1"),
     ],
     "inspect": [("no/such", "no/such"), ("run", "run")],
+    "serve": [
+        ("no/such", "no/such: no such folder"),
+        ("used", "used: no model"),
+        ("run", "no 'final' weights"),
+        ("run run --checkpoint step-5", "two models are called 'run'"),
+        ("run --checkpoint step-5 --port 99999", "from 0 to 65535"),
+        ("run --checkpoint step-5 --max-queue-tokens 5", "at most `max_queue_tokens`"),
+        ("run --checkpoint step-5 --batch-tokns 5", "Did you mean --batch-tokens"),
+    ],
 }  # fmt: skip
 RUNNER = """
 import contextlib, io, json, os, shlex, sys

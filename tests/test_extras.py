@@ -21,7 +21,8 @@ FILES = sorted((ROOT / "keras_transformer").rglob("*.py"))
 # Import names of what the extras for users install.
 OPTIONAL = (
     "babel", "ctranslate2", "datasets", "ftfy", "importlib_resources", "IPython", "jupytext", "keras_hub",
-    "matplotlib", "nbclient", "num2words", "py3langid", "tensorflow_datasets", "tensorflow_serving",
+    "matplotlib", "multipart", "nbclient", "num2words", "prometheus_client", "py3langid", "python_multipart",
+    "starlette", "tensorflow_datasets", "tensorflow_serving", "uvicorn",
 )  # fmt: skip
 WITHOUT_EXTRAS = f"""
 import sys
@@ -90,7 +91,7 @@ def test_what_is_imported_is_required_by_the_package_or_by_the_extra_that_is_nam
 def test_what_extras_install_is_blocked_below():
     distributions = importlib.metadata.packages_distributions()
     blocked = {canonical(name) for root in OPTIONAL for name in distributions.get(root, ())}
-    for extra in ("data", "hf", "plots", "serving", "ctranslate2", "keras-hub"):
+    for extra in ("data", "hf", "plots", "serving", "serve", "ctranslate2", "keras-hub"):
         assert requirements()[extra] <= blocked, extra
     assert not requirements()[""] & blocked
 
@@ -182,6 +183,7 @@ REFUSED = {
     "prepare corpus new --source en --target de --plot new.png": "plots",
     "translate-ctranslate2 corpus": "ctranslate2",
     "export corpus new --format ctranslate2": "ctranslate2",
+    "serve corpus": "serve",
 }
 
 

@@ -16,6 +16,7 @@ from keras_transformer.cli.command_line import (
     SEARCH_SETTINGS,
     VOCABULARY_FLAGS,
 )
+from keras_transformer.cli.serve import SERVER_SETTINGS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCES = [path for name in ("keras_transformer", "pipelines", "benchmarks", "examples") for path in
@@ -63,7 +64,7 @@ def flags():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
                 names |= {one.value for one in node.args if isinstance(one, ast.Constant)}
-    settings = (SEARCH_SETTINGS, CORPUS_SETTINGS, VOCABULARY_FLAGS, DEVICE_SETTINGS)
+    settings = (SEARCH_SETTINGS, CORPUS_SETTINGS, VOCABULARY_FLAGS, DEVICE_SETTINGS, SERVER_SETTINGS)
     names |= {f"--{name.replace('_', '-')}" for some in settings for name in some}
     return names | {f"--no-{name[2:]}" for name in names}
 

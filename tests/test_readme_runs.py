@@ -46,6 +46,21 @@ def small(line):
     return " ".join([line, *(f"--set {one}" for one in settings)])
 
 
+def check_served(shell, folder, environment):
+    """The server of README answers the request of README."""
+    request = next(line for line in readme_commands.shell_lines(README) if line.startswith("curl"))
+    server = subprocess.Popen(shell, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in server.stderr:
+            if "ready after" in line:
+                break
+        answer = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=60)
+        assert "translation" in json.loads(answer.stdout)["predictions"][0]
+    finally:
+        server.kill()
+        server.communicate()
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_readme_run_in_their_order(tmp_path):
     pytest.importorskip("ctranslate2", reason="pip install ctranslate2")
@@ -70,6 +85,9 @@ def test_the_commands_of_the_readme_run_in_their_order(tmp_path):
     assert len(LINES) >= 15
     for line in LINES:
         shell = ["bash", "-e", "-o", "pipefail", "-c", f'python() {{ "$PYTHON" "$@"; }}\n{small(line)}']
+        if "serve.py" in line:
+            check_served(shell, tmp_path, environment)
+            continue
         ended = subprocess.run(
             shell, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "keras_transformer"
 # Lowest first. A folder imports from lower floors only. CONTRIBUTING.md has the same line.
 PLAN = (
     "config files < text model < tokenizers evaluation analysis < batches checkpoints < translation"
-    " < training export < cli"
+    " < training export explorer < serving < cli"
 )
 FLOOR = {folder: number for number, floor in enumerate(PLAN.split("<")) for folder in floor.split()}
 TENSORFLOW = {"tensorflow", "tensorflow_text"}

@@ -15,6 +15,7 @@ SCRIPTS = {
     "evaluate": "evaluate_wmt.py",
     "average": "average_checkpoints.py",
     "export": "export_model.py",
+    "serve": "serve.py",
     "score": "score.py",
     "inspect": "inspect_vocabulary.py",
     "translate-ctranslate2": "translate_ctranslate2.py",

@@ -146,20 +146,21 @@ def docker_command(folder, name, *, version, batching):
     return shlex.join(words)
 
 
-def curl_command(name, inputs=(), *, text="1 2 3"):
+def curl_command(name, inputs=(), *, text="1 2 3", address="http://localhost:8501"):
     """Returns the shell command that requests a translation, or a tree, from the server.
 
     Args:
         name: str, of the model on the server.
         inputs: names of the scalar inputs, as in `ServingSettings`.
         text: str, the sentence.
+        address: str, of the server.
     """
     body = f'{{"instances": ["{text}"]}}'
     if inputs:  # "instances" would need one value per sentence
         scalars = {"alpha": "0.6", "max_length_offset": "50"}
         values = ", ".join(f'"{key}": {scalars[key]}' for key in inputs)
         body = f'{{"inputs": {{"text": ["{text}"], {values}}}}}'
-    return shlex.join(["curl", "-d", body, f"http://localhost:8501/v1/models/{name}:predict"])
+    return shlex.join(["curl", "-d", body, f"{address}/v1/models/{name}:predict"])
 
 
 def has_serving():

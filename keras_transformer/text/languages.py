@@ -135,6 +135,36 @@ def check_languages(source, target, source_language, target_language):
     )
 
 
+def identify_language(text, languages):
+    """Identifies the language of a text among those given.
+
+    Args:
+        text: str.
+        languages: list of str, codes such as `"de"` or `"pt-BR"`.
+
+    Returns:
+        `(language, probability)`: one of `languages` and a float from 0 to 1; the first one with 0.0 if
+        nothing in the text speaks for any of them.
+
+    Raises:
+        MissingExtraError: Babel or py3langid is not installed.
+    """
+    identifier, known = _model()
+    codes = {}
+    for language in languages:
+        try:
+            name = primary_language(language)
+        except ValueError:
+            continue  # a model may call its languages anything
+        codes.setdefault(_NAMES.get(name, name), language)
+    names = [name for name in codes if name in known]
+    if not names or not text.strip():
+        return languages[0], 0.0
+    identifier.set_languages(names)
+    name, probability = identifier.rank(text)[0]
+    return codes[name], float(probability)
+
+
 @functools.cache
 def _model():
     """Returns (language identifier, frozenset of the codes of its languages)."""

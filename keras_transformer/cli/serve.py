@@ -1,0 +1,200 @@
+"""Serves trained models over HTTP, with an explorer of attention and search in the browser.
+
+    keras-transformer serve runs/m30k
+    keras-transformer serve german=runs/m30k served/french --port 8000
+    curl -d '{"instances": ["A man is riding a horse."]}' http://localhost:8501/v1/models/m30k:predict
+
+A MODEL is a run folder, an exported SavedModel or CTranslate2 model, a folder of numbered versions, or the
+name of a model that comes with the package. Its name in requests is that of the folder, unless given as
+NAME=MODEL. Ctrl-C or SIGTERM ends the server after it has answered what it has accepted.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+
+from keras_transformer.cli.command_line import (
+    add_checkpoint_flag,
+    add_setting_flags,
+    given_settings,
+    program_parser,
+)
+from keras_transformer.cli.early_checks import check_task, open_runs
+from keras_transformer.cli.process import exit_code, import_quietly
+from keras_transformer.config import programs
+from keras_transformer.config.extras import needs
+from keras_transformer.export.serving import curl_command
+from keras_transformer.serving.settings import ServerConfig, utc_time
+
+SERVER_SETTINGS = tuple(field.name for field in dataclasses.fields(ServerConfig))
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = program_parser("serve")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="FOLDER or NAME=FOLDER")
+    add_checkpoint_flag(parser)
+    add_setting_flags(parser, ServerConfig)
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    """Runs the program; returns its exit code."""
+    args = parse_args(argv)
+    ended_by = []
+
+    def work():
+        from keras_transformer.serving.models import Models, named_paths
+
+        config = ServerConfig(**given_settings(args, SERVER_SETTINGS))
+        if not config.is_local and not config.token:
+            _say(f"{programs.name('serve')}: everyone who can reach {config.host} may use it. Set --token")
+        with needs("serve", "The server"):
+            import prometheus_client  # noqa: F401 - here, before TensorFlow, which takes seconds
+            import starlette  # noqa: F401
+            import uvicorn  # noqa: F401
+        paths = named_paths(args.models)
+        runs = [path for path in paths.values() if (path / "config.json").exists()]
+        check_task(open_runs(runs, args.checkpoint), parses=False)
+        import_quietly("keras_transformer.serving.app", batches_at_once=config.workers != 1)
+        from keras_transformer.serving.app import Server, create_app
+
+        workers = config.workers or len(os.sched_getaffinity(0))
+        server = Server(config, Models(paths, checkpoint=args.checkpoint, workers=workers), log=_log)
+        with _json_log():
+            ended_by.append(_serve(server, create_app(server), config))
+
+    code = exit_code(programs.name("serve"), work)
+    if code or not ended_by:
+        return code
+    return programs.ExitCode.INTERRUPTED if ended_by == [signal.SIGINT] else programs.ExitCode.TERMINATED
+
+
+def _log(record):
+    _say(json.dumps(record, ensure_ascii=False))
+
+
+def _serve(server, app, config):
+    """Runs the server until a signal comes; returns the number of the signal.
+
+    Raises:
+        ValueError: a model cannot be loaded.
+        OSError: the address is in use or not of this machine.
+    """
+    with needs("serve", "The server"):
+        import uvicorn
+
+    program = programs.name("serve")
+    received = []
+
+    class Runner(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self):
+            # uvicorn would send the signal again at the end; here the program has an exit code for it.
+            def stop(number, frame):
+                received.append(number)
+                self.should_exit = True
+
+            before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+        async def shutdown(self, sockets=None):
+            # uvicorn would cut off the requests that are late; here they get an answer.
+            late = asyncio.get_running_loop().call_later(config.drain_seconds, server.give_up)
+            await super().shutdown(sockets)
+            late.cancel()
+
+    options = {"timeout_graceful_shutdown": math.ceil(config.drain_seconds) + 2, "timeout_keep_alive": 75}
+    runner = Runner(uvicorn.Config(app, log_config=None, access_log=False, server_header=False, **options))
+    with _bound_socket(config) as listening:
+        host, port = listening.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+        def on_loaded():
+            seconds = time.monotonic() - begin
+            _say(f"{program}: ready after {seconds:.0f} seconds. Ctrl-C ends it. Try:")
+            text = curl_command(next(iter(server.models)).name, address=address)
+            _say(f"  {text}")
+            if config.explorer:
+                _say(f"  or open {address}/ in a browser")
+
+        def on_fault():
+            runner.should_exit = True
+
+        server.on_loaded, server.on_fault = on_loaded, on_fault
+        _say(f"{program}: loading {', '.join(model.name for model in server.models)}; listening on {address}")
+        begin = time.monotonic()
+        # `asyncio.run` would wait for the thread that loads a model.
+        with contextlib.closing(asyncio.new_event_loop()) as loop:
+            loop.run_until_complete(runner.serve([listening]))
+    if server.fault is not None:
+        raise server.fault
+    if server.num_lost:
+        _say(f"{program}: {server.num_lost} texts were not translated within --drain-seconds")
+    return received[0] if received else signal.SIGTERM
+
+
+def _bound_socket(config):
+    """Returns the socket on which the server will listen."""
+    bound = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen()  # who reads the address can connect, and waits
+    except OSError as error:
+        if bound is not None:
+            bound.close()
+        reason = (error.strerror or str(error)).lower()
+        where = f"{config.host}:{config.port}"
+        raise ValueError(f"cannot listen on {where} ({reason}). Choose another --host or --port") from error
+    return bound
+
+
+def _say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _json_log():
+    """Context manager in which the messages of all libraries are lines of JSON."""
+    handler, package = _Handler(), logging.getLogger("keras_transformer")
+    before, package.handlers = package.handlers, [handler]
+    logging.root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(handler)
+        package.handlers = before
+
+
+class _Handler(logging.Handler):
+    """Prints the messages of the server as lines of JSON, like the access log."""
+
+    def emit(self, record):
+        message = record.getMessage()
+        if record.exc_info:
+            message += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        _log(
+            {
+                "time": utc_time(),
+                "level": record.levelname.lower(),
+                "message": message,
+            }
+        )

@@ -1,0 +1,303 @@
+"""The application: routes, access, errors, logs, life cycle. It runs under any ASGI server."""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import functools
+import hmac
+import logging
+import os
+import re
+import time
+
+from keras_transformer.config.extras import needs
+from keras_transformer.serving import libretranslate, open_inference, openapi, tf_serving
+from keras_transformer.serving.batching import BatchingQueue
+from keras_transformer.serving.errors import (
+    ClientLeftError,
+    EngineError,
+    ForbiddenError,
+    RequestError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from keras_transformer.serving.metrics import Metrics
+from keras_transformer.serving.service import Service, run_batch
+from keras_transformer.serving.settings import LOOPBACK, utc_time
+
+with needs("serve", "The server"):
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.middleware.cors import CORSMiddleware
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.routing import Route
+
+logger = logging.getLogger(__name__)
+_OPEN = ("/healthz", "/readyz", "/health", "/v2/health/live", "/v2/health/ready")
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Server:
+    """What the routes share: settings, models, queue, metrics.
+
+    Args:
+        config: `ServerConfig`.
+        models: `Models`.
+        log: function that is called with a dict for each request.
+    """
+
+    def __init__(self, config, models, *, log=lambda record: None):
+        self.config, self.models, self._log = config, models, log
+        self.metrics = Metrics()
+        self.queue = BatchingQueue(
+            run_batch,
+            workers=config.workers or len(os.sched_getaffinity(0)),
+            batch_tokens=config.batch_tokens,
+            max_wait_ms=config.max_wait_ms,
+            max_queue_tokens=config.max_queue_tokens,
+            # What is accepted must be answered in time, also if the next texts take twice as long.
+            max_queue_seconds=config.timeout_seconds / 2,
+            on_batch=self.metrics.on_batch,
+        )
+        self.service = Service(models, self.queue, config, self.metrics)
+        self.metrics.watch(self.queue, models)
+        self.fault = None  # why the models could not be loaded
+        self.on_fault = lambda: None
+        self.on_loaded = lambda: None
+        self.warm_ups = []  # functions that are called after that
+        self.num_lost = 0  # texts that were accepted and not translated at the end
+
+    @property
+    def is_ready(self):
+        """Whether all models are loaded and the server is not shutting down."""
+        return self.models.is_ready and not self.queue.is_closed
+
+    def bound(self, function):
+        """Returns `function(server, request)` as a function of the request."""
+        return functools.partial(function, self)
+
+    def note(self, request, texts):
+        """Notes the texts of a request for the log."""
+        request.state.num_texts = len(texts)
+        if self.config.log_texts:
+            request.state.texts = texts
+
+    def check_access(self, request):
+        """Raises `ForbiddenError` or `UnauthorizedError` for a request that may not be answered."""
+        host = re.sub(r":[0-9]*$", "", request.headers.get("host", "")).strip("[]").lower()
+        if self.config.is_local and host not in LOOPBACK:
+            # A page elsewhere can make its own name point to this machine (DNS rebinding).
+            raise ForbiddenError("This server answers requests to localhost only")
+        if request.url.path not in (*_OPEN, *libretranslate.OWN_ACCESS):
+            self.check_token(request)
+
+    def check_token(self, request, key=None):
+        """Raises `UnauthorizedError` unless the header of a request or `key`, of its body, is the token."""
+        is_key = isinstance(key, str) and self._is_token(key)
+        if self.config.token and not is_key and not self._has_token(request):
+            raise UnauthorizedError("A token is needed: Authorization: Bearer TOKEN")
+
+    def _has_token(self, request):
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "basic":  # browsers ask for it: any user name, the token as the password
+            with contextlib.suppress(binascii.Error, ValueError):
+                given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        return self._is_token(given)
+
+    def _is_token(self, given):
+        return hmac.compare_digest(given.encode(errors="replace"), self.config.token.encode())
+
+    def response(self, content, **options):
+        """Returns a response with a body of bytes or str."""
+        return Response(content, **options)
+
+    async def lines(self, lines):
+        """Returns a response with a line of JSON for each of the dicts that a generator yields."""
+        first = await anext(lines, None)  # an error before the first line has a status of its own
+
+        async def body():
+            try:
+                if first is not None:
+                    yield tf_serving.line(first)
+                async for values in lines:
+                    yield tf_serving.line(values)
+            except ClientLeftError:
+                return
+            except RequestError as error:
+                yield tf_serving.line({"error": str(error)})
+
+        return StreamingResponse(body(), media_type=tf_serving.NDJSON)
+
+    async def form(self, request, body):
+        """Returns dict, the fields of a form.
+
+        Raises:
+            RequestError: the form is broken or has files.
+        """
+        sent = False
+
+        async def receive():
+            nonlocal sent
+            message = {"type": "http.request", "body": b"" if sent else body, "more_body": False}
+            sent = True
+            return message
+
+        try:
+            async with Request(request.scope, receive).form(max_files=0, max_fields=20) as form:
+                return {key: value for key, value in form.items() if isinstance(value, str)}
+        except (HTTPException, ValueError, KeyError, AssertionError) as error:
+            detail = getattr(error, "detail", None) or error
+            raise RequestError(f"The form cannot be read: {detail}") from error
+
+    def refusal(self, error):
+        """Returns the response for a `RequestError`."""
+        self.metrics.refused.labels(error.reason).inc()
+        headers = {}
+        if error.retry_after is not None:
+            headers["Retry-After"] = str(error.retry_after)
+        if error.status == UnauthorizedError.status:
+            headers["WWW-Authenticate"] = 'Basic realm="keras-transformer"'
+        if error.status == 413:
+            headers["Connection"] = "close"  # the rest of the body is not read
+        return JSONResponse({"error": str(error)}, status_code=error.status, headers=headers)
+
+    def give_up(self):
+        """Answers what is not translated with `UnavailableError`."""
+        self.num_lost += self.queue.give_up()
+
+    async def load(self):
+        """Loads the models, then watches for newer versions; runs until it is cancelled."""
+        try:
+            await asyncio.to_thread(self.models.load)
+        except Exception as error:  # noqa: BLE001 - reported by the program
+            self.fault = error
+            self.on_fault()
+            return
+        self.on_loaded()
+        for warm_up in self.warm_ups:
+            await asyncio.to_thread(warm_up)
+        while self.config.reload_seconds:
+            await asyncio.sleep(self.config.reload_seconds)
+            await self.models.load_newer()
+
+
+def create_app(server):
+    """Returns the Starlette application of a `Server`."""
+    listed = [
+        ("GET", "/healthz", server.bound(_alive)),
+        ("GET", "/readyz", server.bound(_ready)),
+        ("GET", "/metrics", server.bound(_metrics)),
+        ("GET", "/openapi.json", server.bound(openapi.document)),
+        *tf_serving.routes(server),
+        *open_inference.routes(server),
+        *libretranslate.routes(server),
+    ]
+    if server.config.explorer:
+        from keras_transformer.serving import explorer_routes
+
+        listed += explorer_routes.routes(server)
+    routes = [
+        Route(path, _endpoint(server, path, function), methods=[method]) for method, path, function in listed
+    ]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app):
+        loading = asyncio.ensure_future(server.load())
+        try:
+            yield
+        finally:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            server.num_lost += await server.queue.close(server.config.drain_seconds)
+
+    middleware = []
+    if origin := server.config.allow_origin:
+        options = {"allow_methods": ["GET", "POST"], "allow_headers": ["authorization", "content-type"]}
+        middleware = [Middleware(CORSMiddleware, allow_origins=[origin], **options)]
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        middleware=middleware,
+        exception_handlers={HTTPException: server.bound(_on_http_error)},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _endpoint(server, path, function):
+    """Returns the endpoint of a route: checks access, answers errors, counts and logs."""
+
+    async def endpoint(request):
+        begin = time.monotonic()
+        try:
+            server.check_access(request)
+            answer = await function(request)
+            response = answer if isinstance(answer, Response) else JSONResponse(answer)
+        except RequestError as error:
+            response = server.refusal(error)
+        except ClientDisconnect:
+            response = server.refusal(ClientLeftError("The client closed the connection"))
+        except Exception:
+            logger.exception("%s %s failed", request.method, path)
+            response = server.refusal(EngineError("A fault of the server. Its log has the reason"))
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        seconds = time.monotonic() - begin
+        _finish(server, request, path, response.status_code, seconds)
+        return response
+
+    return endpoint
+
+
+def _finish(server, request, path, code, seconds):
+    server.metrics.requests.labels(request.method, path, str(code)).inc()
+    server.metrics.seconds.labels(path).observe(seconds)
+    record = {
+        "time": utc_time(),
+        "method": request.method,
+        "route": path,
+        "code": code,
+        "milliseconds": round(1000 * seconds, 1),
+    }
+    if "name" in request.path_params:
+        record["model"] = request.path_params["name"][:100]
+    record |= {
+        key: getattr(request.state, key) for key in ("num_texts", "texts") if hasattr(request.state, key)
+    }
+    server._log(record)
+
+
+async def _on_http_error(server, request, error):
+    """Answers unknown paths and methods in JSON."""
+    known = "/v1/models/NAME:predict, /v2/models/NAME/infer, /translate; all are in /openapi.json"
+    message = f"Not found. Paths: {known}" if error.status_code == 404 else str(error.detail)
+    _finish(server, request, "other", error.status_code, 0.0)
+    return JSONResponse(
+        {"error": message}, status_code=error.status_code, headers={**_HEADERS, **(error.headers or {})}
+    )
+
+
+async def _alive(server, request):
+    """`GET /healthz`: the process answers."""
+    return {"status": "ok"}
+
+
+async def _ready(server, request):
+    """`GET /readyz`: all models are loaded."""
+    if not server.is_ready:
+        raise UnavailableError("Models are being loaded, or the server is shutting down", retry_after=2)
+    return {"status": "ready"}
+
+
+async def _metrics(server, request):
+    """`GET /metrics`: the metrics in the format of Prometheus."""
+    content, kind = server.metrics.text()
+    return Response(content, headers={"Content-Type": kind})

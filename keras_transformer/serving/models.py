@@ -1,0 +1,244 @@
+"""The models of a server: their names, versions and states, and loading newer versions."""
+
+import asyncio
+import dataclasses
+import enum
+import logging
+import pathlib
+import re
+from typing import Any
+
+from keras_transformer.checkpoints.pretrained import pretrained_folder, pretrained_models
+from keras_transformer.export.versions import versions as version_numbers
+from keras_transformer.serving.engines import kind_of, load_engine
+from keras_transformer.serving.errors import NotFoundError, UnavailableError
+
+logger = logging.getLogger(__name__)
+
+
+class State(enum.StrEnum):
+    """States of a version, as in TensorFlow Serving."""
+
+    START = "START"
+    LOADING = "LOADING"
+    AVAILABLE = "AVAILABLE"
+    UNLOADING = "UNLOADING"
+    END = "END"
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Version:
+    """A version of a model.
+
+    Attributes:
+        number: int; 1 for a model without versions.
+        path: `pathlib.Path` of its folder.
+        state: `State`.
+        engine: `Engine` while it is available or unloading.
+        error: str, why it could not be loaded.
+        num_requests: int, requests that use it now.
+    """
+
+    number: int
+    path: pathlib.Path
+    state: State = State.START
+    engine: Any = None
+    error: str = ""
+    num_requests: int = 0
+
+
+class Model:
+    """A model by name; its newest version that could be loaded answers.
+
+    Args:
+        name: str.
+        path: folder of a model, or of numbered versions.
+    """
+
+    def __init__(self, name, path):
+        self.name, self.path = name, pathlib.Path(path)
+        self.versions = {}
+
+    @property
+    def is_versioned(self):
+        """Whether the folder has numbered versions."""
+        return _is_versioned(self.path)
+
+    @property
+    def newest(self):
+        """The newest available `Version`; `None` without one."""
+        available = [version for version in self.versions.values() if version.state == State.AVAILABLE]
+        return max(available, key=lambda version: version.number, default=None)
+
+    def folders(self):
+        """Returns dict, version number -> folder: the newest version on the disk only."""
+        if not self.is_versioned:
+            return {1: self.path}
+        number = version_numbers(self.path)[-1]
+        return {number: _folder_of(self.path, number)}
+
+
+class Models:
+    """All models of a server.
+
+    Args:
+        paths: dict, name -> folder, in the order in which the explorer lists them.
+        checkpoint: weights of run folders, as in `RunFolder.load_weights`.
+        workers: int, batches in parallel.
+        load: function, `(path, checkpoint=, workers=)` -> `Engine`.
+    """
+
+    def __init__(self, paths, *, checkpoint="final", workers=1, load=load_engine):
+        self._models = {name: Model(name, path) for name, path in paths.items()}
+        self._options = {"checkpoint": checkpoint, "workers": workers}
+        self._load = load
+
+    def __iter__(self):
+        return iter(self._models.values())
+
+    def __getitem__(self, name):
+        """Returns a `Model`.
+
+        Raises:
+            NotFoundError: no such model; the message lists all.
+        """
+        if name not in self._models:
+            raise NotFoundError(f"Model {name[:100]!r} not found. Models here: {', '.join(self._models)}")
+        return self._models[name]
+
+    @property
+    def is_ready(self):
+        """Whether every model has an available version."""
+        return all(model.newest for model in self)
+
+    def version(self, name, number=None):
+        """Returns an available `Version`.
+
+        Args:
+            name: str, of the model.
+            number: int; `None` for the newest.
+
+        Raises:
+            NotFoundError: no such model or version.
+            UnavailableError: it is not loaded yet, or no longer.
+        """
+        model = self[name]
+        version = model.newest if number is None else model.versions.get(number)
+        if version is None and number is not None:
+            raise NotFoundError(f"Model {name!r} has no version {number} here. It has {_listed(model)}")
+        if version is None or version.engine is None:
+            raise UnavailableError(f"Model {name!r} is not loaded yet. Try again soon", retry_after=2)
+        return version
+
+    def load(self):
+        """Loads all models; blocks.
+
+        Raises:
+            ValueError: a model cannot be loaded.
+            OSError: a file cannot be read.
+        """
+        for model in self:
+            for number, path in model.folders().items():
+                self._load_version(model, number, path)
+
+    async def load_newer(self):
+        """Loads versions that are newer than those available, and unloads the older ones.
+
+        The newer version is loaded and has translated a text before it gets the first request. A version
+        that cannot be loaded is reported once, and the older one stays.
+        """
+        for model in self:
+            if not model.is_versioned:
+                continue
+            try:
+                folders = model.folders()
+            except (OSError, IndexError):
+                continue  # the folder is being replaced
+            for number, path in folders.items():
+                newest = model.newest
+                if number in model.versions or (newest and number < newest.number):
+                    continue
+                logger.info("%s: loading version %d", model.name, number)
+                try:
+                    await asyncio.to_thread(self._load_version, model, number, path)
+                except Exception as error:  # noqa: BLE001 - the older version must stay available
+                    logger.error("%s: version %d cannot be loaded: %s", model.name, number, error)
+                    continue
+                logger.info("%s: version %d answers from now on", model.name, number)
+                for version in model.versions.values():
+                    if version.state == State.AVAILABLE and version.number < number:
+                        version.state = State.UNLOADING
+        self.unload()
+
+    def unload(self):
+        """Frees older versions whose last request has been answered."""
+        for model in self:
+            for version in model.versions.values():
+                if version.state == State.UNLOADING and not version.num_requests:
+                    version.state, version.engine = State.END, None
+
+    def _load_version(self, model, number, path):
+        version = Version(number, path, State.LOADING)
+        model.versions[number] = version
+        try:
+            version.engine = self._load(path, **self._options)
+        except BaseException as error:
+            version.state, version.error = State.END, str(error) or type(error).__name__
+            raise
+        version.state = State.AVAILABLE
+
+
+def named_paths(arguments):
+    """Returns dict, name -> folder, of the models on the command line.
+
+    Args:
+        arguments: list of str, `FOLDER` or `NAME=FOLDER`; a folder may also be the name of a model that comes
+            with the package. Without a name, it is that of the folder.
+
+    Raises:
+        ValueError: a folder has no model, or two models have the same name.
+    """
+    paths = {}
+    for argument in arguments:
+        name, has_name, folder = argument.partition("=")
+        if not has_name or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+            name, folder = "", argument
+        path = pathlib.Path(folder)
+        if not path.exists() and folder in pretrained_models():
+            path = pretrained_folder(folder)
+        check_model(path)
+        name = name or re.sub(r"[^A-Za-z0-9_.-]", "-", path.resolve().name).lstrip("-._") or "model"
+        if name in paths:
+            raise ValueError(f"two models are called {name!r}. Name one of them: OTHER={folder}")
+        paths[name] = path
+    return paths
+
+
+def check_model(path):
+    """Raises `ValueError` if a folder has neither a model nor versions of one; loads nothing."""
+    if not path.is_dir():
+        raise ValueError(
+            f"{path}: no such folder. Give a run folder, an exported model, or a model that comes with the "
+            f"package: {', '.join(pretrained_models())}"
+        )
+    kind_of(_folder_of(path, version_numbers(path)[-1]) if _is_versioned(path) else path)
+
+
+def _is_versioned(path):
+    return bool(version_numbers(path)) and not any(
+        (path / name).exists() for name in ("config.json", "saved_model.pb", "keras_transformer.json")
+    )
+
+
+def _folder_of(path, number):
+    """Returns the folder of a version, whose name may begin with zeros."""
+    return next(
+        folder
+        for folder in path.iterdir()
+        if re.fullmatch("[0-9]+", folder.name) and int(folder.name) == number
+    )
+
+
+def _listed(model):
+    numbers = sorted(version.number for version in model.versions.values() if version.engine)
+    return f"version {', '.join(map(str, numbers))}" if numbers else "none"
