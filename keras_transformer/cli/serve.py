@@ -35,6 +35,7 @@ from keras_transformer.config.extras import needs
 from keras_transformer.export.serving import curl_command
 from keras_transformer.serving.settings import ServerConfig, utc_time
 
+_GRACE_SECONDS = 1.0
 SERVER_SETTINGS = tuple(field.name for field in dataclasses.fields(ServerConfig))
 
 
@@ -112,6 +113,10 @@ def _serve(server, app, config):
                     signal.signal(number, handler)
 
         async def shutdown(self, sockets=None):
+            # uvicorn closes connections without a request at once, even if one is on its way. For a moment,
+            # requests are still accepted, and each answer closes its connection.
+            server.is_draining = True
+            await asyncio.sleep(_GRACE_SECONDS)
             # uvicorn would cut off the requests that are late; here they get an answer.
             late = asyncio.get_running_loop().call_later(config.drain_seconds, server.give_up)
             await super().shutdown(sockets)

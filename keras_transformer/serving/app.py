@@ -73,12 +73,13 @@ class Server:
         self.on_fault = lambda: None
         self.on_loaded = lambda: None
         self.warm_ups = []  # functions that are called after that
+        self.is_draining = False  # whether it accepts its last requests
         self.num_lost = 0  # texts that were accepted and not translated at the end
 
     @property
     def is_ready(self):
         """Whether all models are loaded and the server is not shutting down."""
-        return self.models.is_ready and not self.queue.is_closed
+        return self.models.is_ready and not self.queue.is_closed and not self.is_draining
 
     def bound(self, function):
         """Returns `function(server, request)` as a function of the request."""
@@ -250,6 +251,8 @@ def _endpoint(server, path, function):
             response = server.refusal(EngineError("A fault of the server. Its log has the reason"))
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
+        if server.is_draining:
+            response.headers["Connection"] = "close"
         seconds = time.monotonic() - begin
         _finish(server, request, path, response.status_code, seconds)
         return response

@@ -7,7 +7,7 @@ from page_server import PageServer
 
 @pytest.fixture(scope="session")
 def explorer_server():
-    """A running server with `url`, and `handler.refusals`, a list of the next (status, message) to POST."""
+    """A running server with `url` and `handler`, whose `refusals` and `delays` meet the next requests."""
     explorers = [FakeExplorer("fake"), FakeExplorer("other", seed=5), FakeExplorer("large", 6, 8)]
     with PageServer(explorers) as server:
         yield server
@@ -16,4 +16,5 @@ def explorer_server():
 @pytest.fixture
 def explorer_url(explorer_server):
     explorer_server.handler.refusals.clear()
+    explorer_server.handler.delays.clear()
     return explorer_server.url

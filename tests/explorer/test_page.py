@@ -191,9 +191,22 @@ def test_translates_while_typing(page):
     assert page.complaints() == []
 
 
+def test_late_answers_are_dropped(page, explorer_server):
+    page.open()
+    explorer_server.handler.delays[:] = [1.5]
+    page.find("#source").send_keys("Late")
+    page.until("return document.querySelector('.busy')")
+    page.find("#source").clear()
+    page.type("#source", "Early")
+    assert page.translation().startswith("EARLY")
+    time.sleep(1.6)
+    assert page.translation().startswith("EARLY")
+
+
 def test_a_token_shows_its_alternatives_and_one_can_be_forced(page):
     page.open({"text": SENTENCE})
     page.click(".token:nth-child(3)")
+    page.run("document.querySelector('.token').dispatchEvent(new PointerEvent('pointerenter'))")
     assert page.texts(".alternatives h3")[0].startswith("Position 3")
     before = page.texts(".token .piece")
     other = page.texts(".alternatives button.row .piece")[0]

@@ -1,12 +1,14 @@
 """Serves the explorer's page from the standard library alone, for the tests of the page."""
 
 import base64
+import contextlib
 import hashlib
 import http.server
 import json
 import pathlib
 import re
 import threading
+import time
 
 ASSETS = pathlib.Path(__file__).parents[2] / "keras_transformer" / "explorer" / "assets"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -52,10 +54,11 @@ def one_file(state):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers as the project's server does. `explorers` and `refusals` are set on a subclass."""
+    """Answers as the project's server does. The attributes are set on a subclass."""
 
     explorers = {}
     refusals = []  # (status, message) of the next POST requests
+    delays = []  # seconds by which the next POST requests are answered late
 
     def do_GET(self):  # noqa: N802
         path = self.path.split("?")[0]
@@ -73,6 +76,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):  # noqa: N802
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.delays:
+            time.sleep(self.delays.pop(0))
         if self.refusals:
             status, message = self.refusals.pop(0)
             self._send(status, json.dumps({"error": message}).encode())
@@ -99,8 +104,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         if status in (429, 503):
             self.send_header("Retry-After", "1")
-        self.end_headers()
-        self.wfile.write(data)
+        with contextlib.suppress(ConnectionError):  # the page no longer waits for this answer
+            self.end_headers()
+            self.wfile.write(data)
 
 
 class PageServer:
@@ -108,7 +114,7 @@ class PageServer:
 
     def __init__(self, explorers, port=0):
         names = {each.model()["name"]: each for each in explorers}
-        self.handler = type("Handler", (Handler,), {"explorers": names, "refusals": []})
+        self.handler = type("Handler", (Handler,), {"explorers": names, "refusals": [], "delays": []})
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), self.handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/"
 

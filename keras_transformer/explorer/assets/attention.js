@@ -144,7 +144,7 @@ export function createAttention(index, actions) {
     const columns = Math.max(...KINDS.map((kind) => side.inspection.attention[kind].heads)) + 2;
     const width = widthOf() || 900;
     const room = (kinds) => (width - (kinds - 1) * 24) / kinds - 32;
-    const size = Math.floor(room(room(3) / columns < 27 ? 1 : 3) / columns) - 4;
+    const size = Math.floor(room(room(3) / columns < 26 ? 1 : 3) / columns) - 4;
     overview.style.setProperty("--thumb", `${Math.max(24, Math.min(54, size))}px`);
   }
 

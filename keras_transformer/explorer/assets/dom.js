@@ -112,13 +112,17 @@ export function announce(text) {
  */
 export function watchWidth(node, changed) {
   let width = 0;
+  let used = false;
   new ResizeObserver(() => {
     if (node.clientWidth === width || !node.clientWidth) return;
-    const drawn = width > 0;
     width = node.clientWidth;
-    if (drawn) changed();
+    if (used) changed();
   }).observe(node);
-  return () => (width ||= node.clientWidth);
+  return () => {
+    used = true;
+    width ||= node.clientWidth;
+    return width;
+  };
 }
 
 const rulers = new Map();

@@ -61,6 +61,7 @@ export function createTranslation(index, actions) {
   );
   let side = null;
   let chosen = 0;
+  let pinned = null;
   const tools = pictureTools({
     name: sideName("tokens", index),
     svg: () => null,
@@ -154,11 +155,12 @@ export function createTranslation(index, actions) {
         class: "token",
         "data-index": i,
         "data-key": `token-${i}`,
-        pointerenter: () => look(i),
-        focus: () => look(i),
+        "aria-pressed": String(pinned === i),
+        pointerenter: () => look(i, pinned === null),
+        focus: () => look(i, true),
         pointerleave: () => actions.hover(index, null),
         blur: () => actions.hover(index, null),
-        click: () => look(i),
+        click: () => pin(i),
       },
       element("bdi", { class: "piece" }, pieceText(token.piece)),
       element("span", { class: "number" }, shown(token.log_prob)),
@@ -167,15 +169,24 @@ export function createTranslation(index, actions) {
     return item;
   }
 
-  function look(i) {
-    showAlternatives(i);
+  function look(i, show) {
+    if (show) showAlternatives(i);
     actions.hover(index, { target: i });
+  }
+
+  /** Keeps the alternatives of a token while the pointer moves on; a second time lets go. */
+  function pin(i) {
+    pinned = pinned === i ? null : i;
+    for (const item of tokens.children)
+      item.setAttribute("aria-pressed", String(Number(item.dataset.index) === pinned));
+    look(i, true);
   }
 
   function drawTokens() {
     const hypothesis = side.search.hypotheses[side.hypothesis];
     side.tokens =
       side.inspection?.tokens ?? (side.target === null && hypothesis ? searchTokens(side.search, hypothesis) : []);
+    if (pinned !== null && pinned >= side.tokens.length) pinned = null;
     keepFocus(tokens, () => {
       tokens.replaceChildren(...side.tokens.map(tokenButton));
       oneTabStop(tokens, ".token", tokens.children[chosen]);
