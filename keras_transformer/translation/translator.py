@@ -287,11 +287,14 @@ class Translator(TextTranslator):
         # Settings that do not change the graph must not cause another compilation.
         config = replace(config, seed=1, long_lines="split", batch_tokens=1, max_source_length=2)
         key = (config, *arguments)
-        with self._compiling:
-            compiled = self._compiled.pop(key, None) or self._compile(config, arguments)
-            while len(self._compiled) >= MAX_COMPILED:
-                del self._compiled[next(iter(self._compiled))]  # the one not used for the longest time
-            self._compiled[key] = compiled
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            with self._compiling:  # searches with other settings do not wait
+                compiled = self._compiled.get(key) or self._compile(config, arguments)
+                for oldest in list(self._compiled)[: len(self._compiled) + 1 - MAX_COMPILED]:
+                    self._compiled.pop(oldest, None)
+        self._compiled.pop(key, None)
+        self._compiled[key] = compiled  # as the one used last
         return compiled
 
     def _compile(self, config, arguments):

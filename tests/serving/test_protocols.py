@@ -3,6 +3,7 @@
 import base64
 import importlib.util
 import json
+import re
 import struct
 
 import numpy as np
@@ -605,3 +606,20 @@ def test_the_defaults_of_the_model_hold_without_settings():
         assert engine.batches == [({}, ["a"])]
         values = {"instances": ["a"], "signature_name": "translate_nbest"}
         assert len(post(client, PREDICT, values)["predictions"][0]["translations"]) == 3
+
+
+def test_halves_of_surrogate_pairs_become_replacement_characters(engine, client):
+    whole, half = '"\\ud83d\\ude00"', '"a\\ud800"'  # as JSON writes them
+    for path, body, found in [
+        (PREDICT, '{"instances": [%s, %s]}', "predictions"),
+        (
+            INFER,
+            '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": [%s, %s]}]}',
+            "outputs",
+        ),
+        ("/translate", '{"q": [%s, %s], "source": "en", "target": "de"}', "translatedText"),
+    ]:
+        answer = client.post(path, content=body % (whole, half))
+        assert answer.status_code == 200, answer.text
+        assert {"😀", "A�"} <= set(re.findall("😀|A�", json.dumps(answer.json()[found], ensure_ascii=False)))
+    assert set(engine.texts) == {"😀", "a�"}

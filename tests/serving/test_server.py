@@ -284,11 +284,14 @@ def fake(tmp_path):
     for name in ("m30k", "slow"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "checkpoints").mkdir()
+        (tmp_path / name / "checkpoints/step-5.index").touch()
     gate = tmp_path / "gate"
 
     def start(*arguments, name="m30k", **options):
         folder = tmp_path / name
-        return Served(tmp_path / "log", folder, *arguments, program=(FAKE, gate), **options)
+        arguments = (folder, "--checkpoint", "step-5", *arguments)
+        return Served(tmp_path / "log", *arguments, program=(FAKE, gate), **options)
 
     return types.SimpleNamespace(start=start, gate=gate)
 
@@ -411,9 +414,10 @@ def test_a_model_that_cannot_be_loaded_is_answered_with_one_line(fails, tiny, tm
 
 def test_a_parser_is_answered_with_one_line(fails, tmp_path):
     path = tmp_path / "parser"
-    path.mkdir()
+    (path / "checkpoints").mkdir(parents=True)
+    (path / "checkpoints/step-5.index").touch()
     (path / "config.json").write_text(to_json(preset("parsing_small")))
-    assert "a parser; the server translates only" in fails(path, "--port", 0)
+    assert "this run parses" in fails(path, "--checkpoint", "step-5", "--port", 0)
 
 
 @pytest.mark.parametrize("missing", ["uvicorn", "starlette.applications"])
