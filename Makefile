@@ -7,7 +7,7 @@ RUN_DIR ?= runs/demo
 # Processes that tests run in; each takes up to 6 GB.
 TEST_PROCESSES ?= 2
 
-.PHONY: demo test test-slow test-lowest notebooks bench docs lint types dist clean
+.PHONY: demo test test-slow test-lowest test-beam notebooks bench docs lint types dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
@@ -28,6 +28,12 @@ test-lowest:
 	$(PYTHON) tests/shared/lowest.py > .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/constraints.txt -e '.[data,plots,serving]' pytest
 	.venv-lowest/bin/python -m pytest -W default $(LOWEST_TESTS)
+
+# The example with Apache Beam, which requires a protobuf older than SentencePiece's, in .venv-beam.
+test-beam:
+	$(PYTHON) -m venv .venv-beam
+	.venv-beam/bin/python -m pip install --quiet --disable-pip-version-check -e '.[beam]' pytest
+	TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK=true .venv-beam/bin/python -m pytest -W default -m slow tests/test_beam.py
 
 # Notebooks 3, 5 and 6 look at the model that comes with the package, or at a trained run, RUN=runs/m30k. They
 # translate the run's test split, or the files TEXT and REFERENCE. Notebook 7 looks at a parser, PARSER=runs/parsing.
@@ -72,4 +78,4 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench .venv-dist .venv-lowest build dist *.egg-info
+	rm -rf $(VENV) .venv-beam .venv-bench .venv-dist .venv-lowest build dist *.egg-info

@@ -4,20 +4,17 @@
     echo 'A man is riding a horse.' | keras-transformer translate runs/m30k
     tail -f log | keras-transformer translate runs/m30k --beam-size 1
     keras-transformer translate runs/a runs/b --input test.en.gz --output test.de
+    keras-transformer translate RUN --input big.en --shards out --shard 3/8
     keras-transformer translate runs/m30k --n-best 4 --format moses < text > n_best
 
 Several runs form an ensemble, which averages their log-probabilities. Blank lines stay blank. Invalid UTF-8
 is replaced by U+FFFD.
 """
 
-import collections
 import contextlib
-import functools
 import os
 import shlex
 import sys
-import time
-from typing import Any, NamedTuple
 
 from keras_transformer.cli.command_line import (
     add_checkpoint_flag,
@@ -30,15 +27,15 @@ from keras_transformer.cli.command_line import (
 )
 from keras_transformer.cli.early_checks import check_task, open_runs
 from keras_transformer.cli.foreign_flags import TRANSLATING
+from keras_transformer.cli.line_translation import (
+    Inputs,
+    TranslationProgress,
+    translated_chunks,
+    warn_of_narrow_beam,
+)
 from keras_transformer.cli.process import end_on_sigterm, exit_code, open_closed_streams
+from keras_transformer.cli.shard_flags import add_shard_flags, check_shard_flags
 from keras_transformer.config import programs
-
-_SECONDS_BETWEEN_LINES = {True: 0.5, False: 30}  # on a terminal, elsewhere
-_SAID = {
-    "split": "lines over the length limit, translated in parts",
-    "cut": "lines over the length limit, truncated",
-    "unfinished": "translations truncated at the length limit",
-}
 
 
 def parse_args(argv=None):
@@ -58,9 +55,11 @@ def parse_args(argv=None):
     parser.add_argument(
         "--alignment", action="store_true", help="with --format moses: also aligned pieces (jsonl always)"
     )
+    add_shard_flags(parser)
     add_search_flags(parser)
     args = parser.parse_args(argv)
     check_line_flags(parser, args)
+    check_shard_flags(parser, args)
     if args.alignment and args.format == "text":
         parser.error("--alignment needs --format moses or jsonl")
     return args
@@ -69,13 +68,18 @@ def parse_args(argv=None):
 def main(argv=None, stdin=None, stdout=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
-    if open_closed_streams() and stdout is None and not args.output:
+    if open_closed_streams() and stdout is None and not (args.output or args.shards):
         return programs.ExitCode.READER_LEFT
 
     def work():
         check_are_runs(args.runs, "translate")
         check_task(open_runs(args.runs, args.checkpoint), parses=False)
         search = search_settings(args, args.runs[0])
+        if args.shards:
+            # Its imports are of no use to short inputs.
+            from keras_transformer.cli.translate_shards import translate_shards
+
+            return translate_shards(args, search)
         with contextlib.ExitStack() as stack:
             inputs = open_inputs(args, stdin, stack)
             threads = number_of_threads(args)
@@ -84,7 +88,9 @@ def main(argv=None, stdin=None, stdout=None):
             output = open_output(args, stdout, stack)
             translate(args, search, threads, inputs, output)
 
-    return exit_code(programs.name("translate"), work, args.output or "standard output")
+    stopped = "stopped. The same command continues" if args.shards else ""
+    output = args.shards or args.output or "standard output"
+    return exit_code(programs.name("translate"), work, output, stopped=stopped)
 
 
 def check_are_runs(names, program):
@@ -97,17 +103,6 @@ def check_are_runs(names, program):
                 f"{name}: not a run folder. Text is read from a file or a pipe: "
                 f"echo {shlex.quote(name)} | {programs.command(program)} {shlex.quote(names[0])}"
             )
-
-
-WIDE_BEAM = 10  # enough for a few required phrases
-
-
-class Inputs(NamedTuple):
-    """The open inputs of a program, each an `Input`, and `None` for those that are not given."""
-
-    source: Any
-    prefixes: Any
-    constraints: Any
 
 
 def open_inputs(args, stdin, stack):
@@ -147,133 +142,17 @@ def translate(args, search, threads, inputs, output):
     """Translates all lines, chunk by chunk.
 
     Raises:
-        DataError: a parallel file has fewer or more lines than the input, or a line of it cannot be used.
+        DataError: as `translated_chunks`.
     """
-    from keras_transformer.config.settings import replace
-    from keras_transformer.text.lines import DataError
-    from keras_transformer.translation.lines import (
-        is_regular_file,
-        json_line,
-        line_chunks,
-        moses_lines,
-        text_lines,
-    )
-    from keras_transformer.translation.phrase_texts import PhrasesError
+    from keras_transformer.translation.lines import is_regular_file
     from keras_transformer.translation.translator import Translator
 
-    source, prefixes, constraints = inputs
-
     translator = Translator.load(args.runs, checkpoint=args.checkpoint, threads=threads)
-    write = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
-    write = functools.partial(
-        write.get(args.format, moses_lines), n_best=search.get("n_best", translator.search.n_best)
-    )
     progress = TranslationProgress(
-        source.num_bytes, shows=bool(args.output or args.input) or is_regular_file(output)
+        inputs.source.num_bytes, shows=bool(args.output or args.input) or is_regular_file(output)
     )
-    details = args.alignment or args.format == "jsonl"
-    for texts in line_chunks(source, args.chunk_lines, waits=source.is_regular):
-        begins = None if prefixes is None else prefixes.take(len(texts))
-        phrases = None if constraints is None else map(_phrases, constraints.take(len(texts)))
-        try:
-            results = translator.n_best(
-                texts, begins, phrases and list(phrases),
-                first_number=progress.lines, details=details, **search,
-            )  # fmt: skip
-        except PhrasesError as error:
-            line = progress.lines + error.index + 1
-            raise DataError(f"{args.constraints}: line {line}: {error.problem}") from error
-        for number, result in enumerate(results, start=progress.lines):
-            output.write(write(number, result).encode())
+    for _, translations in translated_chunks(args, search, translator, inputs, progress):
+        output.write(translations)
         output.flush()
-        progress.add(texts, results)
-    for parallel in (prefixes, constraints):
-        if parallel is not None:
-            parallel.expect_end()
     progress.finish()
-    beam_size = replace(translator.search, **search).beam_size
-    if constraints is not None and beam_size < WIDE_BEAM and not search.get("sampling"):
-        print(
-            f"{programs.name('translate')}: with a beam of {beam_size}, a sentence may break off or repeat "
-            f"itself where a phrase is required. Better: --beam-size {WIDE_BEAM}",
-            file=sys.stderr,
-        )
-
-
-def _phrases(line):
-    """Returns the phrases of a line of `--constraints`; an empty line has none."""
-    return line.split("\t") if line.strip(" ") else []
-
-
-class TranslationProgress:
-    """Counts lines, tokens and flags, and prints the progress to standard error.
-
-    Args:
-        total_bytes: size of the input; `None` if unknown.
-        shows: whether to print the progress: updated in place on a terminal, otherwise one line every
-            30 seconds. The summary of flags is always printed.
-        said: dict, flag -> what the summary says of lines that have it.
-    """
-
-    def __init__(self, total_bytes=None, *, shows=True, said=_SAID):
-        self._said = said
-        self._total_bytes = total_bytes
-        self._shows = shows
-        self._on_terminal = sys.stderr.isatty()
-        self._begin = self._last = time.monotonic()
-        self._shown = False
-        self._reported_lines = 0
-        self.lines = 0
-        self._tokens = 0
-        self._bytes = 0
-        self._flags = collections.Counter()
-
-    def add(self, texts, results):
-        """Counts one chunk, and prints the progress if it is due.
-
-        Args:
-            texts: list of str, the input lines.
-            results: list of `NBest` or `Parsed`, one per line.
-        """
-        self.lines += len(texts)
-        self._bytes += sum(len(text.encode()) + 1 for text in texts)
-        self._tokens += sum(result.num_tokens for result in results)
-        for result in results:
-            self._flags.update(result.flags)
-        wait = _SECONDS_BETWEEN_LINES[self._on_terminal]
-        if self._shows and time.monotonic() - self._last >= wait:
-            self._last = time.monotonic()
-            self._reported_lines = self.lines
-            self._print(self.status(), in_place=self._on_terminal)
-
-    def status(self):
-        """Returns the number of lines, the speed and, if the input size is known, the time left."""
-        seconds = max(time.monotonic() - self._begin, 1e-9)
-        status = (
-            f"{self.lines:,} lines | {self.lines / seconds:,.1f} sentences/s"
-            f" | {self._tokens / seconds:,.0f} tokens/s"
-        )
-        if self._total_bytes and self._bytes:
-            # Replaced invalid bytes and a missing final newline can make the count too large.
-            left = max(self._total_bytes - self._bytes, 0)
-            status += f" | {100 - 100 * left / self._total_bytes:.0f} %"
-            status += f" | {left * seconds / self._bytes:,.0f} s left"
-        return status
-
-    def finish(self):
-        """Prints the number of lines with each flag, and the final speed if progress is shown."""
-        self._total_bytes = self._bytes  # byte order marks and carriage returns were not counted
-        took_long = self._shows and time.monotonic() - self._begin >= _SECONDS_BETWEEN_LINES[False]
-        if self._reported_lines < self.lines and (self._shown or took_long):
-            self._print(self.status(), in_place=False)
-        elif self._shown:
-            self._shown = False
-            print(file=sys.stderr, flush=True)
-        for flag, said in self._said.items():
-            if self._flags[flag]:
-                self._print(f"{said}: {self._flags[flag]:,} of {self.lines:,}", in_place=False)
-
-    def _print(self, text, *, in_place):
-        before = "\r\x1b[K" if self._shown else ""
-        self._shown = in_place
-        print(before + text, end="" if in_place else "\n", file=sys.stderr, flush=True)
+    warn_of_narrow_beam(args, search, translator)

@@ -38,11 +38,13 @@ class Input:
         name: str, for error messages.
         is_regular: bool, whether it is a regular file, which never waits for more input.
         num_bytes: int, its size; `None` if unknown.
-        on_bad_utf8: as in `iterate_lines`.
+        on_bad_utf8, first_line: as in `iterate_lines`.
     """
 
-    def __init__(self, stream, name, *, is_regular, num_bytes=None, on_bad_utf8="replace"):
-        self._lines = iterate_lines(stream, name, on_bad_utf8=on_bad_utf8)
+    def __init__(
+        self, stream, name, *, is_regular, num_bytes=None, on_bad_utf8="replace", first_line=1
+    ):  # fmt: skip
+        self._lines = iterate_lines(stream, name, on_bad_utf8=on_bad_utf8, first_line=first_line)
         self._name = name
         self._num_lines = 0
         self.is_regular = is_regular
@@ -56,11 +58,11 @@ class Input:
         return cls(stream, name, is_regular=is_regular, num_bytes=num_bytes)
 
     @classmethod
-    def of_reader(cls, reader, *, on_bad_utf8="replace"):
-        """Reads a `LineReader` of a plain or compressed file."""
+    def of_reader(cls, reader, **options):
+        """Reads a `LineReader` of a plain or compressed file; `options` are those of `iterate_lines`."""
         size = None if reader.is_compressed else reader.path.stat().st_size
         name = str(reader.path)
-        return cls(reader, name, is_regular=True, num_bytes=size, on_bad_utf8=on_bad_utf8)
+        return cls(reader, name, is_regular=True, num_bytes=size, **options)
 
     def __iter__(self):
         """Yields lines as str; invalid UTF-8 becomes U+FFFD by default.
@@ -98,6 +100,11 @@ def is_regular_file(stream):
         return False
 
 
+def is_full(num_lines, characters, chunk_lines):
+    """Whether a chunk of `num_lines` lines with so many characters takes no further line."""
+    return num_lines == chunk_lines or characters >= MAX_CHUNK_CHARACTERS
+
+
 def line_chunks(lines, chunk_lines, *, waits=False):
     """Yields lines in chunks: the lines that have arrived, at most `chunk_lines`.
 
@@ -132,7 +139,7 @@ def line_chunks(lines, chunk_lines, *, waits=False):
         while isinstance(line, str):
             chunk.append(line)
             characters += len(line)
-            if len(chunk) == chunk_lines or characters >= MAX_CHUNK_CHARACTERS:
+            if is_full(len(chunk), characters, chunk_lines):
                 break
             seconds = min(PAUSE_SECONDS, max(deadline - time.monotonic(), 0))
             try:

@@ -68,7 +68,7 @@ def encode_texts(texts, encode, *, limit, long_lines):
     return [fit(text, row) for text, row in zip(texts, encode(texts), strict=True)]
 
 
-def sentences(text):
+def sentences(text, min_bytes=_MIN_SENTENCE_BYTES):
     """Splits a text into sentences.
 
     A sentence ends with a character of Unicode's class `Sentence_Terminal`, such as a full
@@ -77,6 +77,10 @@ def sentences(text):
     an initial, a number of up to two digits or a title (`Dr.`) ends no sentence. A very short
     sentence is joined to the next one.
 
+    Args:
+        text: str.
+        min_bytes: int, a sentence of fewer bytes of UTF-8 is joined to the next one.
+
     Returns:
         list of str, stripped. `" ".join(...)` restores the text, except for runs of spaces and
         for scripts without spaces.
@@ -84,7 +88,7 @@ def sentences(text):
     parts, begin = [], 0
     for match in _SENTENCE_END.finditer(text):
         end = match.end()
-        if _ends_here(text, match) and len(text[begin:end].strip().encode()) >= _MIN_SENTENCE_BYTES:
+        if _ends_here(text, match) and len(text[begin:end].strip().encode()) >= min_bytes:
             parts.append(text[begin:end])
             begin = end
     parts.append(text[begin:])

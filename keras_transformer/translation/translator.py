@@ -1,11 +1,13 @@
 """`Translator`: text to text with tokenizers, one model or an ensemble, and search."""
 
 import concurrent.futures
+import dataclasses
 import importlib
 import os
 import pathlib
 import tempfile
 import threading
+import types
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +31,11 @@ from keras_transformer.translation.scorer import ForcedDecoder, pad_rows
 from keras_transformer.translation.texts import TextTranslator, batches_by_length
 from keras_transformer.translation.tree_grammar import TreeGrammar
 
+# Settings that are inputs of a compiled search, so that another value does not compile it again; and values
+# that stand for any in the settings of the graph.
+_SCALARS = {"alpha": np.float32, "max_length_offset": np.int32, "max_length_ratio": np.float32}
+_SCALARS |= {"max_length": np.int32}
+_ANY = {"alpha": 1.0, "max_length_offset": 1, "max_length_ratio": 1.0, "max_length": 2**30}
 # Searches with different settings that a translator keeps compiled; each takes 20 to 50 MB.
 MAX_COMPILED = 16
 
@@ -251,7 +258,8 @@ class Translator(TextTranslator):
             arguments["num_words"] = np.array([part.num_words for part in parts], np.int32)
         if any(part.phrases for part in parts):
             arguments["phrases"] = _pad_phrases([part.phrases for part in parts], special.pad)
-        hypotheses = self._search(config, arguments)(source_ids, **arguments)
+        scalars = {name: np.array(getattr(config, name), dtype) for name, dtype in _SCALARS.items()}
+        hypotheses = self._search(config, arguments)(source_ids, **arguments, **scalars)
         ids, scores, log_probs, lengths, finished = (values.numpy() for values in hypotheses)
         exists = np.isfinite(scores)
         exists[:, 0] = True  # every sentence has a translation, even if no hypothesis is possible
@@ -285,7 +293,7 @@ class Translator(TextTranslator):
     def _search(self, config, arguments):
         """Returns the search as one compiled graph for any batch size and length."""
         # Settings that do not change the graph must not cause another compilation.
-        config = replace(config, seed=1, long_lines="split", batch_tokens=1, max_source_length=2)
+        config = replace(config, seed=1, long_lines="split", batch_tokens=1, max_source_length=2, **_ANY)
         key = (config, *arguments)
         compiled = self._compiled.get(key)
         if compiled is None:
@@ -309,6 +317,8 @@ class Translator(TextTranslator):
         }
 
         def search(source_ids, **arguments):
+            scalars = {name: arguments.pop(name) for name in _SCALARS}
+            settings = types.SimpleNamespace(**{**dataclasses.asdict(config), **scalars})
             if config.tree_grammar:
                 arguments["constraint"] = TreeGrammar.of(target, arguments.pop("num_words"))
             if "phrases" in arguments:
@@ -316,12 +326,13 @@ class Translator(TextTranslator):
                     arguments.pop("phrases"), vocab_size=target.vocab_size,
                     eos_id=target.special.eos, pad_id=target.special.pad,
                 )  # fmt: skip
-            return tuple(search_ids(self.models, source_ids, config, **arguments))
+            return tuple(search_ids(self.models, source_ids, settings, **arguments))
 
         # AutoGraph is not needed: the loop is `ops.while_loop`.
         return tf.function(search, autograph=False).get_concrete_function(
             tf.TensorSpec((None, None), tf.int32, name="source_ids"),
             **{name: specs[name] for name in arguments},
+            **{name: tf.TensorSpec((), dtype) for name, dtype in _SCALARS.items()},
         )
 
 

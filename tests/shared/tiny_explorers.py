@@ -1,7 +1,9 @@
-"""What the tests of the explorer share: hostile texts, and a small model that ends some searches early."""
+"""What the tests of the explorer share: hostile texts, a model that ends early, one that has many heads."""
 
+import keras
 import numpy as np
 
+from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.settings import ModelConfig, SearchConfig
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
@@ -36,3 +38,19 @@ def tiny_translator(*, seed=3, eos_bias=8.0, **search):
     bias[model.special.eos] = eos_bias
     model.output_bias.assign(bias)
     return Translator(model, tokenizer, SearchConfig(beam_size=3, max_length_offset=EXTRA, **search))
+
+
+def many_heads():
+    """A `Translator` of 6 + 6 layers with 8 heads, whose translations are as long as they may be."""
+    tokenizer = RunFolder("en-de-tatoeba").load_tokenizers().target
+    size = tokenizer.vocab_size
+    config = ModelConfig(
+        source_vocab_size=size, target_vocab_size=size, num_encoder_layers=6, num_decoder_layers=6,
+        d_model=32, d_ff=48, num_heads=8, tie_embeddings="none", output_bias=True,
+    )  # fmt: skip
+    keras.utils.set_random_seed(1)
+    model = Transformer(config)
+    bias = np.zeros(size, np.float32)
+    bias[model.special.eos] = -50.0
+    model.output_bias.assign(bias)
+    return Translator(model, tokenizer, SearchConfig(beam_size=4, max_length_offset=EXTRA))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_transformer.cli import translate as translation_progress
-from keras_transformer.cli.translate import TranslationProgress
+from keras_transformer.cli import line_translation
+from keras_transformer.cli.line_translation import TranslationProgress
 from keras_transformer.translation.texts import BLANK, NBest
 
 
@@ -18,7 +18,7 @@ def printed(capsys):
 @pytest.fixture
 def at_once(monkeypatch):
     """Every chunk is due for a line."""
-    monkeypatch.setattr(translation_progress, "_SECONDS_BETWEEN_LINES", {True: 0, False: 0})
+    monkeypatch.setattr(line_translation, "_SECONDS_BETWEEN_LINES", {True: 0, False: 0})
 
 
 def add(progress, *numbers):
@@ -39,7 +39,7 @@ def test_what_was_not_told_yet_is_told_at_the_end(terminal, monkeypatch, at_once
     progress = TranslationProgress(10)
     add(progress, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(translation_progress, "_SECONDS_BETWEEN_LINES", {True: 999, False: 999})
+        patch.setattr(line_translation, "_SECONDS_BETWEEN_LINES", {True: 999, False: 999})
         add(progress, 3)
     progress.finish()
     assert printed(capsys) == ["2 lines", "5 lines"]
