@@ -167,11 +167,12 @@ def create_folder_atomically(path):
 
 
 @contextlib.contextmanager
-def process_lock(path):
+def process_lock(path, *, waits=False):
     """Context manager that locks a file; the lock is released when the process ends, even if killed.
 
     Args:
         path: the lock file, created if missing.
+        waits: whether to wait for another process that holds the lock.
 
     Raises:
         ValueError: another process holds the lock.
@@ -179,7 +180,7 @@ def process_lock(path):
     path = pathlib.Path(path)
     with path.open("a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         except BlockingIOError:
             raise ValueError(
                 f"{path.parent}: another process is using this folder. Wait for it, or choose another folder"

@@ -8,12 +8,11 @@
 # decoder self-attention, and attention from the decoder to the source ("cross"). [Notebook
 # 1](01_the_paper.ipynb) explains them.
 #
-# **Time:** about three minutes on two CPU cores. As it is, it runs with the model that comes with the
-# package.
+# **Time:** about three minutes on two CPU cores.
 #
-# The stored plots are from a run on Multi30k; `make notebooks RUN=...` makes them for yours. All
-# statements about particular heads are therefore computed and printed; the text only explains how they
-# are measured.
+# As it is, and as it is stored, it looks at the model that comes with the package, on a few sentences;
+# `make notebooks RUN=...` looks at your run, on its test split. All statements about particular heads are
+# therefore computed and printed; the text only explains how they are measured.
 
 # %%
 # %matplotlib inline
@@ -22,7 +21,15 @@ import os
 
 import numpy as np
 
-from keras_transformer import RunFolder, Scorer, Translator, corpus_scores, hard_alignment, soft_alignment
+from keras_transformer import (
+    RunFolder,
+    Scorer,
+    Translator,
+    corpus_scores,
+    explore,
+    hard_alignment,
+    soft_alignment,
+)
 from keras_transformer.analysis.heads import (
     Head,
     all_heads,
@@ -127,6 +134,17 @@ head_grid(decoder, read, read, names=("piece read (query)", "piece attended to (
 
 # %%
 head_grid(maps.cross[0], produced, source_pieces, names=("piece produced (query)", "source piece (key)"))
+
+# %% [markdown]
+# ### All of it in one page
+#
+# `explore` shows the same weights in an interactive page, together with the beam search and the
+# log-probability of each token: choose a head, point at a token, choose another hypothesis. What the page
+# computes anew, such as another sentence or a model without a head, needs a running server:
+# `keras-transformer serve RUN` has the same page at `http://localhost:8501/`.
+
+# %%
+explore(translator, source)
 
 # %% [markdown]
 # ## Word alignments
@@ -284,8 +302,8 @@ attention_lines(panels, names=("step (query)", "key"))
 # without training again, and measure
 #
 # - the loss: cross-entropy of the reference, in nats per token, without smoothing;
-# - BLEU of greedy translations, which varies by some tenths with any change. With this few sentences,
-#   differences below a point may be chance.
+# - BLEU of greedy translations, which varies by some tenths with any change. With 300 sentences,
+#   differences below a point may be chance; with 48, those of several points.
 
 
 # %%

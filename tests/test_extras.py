@@ -97,7 +97,7 @@ def test_what_extras_install_is_blocked_below():
 
 
 def test_the_extra_all_has_what_the_others_for_users_have():
-    others = requirements().keys() - {"", "all", "gpu", "docs", "test"}
+    others = requirements().keys() - {"", "all", "gpu", "beam", "docs", "test"}
     assert requirements()["all"] == set().union(*(requirements()[extra] for extra in others))
 
 

@@ -23,12 +23,14 @@ SOURCES = [path for name in ("keras_transformer", "pipelines", "benchmarks", "ex
            sorted((ROOT / name).rglob("*.py"))]  # fmt: skip
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
 PAGES = [*found.PAGES, ROOT / "CONTRIBUTING.md", ROOT / "Makefile", *NOTEBOOKS, *SOURCES]
-# Of docker, TensorFlow Serving, TensorBoard, pip, venv, sphinx, ruff, pytest, sacrebleu and other toolkits.
+# Of docker, SLURM, Apache Beam, TensorFlow Serving, TensorBoard, pip, venv, sphinx, ruff, pytest, sacrebleu
+# and other toolkits.
 FOREIGN = {
     "--rm", "--enable_batching", "--batching_parameters_file", "--logdir", "--no-deps", "--clear", "--quiet",
     "--disable-pip-version-check", "--extra-index-url", "--retries", "--keep-going", "--check", "--dist",
     "--list", "--prefix-size", "--store-ema", "--force-decode", "--max-length-crop", "--output-sampling",
     "--transformer-dropout-attention", "--transformer-depth-scaling", "--workspace", "--score-reference",
+    "--array", "--cpus-per-task", "--requeue", "--runner", "--setup_file",
     "--task", "--strict", "--build-arg", "--gpus", "--user",
 }  # fmt: skip
 

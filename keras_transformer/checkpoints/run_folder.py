@@ -23,6 +23,7 @@ This module does not import TensorFlow, so that programs can reject a wrong fold
 import contextlib
 import dataclasses
 import hashlib
+import json
 import logging
 import pathlib
 from collections.abc import Iterator
@@ -257,6 +258,23 @@ class RunFolder:
     def weights_names(self) -> list[str]:
         """Returns the list of all names that `load_weights` accepts."""
         return self._named.names(("final", "averaged", "best", "last", "ema"))
+
+    def fingerprint(self, checkpoint: str = "final") -> str:
+        """Returns the hexadecimal SHA-256 of model settings, vocabulary and weights.
+
+        Args:
+            checkpoint: name of the weights, as in `load_weights`.
+
+        Raises:
+            ValueError: no weights have this name, or the vocabulary is damaged.
+        """
+        prefix, part = self._named.find(checkpoint)
+        known = [dataclasses.asdict(self.config.model), _sums(self.load_tokenizers()), part]
+        digest = hashlib.sha256(json.dumps(known).encode())
+        for path in sorted(prefix.parent.glob(f"{prefix.name}.*")):
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
 
     def checkpoints(self, model: "Transformer", optimizer: Any) -> "Checkpoints":
         """Returns the `Checkpoints` that save and restore a model in training."""

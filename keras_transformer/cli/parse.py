@@ -23,8 +23,9 @@ from keras_transformer.cli.command_line import (
 )
 from keras_transformer.cli.early_checks import check_task, open_runs
 from keras_transformer.cli.foreign_flags import TRANSLATING
+from keras_transformer.cli.line_translation import TranslationProgress
 from keras_transformer.cli.process import end_on_sigterm, exit_code, open_closed_streams
-from keras_transformer.cli.translate import TranslationProgress, check_are_runs, open_inputs, open_output
+from keras_transformer.cli.translate import check_are_runs, open_inputs, open_output
 from keras_transformer.config import programs
 
 _SAID = {

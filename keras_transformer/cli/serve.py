@@ -35,6 +35,7 @@ from keras_transformer.config.extras import needs
 from keras_transformer.export.serving import curl_command
 from keras_transformer.serving.settings import ServerConfig, utc_time
 
+logger = logging.getLogger("keras_transformer.serving")
 _GRACE_SECONDS = 1.0
 SERVER_SETTINGS = tuple(field.name for field in dataclasses.fields(ServerConfig))
 
@@ -42,7 +43,12 @@ SERVER_SETTINGS = tuple(field.name for field in dataclasses.fields(ServerConfig)
 def parse_args(argv=None):
     """Parses the command line."""
     parser = program_parser("serve")
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="FOLDER or NAME=FOLDER")
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="FOLDER, NAME=FOLDER, or a model that comes with the package",
+    )
     add_checkpoint_flag(parser)
     add_setting_flags(parser, ServerConfig)
     return parser.parse_args(argv)
@@ -54,6 +60,7 @@ def main(argv=None):
     ended_by = []
 
     def work():
+        from keras_transformer.serving.engines import kind_of
         from keras_transformer.serving.models import Models, named_paths
 
         config = ServerConfig(**given_settings(args, SERVER_SETTINGS))
@@ -64,8 +71,10 @@ def main(argv=None):
             import starlette  # noqa: F401
             import uvicorn  # noqa: F401
         paths = named_paths(args.models)
-        runs = [path for path in paths.values() if (path / "config.json").exists()]
+        runs = [path for path in paths.values() if (path / "config.json").exists() and kind_of(path) == "run"]
         check_task(open_runs(runs, args.checkpoint), parses=False)
+        if args.token == "":
+            raise ValueError("--token is empty. Give a word, or leave it out")
         import_quietly("keras_transformer.serving.app", batches_at_once=config.workers != 1)
         from keras_transformer.serving.app import Server, create_app
 
@@ -116,6 +125,7 @@ def _serve(server, app, config):
             # uvicorn closes connections without a request at once, even if one is on its way. For a moment,
             # requests are still accepted, and each answer closes its connection.
             server.is_draining = True
+            logger.info("ending: requests that were accepted are answered within %g s", config.drain_seconds)
             await asyncio.sleep(_GRACE_SECONDS)
             # uvicorn would cut off the requests that are late; here they get an answer.
             late = asyncio.get_running_loop().call_later(config.drain_seconds, server.give_up)

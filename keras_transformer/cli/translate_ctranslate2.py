@@ -21,8 +21,8 @@ from keras_transformer.cli.command_line import (
     program_parser,
 )
 from keras_transformer.cli.foreign_flags import STREAMS, TRANSLATING
+from keras_transformer.cli.line_translation import TranslationProgress
 from keras_transformer.cli.process import exit_code, open_closed_streams
-from keras_transformer.cli.translate import TranslationProgress
 from keras_transformer.config import programs
 
 

@@ -13,6 +13,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "app": ("Server", "create_app"),
+        "errors": ("NotFoundError", "RequestError", "UnavailableError"),
         "models": ("Models", "named_paths"),
         "settings": ("ServerConfig",),
     },

@@ -160,7 +160,6 @@ class Server:
 
     def refusal(self, error):
         """Returns the response for a `RequestError`."""
-        self.metrics.refused.labels(error.reason).inc()
         headers = {}
         if error.retry_after is not None:
             headers["Retry-After"] = str(error.retry_after)
@@ -244,6 +243,8 @@ def _endpoint(server, path, function):
             response = answer if isinstance(answer, Response) else JSONResponse(answer)
         except RequestError as error:
             response = server.refusal(error)
+            if request.method == "POST":
+                server.metrics.refused.labels(error.reason).inc()
         except ClientDisconnect:
             response = server.refusal(ClientLeftError("The client closed the connection"))
         except Exception:
@@ -273,7 +274,9 @@ def _finish(server, request, path, code, seconds):
     if "name" in request.path_params:
         record["model"] = request.path_params["name"][:100]
     record |= {
-        key: getattr(request.state, key) for key in ("num_texts", "texts") if hasattr(request.state, key)
+        key: getattr(request.state, key)
+        for key in ("model", "num_texts", "texts")
+        if hasattr(request.state, key)
     }
     server._log(record)
 

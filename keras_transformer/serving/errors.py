@@ -35,6 +35,12 @@ class NotFoundError(RequestError):
     status, reason = 404, "not_found"
 
 
+class MethodError(RequestError):
+    """The path needs another method."""
+
+    status, reason = 405, "method"
+
+
 class TooLargeError(RequestError):
     """The request is over a limit."""
 

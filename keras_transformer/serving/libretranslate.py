@@ -52,7 +52,7 @@ async def translate(server, request):
     if source == "auto":
         detected = _detect(server, " ".join(texts))
         source = detected["language"]
-    model = _model(server, source, target)
+    model = request.state.model = _model(server, source, target)
     server.note(request, texts)
     pieces = [split_html(text) if kind == "html" else [(True, text)] for text in texts]
     queued = [piece for each in pieces for is_text, piece in each if is_text]
@@ -101,11 +101,11 @@ async def languages(server, request):
 
 
 async def detect(server, request):
-    """`POST /detect`: the language of a text, among the source languages of the models."""
+    """`POST /detect`: the language of a text, among those of the models."""
     values = await _values(server, request)
     check_keys(values, ("q", "api_key"))
     _, texts = _texts(values)
-    return [_detect(server, " ".join(texts))]
+    return [_detect(server, " ".join(texts), every=True)]
 
 
 async def health(server, request):
@@ -189,12 +189,14 @@ def _model(server, source, target):
     raise RequestError(f"{source[:20]!r} to {target[:20]!r} is not supported. Supported: {known}")
 
 
-def _detect(server, text):
-    """Returns the most probable source language and its probability in percent."""
-    known = list(dict.fromkeys(source for source, _, _ in _pairs(server)))
+def _detect(server, text, *, every=False):
+    """Returns the most probable language, a source or any if `every`, and its probability in percent."""
+    pairs = _pairs(server)
+    known = [source for source, _, _ in pairs] + [target for _, target, _ in pairs if every]
+    known = list(dict.fromkeys(known))
     if not known:
         raise UnavailableError("Models are being loaded. Try again soon", retry_after=2)
-    if len(known) == 1:
+    if len(known) == 1 and text.strip():
         return {"confidence": 100.0, "language": known[0]}
     from keras_transformer.text.languages import identify_language
 

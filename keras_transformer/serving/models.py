@@ -37,6 +37,7 @@ class Version:
         engine: `Engine` while it is available or unloading.
         error: str, why it could not be loaded.
         num_requests: int, requests that use it now.
+        stamp: tuple, changes with the folder.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Version:
     engine: Any = None
     error: str = ""
     num_requests: int = 0
+    stamp: tuple = ()
 
 
 class Model:
@@ -124,8 +126,11 @@ class Models:
         """
         model = self[name]
         version = model.newest if number is None else model.versions.get(number)
-        if version is None and number is not None:
-            raise NotFoundError(f"Model {name!r} has no version {number} here. It has {_listed(model)}")
+        if number is not None and (version is None or version.state == State.END):
+            reason = f": {version.error}" if version and version.error else ""
+            raise NotFoundError(
+                f"Model {name!r} has no version {number} here. It has {_listed(model)}{reason}"
+            )
         if version is None or version.engine is None:
             raise UnavailableError(f"Model {name!r} is not loaded yet. Try again soon", retry_after=2)
         return version
@@ -155,8 +160,10 @@ class Models:
             except (OSError, IndexError):
                 continue  # the folder is being replaced
             for number, path in folders.items():
-                newest = model.newest
-                if number in model.versions or (newest and number < newest.number):
+                newest, known = model.newest, model.versions.get(number)
+                if known and not (known.error and known.stamp != _stamp(path)):
+                    continue  # a version that failed is tried again once its folder has changed
+                if newest and number < newest.number:
                     continue
                 logger.info("%s: loading version %d", model.name, number)
                 try:
@@ -178,7 +185,7 @@ class Models:
                     version.state, version.engine = State.END, None
 
     def _load_version(self, model, number, path):
-        version = Version(number, path, State.LOADING)
+        version = Version(number, path, State.LOADING, stamp=_stamp(path))
         model.versions[number] = version
         try:
             version.engine = self._load(path, **self._options)
@@ -237,6 +244,15 @@ def _folder_of(path, number):
         for folder in path.iterdir()
         if re.fullmatch("[0-9]+", folder.name) and int(folder.name) == number
     )
+
+
+def _stamp(path):
+    """Returns a tuple that changes if a folder is replaced or a file in it is."""
+    try:
+        files = [path, *sorted(path.iterdir())]
+        return tuple((file.name, file.stat().st_ino, file.stat().st_mtime_ns) for file in files)
+    except OSError:  # it is being replaced
+        return ()
 
 
 def _listed(model):

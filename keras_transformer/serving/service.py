@@ -80,7 +80,7 @@ def plan_text(text, *, by_sentence, separator):
             continue
         before, _, after = piece.partition(middle)
         template.append(before if by_sentence else "")
-        for number, sentence in enumerate(sentences(middle) if by_sentence else [middle]):
+        for number, sentence in enumerate(sentences(middle, min_bytes=1) if by_sentence else [middle]):
             template += [separator] * bool(number) + [len(parts)]
             parts.append(sentence)
         template.append(after if by_sentence else "")
@@ -172,7 +172,7 @@ class Service:
         try:
             engine.check_settings(settings)
         except ValueError as error:
-            raise RequestError(str(error)) from error
+            raise RequestError(str(error).replace("`search.", "`")) from error
         version.num_requests += 1
         job = None
         try:

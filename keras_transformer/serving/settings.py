@@ -1,5 +1,6 @@
 """Settings of the server: each is a flag of `serve`."""
 
+import re
 import time
 
 from keras_transformer.config.fields import require, section, setting
@@ -44,12 +45,11 @@ class ServerConfig:
         sizes = {"max_request_tokens": self.max_request_tokens, "max_queue_tokens": self.max_queue_tokens}
         demand = "`max_request_tokens` must be at most `max_queue_tokens`"
         require(self.max_request_tokens <= self.max_queue_tokens, demand, **sizes)
+        if not self.token.isascii() or any(map(str.isspace, self.token)):
+            raise ValueError("`token` must be ASCII without spaces")
         require(
-            self.token.isascii() and self.token == self.token.strip(), "`token` must be ASCII without spaces"
-        )
-        require(
-            not self.allow_origin or self.allow_origin.startswith(("http://", "https://")),
-            "`allow_origin` must begin with http:// or https://",
+            not self.allow_origin or re.fullmatch("https?://[^/]+", self.allow_origin),
+            "`allow_origin` must be http:// or https:// and a host, without a path",
             allow_origin=self.allow_origin,
         )
 

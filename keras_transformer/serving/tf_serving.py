@@ -10,7 +10,7 @@ import binascii
 import json
 
 from keras_transformer.serving.engines import REQUEST_SETTINGS
-from keras_transformer.serving.errors import NotFoundError, RequestError
+from keras_transformer.serving.errors import MethodError, NotFoundError, RequestError
 from keras_transformer.serving.requests import (
     as_text,
     check_keys,
@@ -52,10 +52,13 @@ def version_number(request):
 
 async def status(server, request):
     """`GET /v1/models/NAME`: states of the versions."""
-    model, number = server.models[request.path_params["name"]], version_number(request)
+    name = request.path_params["name"]
+    if name.endswith(":predict"):
+        raise MethodError("Use POST with a body in JSON")
+    model, number = server.models[name], version_number(request)
     found = [version for version in model.versions.values() if number in (None, version.number)]
     if number is not None and not found:
-        raise NotFoundError(f"Could not find version {number} of model {model.name}")
+        server.models.version(name, number)  # raises
     return {
         "model_version_status": [
             {
@@ -175,12 +178,7 @@ def _parse(values):
         texts = values["instances"]
         if not isinstance(texts, list) or not texts:
             raise RequestError('"instances" must be a list of at least one text')
-        if any(isinstance(row, dict) and "b64" not in row for row in texts):
-            if not all(isinstance(row, dict) and "text" in row for row in texts):
-                raise RequestError('Each object of "instances" must have "text"')
-            for row in texts:
-                check_keys(row, ("text",), "input")
-            texts = [row["text"] for row in texts]
+        texts = [_text_of(row) for row in texts]
     else:
         texts = values["inputs"]
         if isinstance(texts, dict) and "b64" not in texts:
@@ -192,6 +190,16 @@ def _parse(values):
         if not isinstance(texts, list):
             raise RequestError(f'"inputs" must have a list of texts. Received: {type_name(texts)}')
     return [_string(text, f"text {number}") for number, text in enumerate(texts)], settings, signature, by_row
+
+
+def _text_of(row):
+    """Returns the text of one of `instances`: itself, or `text` of an object."""
+    if not isinstance(row, dict) or "b64" in row:
+        return row
+    check_keys(row, ("text",), "input")
+    if "text" not in row:
+        raise RequestError('Each object of "instances" must have "text"')
+    return row["text"]
 
 
 def _string(value, where):

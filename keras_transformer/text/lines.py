@@ -64,7 +64,7 @@ class Pairs(NamedTuple):
     target: list  # of str, of the same length
 
 
-def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
+def iterate_lines(stream, name, *, on_bad_utf8="refuse", first_line=1):
     """Yields the lines of a binary stream, such as `sys.stdin.buffer`.
 
     Removes a byte-order mark at the start, and a carriage return before a newline. Every other character
@@ -76,6 +76,8 @@ def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
         name: name of the stream in messages.
         on_bad_utf8: `"refuse"` raises `DataError` at the first byte that is not UTF-8; `"replace"` replaces
             it by U+FFFD and logs the number of such lines.
+        first_line: number of the stream's first line in the file, from 1. Line 1 may begin with a byte-order
+            mark.
 
     Yields:
         str, one line without the newline.
@@ -86,7 +88,7 @@ def iterate_lines(stream, name, *, on_bad_utf8="refuse"):
     """
     num_replaced = 0
     lines = _raw_lines(stream, name) if hasattr(stream, "readline") else stream
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=first_line):
         try:
             texts, replaced = decode_lines([line], name=name, first_line=number, on_bad_utf8=on_bad_utf8)
         except NotUtf8Error as error:
@@ -189,6 +191,8 @@ class LineReader:
 
     Args:
         path: the file.
+        begin, end: int, the bytes to read, counted without compression; both are 0 or the end of a line.
+            `None` is the end of the file.
 
     Attributes:
         is_compressed: bool, whether the file is compressed.
@@ -198,8 +202,9 @@ class LineReader:
             while reading: it is damaged or truncated, is UTF-16, or has a line of more than `MAX_LINE_BYTES`.
     """
 
-    def __init__(self, path):
+    def __init__(self, path, begin=0, end=None):
         self.path = pathlib.Path(path)
+        self._begin, self._end = begin, end
         if self.path.is_dir():
             raise DataError(f"{path} is a folder. Choose a text file")
         try:
@@ -246,11 +251,17 @@ class LineReader:
     def _read(self):
         """Yields the lines; turns errors of reading and decompressing into `DataError`."""
         try:
-            for number, line in enumerate(_raw_lines(self._stream, self.path)):
-                if number == 0:
+            if self._begin:
+                self._stream.seek(self._begin)
+            place = self._begin
+            for line in _raw_lines(self._stream, self.path):
+                if self._end is not None and place >= self._end:
+                    return
+                if place == 0:
                     _check_not_utf16(line, self.path)
                     if line == _BOM:
                         return
+                place += len(line)
                 yield line if line.endswith(b"\n") else line + b"\n"
         except (*_DAMAGED, OSError) as error:
             if self.is_compressed and (isinstance(error, _DAMAGED) or error.errno is None):

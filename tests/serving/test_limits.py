@@ -464,8 +464,15 @@ def test_a_new_version_answers_as_soon_as_it_is_loaded(tmp_path):
         assert client.get("/readyz").status_code == 200
         predict(client, "c")
         assert engines["0003"].texts == ["b", "c"]
-        assert client.post("/v1/models/m30k/versions/5:predict", json={}).status_code == 503
-        assert client.get("/v2/models/m30k").json()["versions"] == ["3"]
+        for number in (5, 1):
+            assert client.post(f"/v1/models/m30k/versions/{number}:predict", json={}).status_code == 404
+        reloaded(client, server)
+        assert states(client)["5"] == ("END", "no weights in it")
+        engines["5"] = FakeEngine()  # and the same number once its folder was replaced
+        (tmp_path / "5/weights").touch()
+        reloaded(client, server)
+        assert states(client)["5"] == ("AVAILABLE", "")
+        assert client.get("/v2/models/m30k").json()["versions"] == ["5"]
 
 
 def test_an_old_version_is_unloaded_after_its_last_request(tmp_path):
@@ -539,7 +546,8 @@ def test_models_have_the_names_of_their_folders_or_their_own(tmp_path):
         ({"max_request_tokens": 8, "max_queue_tokens": 7}, "at most `max_queue_tokens"),
         ({"token": " a"}, "ASCII without spaces"),
         ({"token": "ä"}, "ASCII without spaces"),
-        ({"allow_origin": "page.example"}, "must begin with http"),
+        ({"allow_origin": "page.example"}, "must be http:// or https:// and a host"),
+        ({"allow_origin": "https://page.example/a"}, "without a path"),
         ({"timeout_seconds": 0}, "above 0"),
     ],
 )

@@ -215,7 +215,7 @@ def test_the_metadata_has_both_signatures(client):
         ({"instances": "a"}, "must be a list"),
         ({"instances": [3]}, "text 0 must be a string. Received: a number"),
         ({"instances": ["a", None]}, "text 1 must be a string. Received: null"),
-        ({"instances": [{"text": "a"}, "b"]}, 'must have "text"'),
+        ({"instances": [{"text": "a"}, {}]}, 'must have "text"'),
         ({"instances": [{"text": "a", "txt": "b"}]}, "unknown input 'txt'. Did you mean 'text'?"),
         ({"instances": [{"b64": "?"}]}, "text 0: not base64"),
         ({"inputs": "a"}, 'list of texts. Received: a string'),
@@ -223,7 +223,7 @@ def test_the_metadata_has_both_signatures(client):
         ({"inputs": {"text": "a"}}, "list of texts"),
         ({"instances": ["a"], "beem_size": 3}, "unknown key 'beem_size'. Did you mean 'beam_size'?"),
         ({"instances": ["a"], "beam_size": True}, "`beam_size` must be a number. Received: a boolean"),
-        ({"instances": ["a"], "beam_size": 2.5}, "`search.beam_size` must be int"),
+        ({"instances": ["a"], "beam_size": 2.5}, "`beam_size` must be int"),
         ({"instances": ["a"], "beam_size": 0}, "from 1 to 1000"),
         ({"instances": ["a"], "alpha": -1}, "alpha"),
         ({"instances": ["a"], "n_best": 2}, '"signature_name": "translate_nbest"'),
@@ -539,7 +539,10 @@ def test_the_language_is_identified():
 
 
 def test_with_one_source_language_there_is_nothing_to_identify(client):
-    assert post(client, "/detect", {"q": "Le chien"}) == [{"confidence": 100.0, "language": "en"}]
+    answer = post(client, "/translate", {"q": "Le chien", "source": "auto", "target": "de"})
+    assert answer["detectedLanguage"] == {"confidence": 100.0, "language": "en"}
+    # A target of a model is no source, but may be what the text is in.
+    assert post(client, "/detect", {"q": "Das ist ein kleines Haus."})[0]["language"] == "de"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-import { element, oneTabStop, roveFocus, shortened, textWidth, vector, watchWidth } from "./dom.js";
+import { element, oneTabStop, pieceSpans, roveFocus, shortened, textWidth, vector, watchWidth } from "./dom.js";
 
 const TOKEN_SIZE = 13;
 const GAP = 8;
@@ -172,7 +172,7 @@ export function createArcs(events) {
           class: "token-text",
           "aria-hidden": "true",
         },
-        shortened(text, COLUMN, TOKEN_SIZE),
+        pieceSpans(shortened(text, COLUMN, TOKEN_SIZE)),
       ),
     ];
   }

@@ -86,7 +86,7 @@ function drawing(title, picture, tools) {
 
 /**
  * Makes the attention of one model: thumbnails of all heads, and one of them large.
- * @returns {{element: HTMLElement, draw: function, mark: function}}
+ * @returns {{element: HTMLElement, draw: function, paint: function, mark: function}}
  */
 export function createAttention(index, actions) {
   const thumbnails = Object.fromEntries(KINDS.map((kind) => [kind, createThumbnails(kind, index, actions)]));
@@ -231,8 +231,8 @@ export function createAttention(index, actions) {
 
   return {
     element: root,
-    /** Draws the heads; only the large picture if the answers are those of the last time. */
-    draw(given, choices, compared, recolour) {
+    /** Draws all but the weights in the thumbnails, which `paint` draws. */
+    draw(given, choices, compared) {
       side = given;
       view = choices.view;
       name.hidden = !compared;
@@ -241,13 +241,17 @@ export function createAttention(index, actions) {
       picture = pictureOf(side.inspection, view);
       current = { kind: picture.kind, layer: picture.layer, head: picture.head };
       setThumbnailSize();
-      for (const kind of KINDS) thumbnails[kind].draw(side.inspection, current, side.heads_off, recolour);
+      for (const kind of KINDS) thumbnails[kind].draw(side.inspection, current, side.heads_off);
       drawHead();
       pictures.classList.toggle("even", picture.columns > LONG);
       matrix.draw(picture);
       keepFocus(arcs.element, () => arcs.draw(picture));
       readout.textContent = "Point at a token or a cell to read its weights.";
       Object.values(tools).forEach((each) => each.redraw());
+    },
+    /** Draws the weights of one kind of attention in the thumbnails, if they changed. */
+    paint(kind, recolour) {
+      if (side?.inspection) thumbnails[kind].paint(recolour);
     },
     /** Shows which queries and keys are selected. */
     select(given) {

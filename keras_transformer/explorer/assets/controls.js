@@ -16,6 +16,11 @@ export function languageName(code) {
   }
 }
 
+/** Returns a model's language as the value of `lang`; null for a name that is no code, such as "target". */
+export function languageTag(code) {
+  return /^[a-z]{2,3}(-[a-z0-9]+)*$/i.test(code) ? code : null;
+}
+
 function storedTheme() {
   try {
     return localStorage.getItem("explorer-theme") ?? "system";
@@ -142,7 +147,7 @@ export function createInput(actions) {
             actions.setText(text, true);
             area.focus();
           },
-          { class: "example", lang: model.source, dir: "auto" },
+          { class: "example", lang: languageTag(model.source), dir: "auto" },
         ),
       ),
     );
@@ -159,14 +164,14 @@ export function createInput(actions) {
       parts.push(`The sentence is too long for the model: only its first ${tokens} tokens were translated.`);
     }
     note.textContent = parts.join(" ");
-    note.classList.toggle("warning", bytes > model.max_bytes || sides.some((side) => side.search?.cut));
+    note.classList.toggle("over-limit", bytes > model.max_bytes || sides.some((side) => side.search?.cut));
   }
 
   return {
     element: card,
     draw(choices, model, sides, saved) {
       if (area.value !== choices.text) area.value = choices.text;
-      area.lang = model.source;
+      setAttribute(area, "lang", languageTag(model.source));
       area.readOnly = saved;
       label.textContent = `${languageName(model.source)} sentence`;
       const key = JSON.stringify([model.name, saved]);

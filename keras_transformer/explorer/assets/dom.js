@@ -37,6 +37,12 @@ export function pieceText(piece) {
   return [element("span", { class: "mark" }, "▁"), piece.slice(1)];
 }
 
+/** Shows a vocabulary entry in a picture, as `pieceText` does on the page. */
+export function pieceSpans(piece) {
+  if (!piece.startsWith("▁") || piece.length < 2) return [piece];
+  return [vector("tspan", { class: "mark" }, "▁"), piece.slice(1)];
+}
+
 /** Returns the direction of a text, that of its first letter. */
 export function directionOf(text) {
   const letter = /\p{L}/u.exec(text)?.[0] ?? "";

@@ -1,4 +1,4 @@
-import { element, shortened, textWidth, vector, watchWidth } from "./dom.js";
+import { element, pieceSpans, shortened, textWidth, vector, watchWidth } from "./dom.js";
 
 const LEVELS = 20;
 const LABEL = 110;
@@ -78,7 +78,7 @@ export function createMatrix(events) {
       const label = vector(
         "text",
         { class: "label", "data-axis": axis, "data-index": i },
-        shortened(text, LABEL, SIZE),
+        pieceSpans(shortened(text, LABEL, SIZE)),
         vector("title", {}, text),
       );
       if (axis === "queries") {

@@ -41,9 +41,8 @@ function weights(attention) {
     const text = atob(attention.data);
     const bytes = new Uint8Array(text.length);
     for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);
-    const view = new DataView(bytes.buffer);
     const values = new Float32Array(bytes.length / 2);
-    for (let i = 0; i < values.length; i += 1) values[i] = view.getUint16(2 * i, true) / 65535;
+    for (let i = 0; i < values.length; i += 1) values[i] = (bytes[2 * i] + 256 * bytes[2 * i + 1]) / 65535;
     decoded.set(attention, { values, pooled: new Map() });
   }
   return decoded.get(attention);

@@ -1,5 +1,6 @@
 import { createAttention } from "./attention.js";
 import { element } from "./dom.js";
+import { KINDS } from "./numbers.js";
 import { createTranslation } from "./translation.js";
 import { createTree } from "./tree.js";
 import { createWhatIf } from "./what_if.js";
@@ -15,6 +16,13 @@ function createViews(index, actions) {
   };
 }
 
+/** Lets the browser do something else before what follows. */
+function nextTask() {
+  return new Promise((resolve) => {
+    setTimeout(resolve);
+  });
+}
+
 function sidesElement(views, part) {
   const sides = views.map((view) => view[part].element);
   return element("div", { class: "sides" }, sides);
@@ -27,16 +35,23 @@ function sidesElement(views, part) {
  */
 export function createPanels(input, actions) {
   let views = [];
+  let turn = 0;
 
-  function drawAttention(choices, recolour) {
+  /** Does something with each side and its parts. */
+  function task(name, choices, act) {
     const start = performance.now();
-    const compared = choices.sides.length > 1;
-    choices.sides.forEach((side, i) => views[i].attention.draw(side, choices, compared, recolour));
-    performance.measure("explorer-attention", { start, end: performance.now() });
+    choices.sides.forEach((side, i) => act(side, views[i]));
+    performance.measure(`explorer-${name}`, { start, end: performance.now() });
   }
 
   return {
-    drawAttention,
+    /** Draws the attention; the weights of all heads only if their answers or colours changed. */
+    drawAttention(choices, recolour) {
+      task("attention", choices, (side, { attention }) => {
+        attention.draw(side, choices, choices.sides.length > 1);
+        KINDS.forEach((kind) => attention.paint(kind, recolour));
+      });
+    },
     /** Makes the parts anew, after the number of sides changed. */
     build(count) {
       views = Array.from({ length: count }, (_, index) => createViews(index, actions));
@@ -47,22 +62,27 @@ export function createPanels(input, actions) {
         panel.replaceChildren(panel.firstElementChild, sidesElement(views, part));
       }
     },
-    /** Draws the translation and the attention, and after a pause for the browser to show them, the rest. */
+    /** Draws all, in several tasks: between them the browser shows what is there and listens to the reader. */
     async draw(choices, saved) {
-      const start = performance.now();
+      const compared = choices.sides.length > 1;
+      const mine = (turn += 1);
       input.draw(choices, choices.sides[0].info, choices.sides, saved);
       const ready = choices.sides.some((side) => side.search);
       for (const id of Object.keys(PARTS)) document.getElementById(id).hidden = !ready;
-      drawAttention(choices, false);
-      choices.sides.forEach((side, i) => views[i].translation.draw(side, choices.sides.length > 1));
-      performance.measure("explorer-draw", { start, end: performance.now() });
-      await new Promise((resolve) => {
-        setTimeout(resolve);
+      task("draw", choices, (side, { attention, translation }) => {
+        translation.draw(side, compared, saved);
+        attention.draw(side, choices, compared);
       });
-      choices.sides.forEach((side, i) => {
-        views[i].tree.draw(side, choices, choices.sides.length > 1);
-        views[i].whatIf.draw(side, choices.sides.length > 1, saved);
-      });
+      const rest = {
+        ...Object.fromEntries(KINDS.map((kind) => [kind, (_, { attention }) => attention.paint(kind, false)])),
+        tree: (side, { tree }) => tree.draw(side, choices, compared),
+        "what-if": (side, { whatIf }) => whatIf.draw(side, compared, saved),
+      };
+      for (const [name, act] of Object.entries(rest)) {
+        await nextTask();
+        if (mine !== turn) return; // a later call draws all
+        task(name, choices, act);
+      }
     },
     drawTrees(choices) {
       choices.sides.forEach((side, i) => views[i].tree.draw(side, choices, choices.sides.length > 1));

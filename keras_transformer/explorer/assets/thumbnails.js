@@ -4,6 +4,9 @@ import { sameHead, switchedHeads } from "./state.js";
 
 const RESOLUTION = 64;
 
+// How opaque a weight is shown: a table, as there are many weights.
+const OPACITY = Uint8ClampedArray.from({ length: 1025 }, (_, i) => 255 * (i / 1024) ** 0.7);
+
 const colours = new Map();
 
 function colourOf(kind) {
@@ -23,7 +26,7 @@ function paint(canvas, matrix, rows, columns, [red, green, blue]) {
     image.data[4 * i] = red;
     image.data[4 * i + 1] = green;
     image.data[4 * i + 2] = blue;
-    image.data[4 * i + 3] = 255 * Math.min(1, matrix[i]) ** 0.7;
+    image.data[4 * i + 3] = OPACITY[Math.round(1024 * Math.min(1, matrix[i]))];
   }
   context.putImageData(image, 0, 0);
   canvas.classList.toggle("pixels", rows < RESOLUTION && columns < RESOLUTION);
@@ -59,14 +62,14 @@ function gridColumn(cell, heads) {
 
 /**
  * Makes the thumbnails of one kind of attention: a row for each layer, then the pooled ones.
- * @returns {{element: HTMLElement, draw: function, svg: function, table: function}}
+ * @returns {{element: HTMLElement, draw: function, paint: function, svg: function, table: function}}
  */
 export function createThumbnails(kind, index, actions) {
   const grid = element("div", { class: "thumbnails", role: "grid", "aria-label": `${KIND_NAMES[kind]}, heads` });
   const figure = element("div", { class: `kind ${kind}` }, element("h3", {}, KIND_NAMES[kind]), grid);
   let items = [];
   let shape = "";
-  let painted = "";
+  let painted = null;
   let attention = null;
   roveFocus(grid, ".thumbnail");
   let headsOff = [];
@@ -156,24 +159,26 @@ export function createThumbnails(kind, index, actions) {
 
   return {
     element: figure,
-    draw(inspection, view, off, recolour) {
+    /** Shows which head is current and which are off; `paint` then draws the weights. */
+    draw(inspection, view, off) {
       attention = inspection.attention[kind];
       headsOff = off;
       const wanted = `${attention.layers} ${attention.heads}`;
       if (wanted !== shape) build();
-      const fresh = wanted !== shape || recolour || painted !== attention;
       shape = wanted;
-      painted = attention;
-      if (recolour) colours.delete(kind);
-      const colour = colourOf(kind);
-      for (const item of items) {
-        const { layer, head } = item.cell;
-        if (fresh)
-          paint(item.canvas, attentionMatrix(attention, layer, head), attention.rows, attention.columns, colour);
-        describe(item, view);
-      }
+      items.forEach((item) => describe(item, view));
       const current = items.find((item) => item.open.hasAttribute("aria-current"));
       if (!grid.contains(document.activeElement)) oneTabStop(grid, ".thumbnail", current?.open);
+    },
+    /** Draws the weights of all heads, unless they are drawn already. */
+    paint(recolour) {
+      if (recolour) colours.delete(kind);
+      else if (painted === attention) return;
+      painted = attention;
+      for (const { canvas, cell } of items) {
+        const matrix = attentionMatrix(attention, cell.layer, cell.head);
+        paint(canvas, matrix, attention.rows, attention.columns, colourOf(kind));
+      }
     },
     markHeads(view, off) {
       headsOff = off;

@@ -1,7 +1,7 @@
-import { directionOf, element, keepFocus, oneTabStop, pieceText, roveFocus } from "./dom.js";
+import { directionOf, element, keepFocus, oneTabStop, pieceText, roveFocus, setAttribute } from "./dom.js";
 import { doubt, percent, shown } from "./numbers.js";
 import { drawChanges } from "./changes.js";
-import { languageName } from "./controls.js";
+import { languageName, languageTag } from "./controls.js";
 import { pictureTools, sideName } from "./share.js";
 
 const INTRO = [
@@ -214,7 +214,7 @@ export function createTranslation(index, actions) {
       element("span", { class: "rank" }, `${i + 1}`),
       element(
         "span",
-        { class: "text", dir: "auto", lang: side.info.target },
+        { class: "text", dir: "auto", lang: languageTag(side.info.target) },
         each.text || "(empty)",
         each.finished ? null : element("span", { class: "flag" }, "not finished"),
       ),
@@ -230,22 +230,23 @@ export function createTranslation(index, actions) {
     });
   }
 
-  function drawText() {
+  function drawText(saved) {
     const hypothesis = side.search.hypotheses[side.hypothesis];
     const shownText = side.target === null ? hypothesis?.text : side.inspection?.target_text;
-    text.lang = side.info.target;
+    setAttribute(text, "lang", languageTag(side.info.target));
     text.textContent = shownText || (side.target === null ? "(The model ends the translation at once.)" : "…");
     const logProb = side.target === null ? hypothesis?.log_prob : side.inspection?.log_prob;
     const numbers = [];
     if (side.target === null && hypothesis) numbers.push(`score ${shown(hypothesis.score)}`);
     if (logProb !== undefined) numbers.push(`log-probability ${shown(logProb)}`);
-    numbers.push(`${side.search.steps} steps of the search in ${Math.round(side.search.milliseconds)} ms`);
+    const time = saved ? "" : ` in ${Math.round(side.search.milliseconds)} ms`;
+    numbers.push(`${side.search.steps} steps of the search${time}`);
     summary.textContent = numbers.join(" · ");
   }
 
   return {
     element: element("div", { class: "side" }, main, hypothesesCard),
-    draw(given, compared) {
+    draw(given, compared, saved) {
       side = given;
       name.hidden = !compared;
       name.textContent = `${"AB"[index]} · ${side.model}`;
@@ -262,7 +263,7 @@ export function createTranslation(index, actions) {
         text.textContent = side.loading ? "…" : "The translation appears here while you type.";
         return;
       }
-      drawText();
+      drawText(saved);
       drawTokens();
       drawHypotheses();
       tools.redraw();

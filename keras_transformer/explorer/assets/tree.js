@@ -1,5 +1,5 @@
 import { drawChanges } from "./changes.js";
-import { element, keepFocus, oneTabStop, roveFocus, vector } from "./dom.js";
+import { element, keepFocus, oneTabStop, pieceSpans, roveFocus, vector } from "./dom.js";
 import { shown } from "./numbers.js";
 import { pictureTools, sideName } from "./share.js";
 import { idsTo, layoutTree, pathTo, STATE_MARKS, STATE_WORDS } from "./tree_layout.js";
@@ -183,7 +183,8 @@ export function createTree(index, actions) {
       vector(
         "text",
         { x: middle, y: box.y + 14, class: "piece", "text-anchor": "middle" },
-        mark ? `${mark} ${box.text}` : box.text,
+        mark ? `${mark} ` : null,
+        pieceSpans(box.text),
       ),
     ];
     const numbers = node.parent === null ? "start" : `${shown(node.log_prob)} · ${shown(node.score)}`;

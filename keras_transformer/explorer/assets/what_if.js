@@ -1,5 +1,6 @@
 import { drawChanges } from "./changes.js";
-import { button, element, pieceText } from "./dom.js";
+import { languageTag } from "./controls.js";
+import { button, element, pieceText, setAttribute } from "./dom.js";
 import { doubt, shown, signed } from "./numbers.js";
 import { pictureTools, sideName } from "./share.js";
 
@@ -150,7 +151,7 @@ export function createWhatIf(index, actions) {
       name.textContent = `${"AB"[index]} · ${side.model}`;
       const ready = Boolean(side.inspection);
       area.readOnly = saved;
-      area.lang = side.info.target;
+      setAttribute(area, "lang", languageTag(side.info.target));
       if (ready && document.activeElement !== area) area.value = side.inspection.target_text;
       follow.hidden = side.target === null;
       pin.hidden = side.target !== null || !ready || saved;
