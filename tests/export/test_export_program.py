@@ -113,12 +113,14 @@ def test_an_export_is_as_good_where_nobody_reads_on(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("page", "heading", "name"),
-    [("README.md", "### Serve", "mine"), ("docs/serving.md", "# Serving", "m30k")],
+    [("README.md", "### Serve", "mine"), ("docs/serving.md", "## TensorFlow Serving", "m30k")],
 )
 def test_the_commands_of_the_readme_are_those_that_the_program_prints(page, heading, name):
     text = (ROOT / page).read_text(encoding="utf-8")
     section = text.partition(f"{heading}\n")[2].partition("\n#")[0]
-    export, docker, curl = [line.strip() for line in section.splitlines() if line.startswith("    ")][:3]
+    commands = [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    begin = next(i for i, line in enumerate(commands) if "export_model.py" in line)
+    export, docker, curl = commands[begin : begin + 3]
     program, *arguments = shlex.split(export)[1:]
     assert (ROOT / program).is_file()
     parsed = export_model.parse_args(arguments)
