@@ -21,11 +21,11 @@ from keras_transformer.cli.command_line import (
     add_line_flags,
     add_search_flags,
     check_line_flags,
+    number_of_threads,
     program_parser,
     search_settings,
 )
 from keras_transformer.cli.early_checks import check_task, open_runs
-from keras_transformer.cli.engine import add_engine_flag, engine_loader
 from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.line_translation import (
     Inputs,
@@ -57,7 +57,6 @@ def parse_args(argv=None):
     )
     add_shard_flags(parser)
     add_search_flags(parser)
-    add_engine_flag(parser)
     args = parser.parse_args(argv)
     check_line_flags(parser, args)
     check_shard_flags(parser, args)
@@ -74,8 +73,7 @@ def main(argv=None, stdin=None, stdout=None):
 
     def work():
         check_are_runs(args.runs, "translate")
-        runs = open_runs(args.runs, args.checkpoint)
-        check_task(runs, parses=False)
+        check_task(open_runs(args.runs, args.checkpoint), parses=False)
         search = search_settings(args, args.runs[0])
         if args.shards:
             # Its imports are of no use to short inputs.
@@ -84,11 +82,11 @@ def main(argv=None, stdin=None, stdout=None):
             return translate_shards(args, search)
         with contextlib.ExitStack() as stack:
             inputs = open_inputs(args, stdin, stack)
-            load = engine_loader(args, runs, search, is_file=inputs.source.is_regular)
+            threads = number_of_threads(args)
             end_on_sigterm()
             # Opened after the imports, during which a signal ends the program without cleaning up.
             output = open_output(args, stdout, stack)
-            translate(args, search, load, inputs, output)
+            translate(args, search, threads, inputs, output)
 
     stopped = "stopped. The same command continues" if args.shards else ""
     output = args.shards or args.output or "standard output"
@@ -140,15 +138,16 @@ def open_output(args, stdout, stack):
     return sys.stdout.buffer if stdout is None else stdout
 
 
-def translate(args, search, load, inputs, output):
-    """Translates all lines, chunk by chunk, with the translator that the function `load` returns.
+def translate(args, search, threads, inputs, output):
+    """Translates all lines, chunk by chunk.
 
     Raises:
         DataError: as `translated_chunks`.
     """
     from keras_transformer.translation.lines import is_regular_file
+    from keras_transformer.translation.translator import Translator
 
-    translator = load()
+    translator = Translator.load(args.runs, checkpoint=args.checkpoint, threads=threads)
     progress = TranslationProgress(
         inputs.source.num_bytes, shows=bool(args.output or args.input) or is_regular_file(output)
     )
