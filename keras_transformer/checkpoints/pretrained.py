@@ -25,6 +25,11 @@ def pretrained_folder(name):
     return _FOLDER / name
 
 
+def comes_with_package(path):
+    """Whether a path is the run folder of a model that comes with the package."""
+    return pathlib.Path(path).resolve().parent == _FOLDER.resolve()
+
+
 def resolve(path):
     """Returns a path as `pathlib.Path`; a name of a model that comes with the package becomes its folder."""
     if not os.path.exists(path) and os.fspath(path) in pretrained_models():

@@ -14,6 +14,7 @@ Its files::
     final/             the final weights, for translation
     history.jsonl      one line per logged interval and per validation
     tensorboard/       the same as TensorBoard events
+    ctranslate2/       weights converted for `--engine ctranslate2`; made again if missing
     translations.*     translations of the test set by the final weights
     lock               locked by the process that trains
 
@@ -254,6 +255,15 @@ class RunFolder:
     def check_weights(self, name: str) -> None:
         """Raises `ValueError`, which lists the available names, if no weights have this name."""
         self._named.find(name)
+
+    def weights_sha256(self, name: str) -> str:
+        """Returns a SHA-256 that identifies the weights of this name, without reading them.
+
+        Raises:
+            ValueError: no weights have this name.
+        """
+        prefix, part = self._named.find(name)
+        return hashlib.sha256(f"{tensor_files.sha256(prefix)} {part}".encode()).hexdigest()
 
     def weights_names(self) -> list[str]:
         """Returns the list of all names that `load_weights` accepts."""

@@ -96,7 +96,9 @@ def saved_model(args):
 def ctranslate2(args):
     """Writes a CTranslate2 model; returns the text to print."""
     from keras_transformer.config.settings import replace
-    from keras_transformer.export.ctranslate2 import export_ctranslate2, import_ctranslate2, search_notes
+    from keras_transformer.export.ctranslate2 import export_ctranslate2
+    from keras_transformer.export.ctranslate2_model import import_ctranslate2
+    from keras_transformer.export.ctranslate2_search import search_notes
     from keras_transformer.files import check_new_folder
 
     import_ctranslate2()

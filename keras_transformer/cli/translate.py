@@ -21,11 +21,11 @@ from keras_transformer.cli.command_line import (
     add_line_flags,
     add_search_flags,
     check_line_flags,
-    number_of_threads,
     program_parser,
     search_settings,
 )
 from keras_transformer.cli.early_checks import check_task, open_runs
+from keras_transformer.cli.engine import add_engine_flag, engine_loader
 from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.line_translation import (
     Inputs,
@@ -57,6 +57,7 @@ def parse_args(argv=None):
     )
     add_shard_flags(parser)
     add_search_flags(parser)
+    add_engine_flag(parser)
     args = parser.parse_args(argv)
     check_line_flags(parser, args)
     check_shard_flags(parser, args)
@@ -73,7 +74,8 @@ def main(argv=None, stdin=None, stdout=None):
 
     def work():
         check_are_runs(args.runs, "translate")
-        check_task(open_runs(args.runs, args.checkpoint), parses=False)
+        runs = open_runs(args.runs, args.checkpoint)
+        check_task(runs, parses=False)
         search = search_settings(args, args.runs[0])
         if args.shards:
             # Its imports are of no use to short inputs.
@@ -82,11 +84,11 @@ def main(argv=None, stdin=None, stdout=None):
             return translate_shards(args, search)
         with contextlib.ExitStack() as stack:
             inputs = open_inputs(args, stdin, stack)
-            threads = number_of_threads(args)
+            load = engine_loader(args, runs, search, is_file=inputs.source.is_regular)
             end_on_sigterm()
             # Opened after the imports, during which a signal ends the program without cleaning up.
             output = open_output(args, stdout, stack)
-            translate(args, search, threads, inputs, output)
+            translate(args, search, load, inputs, output)
 
     stopped = "stopped. The same command continues" if args.shards else ""
     output = args.shards or args.output or "standard output"
@@ -138,16 +140,15 @@ def open_output(args, stdout, stack):
     return sys.stdout.buffer if stdout is None else stdout
 
 
-def translate(args, search, threads, inputs, output):
-    """Translates all lines, chunk by chunk.
+def translate(args, search, load, inputs, output):
+    """Translates all lines, chunk by chunk, with the translator that the function `load` returns.
 
     Raises:
         DataError: as `translated_chunks`.
     """
     from keras_transformer.translation.lines import is_regular_file
-    from keras_transformer.translation.translator import Translator
 
-    translator = Translator.load(args.runs, checkpoint=args.checkpoint, threads=threads)
+    translator = load()
     progress = TranslationProgress(
         inputs.source.num_bytes, shows=bool(args.output or args.input) or is_regular_file(output)
     )

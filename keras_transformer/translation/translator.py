@@ -8,7 +8,7 @@ import pathlib
 import tempfile
 import threading
 import types
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -84,8 +84,9 @@ class Translator(TextTranslator):
 
     @classmethod
     def load(
-        cls, run_dirs: PathLike | list[PathLike], *, checkpoint: str = "final", threads: int = 1
-    ) -> Self:
+        cls, run_dirs: PathLike | list[PathLike], *,
+        checkpoint: str = "final", threads: int = 1, engine: str = "tensorflow",
+    ) -> Any:  # fmt: skip
         """Loads the model of a run folder, or an ensemble from several.
 
         Args:
@@ -93,11 +94,17 @@ class Translator(TextTranslator):
                 them. The search settings are those of the first.
             checkpoint: the weights to load, as in `RunFolder.load_weights`.
             threads: as in `Translator`.
+            engine: `"tensorflow"`, `"ctranslate2"` or `"auto"`, as in `export.choose_engine`. CTranslate2
+                gives a `CTranslate2Translator`, which has `translate` and `n_best` only.
 
         Raises:
-            ValueError: a path is no run folder, it has no such weights, or the runs have
-                different vocabularies.
+            ValueError: a path is no run folder, it has no such weights, the runs have different
+                vocabularies, or CTranslate2 lacks something that the run needs.
         """
+        if engine != "tensorflow":
+            # The folder of exports imports this one, so it is found by name.
+            engines = importlib.import_module("keras_transformer.export.engines")
+            return engines.load_translator(run_dirs, engine=engine, checkpoint=checkpoint, threads=threads)
         run_dirs = [run_dirs] if isinstance(run_dirs, (str, os.PathLike)) else list(run_dirs)
         runs = [RunFolder(run_dir) for run_dir in run_dirs]
         if not runs:
@@ -118,17 +125,17 @@ class Translator(TextTranslator):
         return translator
 
     @classmethod
-    def pretrained(cls, name: str = "en-de-tatoeba", *, threads: int = 1) -> Self:
+    def pretrained(cls, name: str = "en-de-tatoeba", **options: Any) -> Any:
         """Loads a model that comes with the package.
 
         Args:
             name: str, one of `pretrained_models()`.
-            threads: as in `Translator`.
+            **options: `threads` and `engine` of `load`.
 
         Raises:
             ValueError: there is no such model; the message lists all.
         """
-        return cls.load(pretrained_folder(name), threads=threads)
+        return cls.load(pretrained_folder(name), **options)
 
     def save(
         self, path: PathLike, *, config: Config | None = None, weight_dtype: str = "float32"

@@ -19,15 +19,9 @@ from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.cli import export as export_model
 from keras_transformer.cli import translate_ctranslate2
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, SpecialIds
-from keras_transformer.export.ctranslate2 import (
-    CTranslate2Translator,
-    beam_options,
-    export_ctranslate2,
-    max_positions,
-    save_model,
-    search_notes,
-    vocabulary_tokens,
-)
+from keras_transformer.export.ctranslate2 import CTranslate2Translator, export_ctranslate2, max_positions
+from keras_transformer.export.ctranslate2_model import save_model, vocabulary_tokens
+from keras_transformer.export.ctranslate2_search import beam_options, ranked, search_notes
 from keras_transformer.export.versions import write_manifest
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
@@ -284,16 +278,22 @@ def test_quantised_weights_are_near_and_smaller(quantization, bound, tmp_path):
     assert sizes[1] < sizes[0]
 
 
-# Settings of search whose translations `search_notes` calls equal, and one that it does not.
+# Settings of search whose translations `search_notes` calls equal, and some that it does not.
 EQUAL = [
     {"beam_size": 1},
-    {"length_penalty": "none", "beam_size": 3},
-    {"alpha": 0.0, "length_penalty": "average", "beam_size": 3},
-    {"early_stop": True, "length_penalty": "average", "alpha": 0.6, "beam_size": 3},
+    {"early_stop": True, "beam_size": 3},
+    {"early_stop": True, "alpha": 2.0, "beam_size": 2},
+    {"early_stop": True, "length_penalty": "none", "beam_size": 3},
+    {"early_stop": True, "alpha": 0.0, "length_penalty": "average", "beam_size": 3},
+    {"early_stop": True, "length_penalty": "average", "alpha": 0.6, "beam_size": 3, "n_best": 3},
     {"early_stop": True, "length_penalty": "average", "alpha": 1.0, "beam_size": 2},
 ]
-EOS_BIAS = 4.0  # or they would not end
-OTHER = {"early_stop": False, "length_penalty": "average", "alpha": 1.0, "beam_size": 3}
+EOS_BIAS = 3.0  # or they would not end
+OTHER = [
+    {"early_stop": False, "length_penalty": "average", "alpha": 1.0, "beam_size": 3},
+    {"early_stop": False, "length_penalty": "gnmt", "alpha": 1.0, "beam_size": 3},
+    {"early_stop": False, "length_penalty": "none", "beam_size": 2},
+]
 
 
 @pytest.fixture(scope="module")
@@ -302,12 +302,11 @@ def two_searches(tmp_path_factory):
     model = random_model("biases")
     model.output_bias.assign(model.output_bias.numpy() + EOS_BIAS * (np.arange(29) == 2))
     translator, source_names, target_names = exported(model, tmp_path_factory.mktemp("model"))
-    rows = random_rows([3 + number % 7 for number in range(53)])
+    rows = random_rows([3 + number % 7 for number in range(106)])
 
     def compare(search):
         settings = SearchConfig(**search)
-        alpha, patience = beam_options(settings)
-        options = {**SEARCH, "length_penalty": alpha, "patience": patience, "max_decoding_length": 40}
+        options = {**SEARCH, **beam_options(settings), "max_decoding_length": 40}
         found = translator.translate_batch(
             named(rows, source_names), beam_size=settings.beam_size, min_decoding_length=0, **options
         )
@@ -320,12 +319,20 @@ def two_searches(tmp_path_factory):
         ours = our_search(model, rows, never=never, beam_size=settings.beam_size, length=40, **rules)
         gains, ended = [], 0
         for i, theirs in enumerate(found):
-            if not ours.finished[i, 0] or theirs.hypotheses[0][-1] != "</s>":
+            lengths, finished = zip(
+                *((len(one), one[-1] == "</s>") for one in theirs.hypotheses), strict=True
+            )
+            order = ranked(lengths, theirs.scores, finished, settings)
+            if not ours.finished[i, : settings.n_best].all() or not finished[order[-1][0]]:
                 continue
             ended += 1
-            if theirs.hypotheses[0] != named([ours.ids[i, 0, : ours.lengths[i, 0]]], target_names)[0]:
-                gains.append(float(ours.scores[i, 0]) - theirs.scores[0])
-        assert ended > 9
+            for place, (index, score, _) in enumerate(order):
+                expected = ours.ids[i, place, : ours.lengths[i, place]]
+                if theirs.hypotheses[index] != named([expected], target_names)[0]:
+                    gains.append(float(ours.scores[i, place]) - score)
+                else:
+                    assert score == pytest.approx(ours.scores[i, place], abs=1e-4)
+        assert ended > 5
         return gains
 
     return compare
@@ -337,9 +344,10 @@ def test_the_settings_that_are_called_equal_give_equal_translations(search, two_
     assert [gain for gain in two_searches(search) if abs(gain) > 1e-4] == []
 
 
-def test_the_exact_rule_is_not_theirs(two_searches):
-    assert search_notes(SearchConfig(**OTHER)) != []
-    gains = two_searches(OTHER)
+@pytest.mark.parametrize("search", OTHER)
+def test_the_exact_rule_is_not_theirs(search, two_searches):
+    assert search_notes(SearchConfig(**search)) != []
+    gains = two_searches(search)
     assert max(gains) > 1e-3
     assert min(gains) > -1e-4
 
@@ -347,10 +355,11 @@ def test_the_exact_rule_is_not_theirs(two_searches):
 @pytest.mark.parametrize(
     ("search", "words"),
     [
-        ({}, ["length_penalty=gnmt of the run is replaced", "8 hypotheses", "--early-stop"]),
-        ({"early_stop": True}, ["length_penalty=gnmt", "--length-penalty average --early-stop"]),
-        ({"length_penalty": "average", "beam_size": 3}, ["early_stop=false of the run", "6 hypotheses"]),
-        ({"length_penalty": "none", "early_stop": True}, ["as early_stop=false does", "--no-early-stop"]),
+        ({}, ["early_stop=false is approximated", "8 hypotheses", "with --early-stop,"]),
+        ({"length_penalty": "none", "beam_size": 3}, ["the best 3 candidates", "with --early-stop,"]),
+        ({"early_stop": True, "n_best": 2}, ["only the best translation", "with --n-best 1,"]),
+        ({"early_stop": True, "min_length": 3}, ["min_length=3", "with --min-length 0,"]),
+        ({"beam_size": 1, "no_repeat_ngram": 2}, ["no_repeat_ngram=2", "with --no-repeat-ngram 0,"]),
     ],
 )
 def test_settings_that_do_not_carry_over_are_named(search, words):
@@ -501,7 +510,6 @@ def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path
     ("search", "message"),
     [
         ({"sampling": True}, "not available for CTranslate2 models here. Received: sampling=True"),
-        ({"length_penalty": "gnmt"}, "'average' or 'none' for CTranslate2. Received: length_penalty='gnmt'"),
         ({"beam_size": 0}, "`search.beam_size` must be from 1"),
         ({"alpha": 1e38}, "an alpha of at most 20. Received: alpha=1e"),
         (
@@ -559,7 +567,7 @@ def test_the_program_translates_line_by_line(folder):
 def test_the_program_refuses_in_one_line(folder, tmp_path, capsys):
     for argv, message in (
         ([tmp_path], "keras-transformer translate-ctranslate2: .*not an exported model"),
-        ([folder, "--length-penalty", "gnmt"], "Received: length_penalty='gnmt'"),
+        ([folder, "--sampling"], "Received: sampling=True"),
         ([folder, "--beam-size", "0"], "`search.beam_size` must be from 1"),
         ([folder, "--seed", "4"], "--seed needs --sampling"),
     ):

@@ -1,0 +1,68 @@
+"""`--engine`: chooses what translates, and loads it."""
+
+import functools
+import os
+import sys
+
+from keras_transformer.cli.command_line import number_of_threads
+from keras_transformer.cli.process import import_quietly
+from keras_transformer.config import programs
+
+
+def add_engine_flag(parser):
+    """Adds `--engine` to an `argparse.ArgumentParser`."""
+    parser.add_argument(
+        "--engine",
+        choices=("tensorflow", "ctranslate2", "auto"),
+        default="tensorflow",
+        help="what translates: tensorflow; ctranslate2, which keeps converted weights in RUN; "
+        "or auto: ctranslate2 if it gives the same translations (default: tensorflow)",
+    )
+
+
+def engine_loader(args, runs, search, *, is_file):
+    """Chooses the engine and imports TensorFlow if it needs it; prints the choice to standard error.
+
+    Args:
+        args: arguments parsed by a parser with `add_engine_flag` and `add_search_flags`.
+        runs: list of `RunFolder`.
+        search: dict, search settings that override those of the run.
+        is_file: whether the input is a file: its lines are divided among the cores. Otherwise, all cores
+            translate the line that has arrived.
+
+    Returns:
+        Function that loads the `Translator` or `CTranslate2Translator`.
+
+    Raises:
+        ValueError: ctranslate2 lacks something that is needed, or a setting is invalid.
+    """
+    if args.engine != "tensorflow":
+        from keras_transformer.config.settings import replace
+        from keras_transformer.export.conversions import load_conversion
+        from keras_transformer.export.engines import choose_engine
+
+        flags = {"--prefix-file": args.prefix_file, "--constraints": args.constraints}
+        uses = tuple(flag for flag, value in flags.items() if value)
+        choice = choose_engine(args.engine, runs, replace(runs[0].config.search, **search), uses=uses)
+        if choice.reason:
+            _say(f"{choice.name}: {choice.reason}")
+        if choice.name == "ctranslate2":
+            threads = args.threads
+            if threads is None:
+                threads = len(os.sched_getaffinity(0)) if is_file else 1
+            # At once, as TensorFlow may be imported for it, before the output is opened.
+            translator = load_conversion(runs[0], args.checkpoint, threads=threads, before=_announce)
+            return lambda: translator
+    threads = number_of_threads(args)
+    from keras_transformer.translation.translator import Translator
+
+    return functools.partial(Translator.load, args.runs, checkpoint=args.checkpoint, threads=threads)
+
+
+def _announce():
+    _say("ctranslate2: converting the weights, once")
+    import_quietly()
+
+
+def _say(text):
+    print(f"{programs.name('translate')}: {text}", file=sys.stderr)
