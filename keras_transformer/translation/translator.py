@@ -347,15 +347,19 @@ def _batches(parts, batch_tokens, elements_per_row, threads):
     """Groups parts of similar length into lists of indices, within the token and memory budgets.
 
     The memory budget is shared by all batches that are searched in parallel. A few parts
-    are distributed evenly over the threads.
+    are distributed evenly over the threads; one thread searches them as one batch, which costs less than
+    the padding that two batches would save.
     """
     lengths = [(len(part.row) + 1,) for part in parts]
-    longest = max(lengths, default=(1,))[0]
-    share = -(-sum(length for (length,) in lengths) // (threads * longest)) * longest
+    budget = batch_tokens
+    if threads > 1:
+        longest = max(lengths, default=(1,))[0]
+        share = -(-sum(length for (length,) in lengths) // (threads * longest)) * longest
+        budget = min(batch_tokens, share)
 
     def fits(size, length):
         elements = size * elements_per_row(length) * threads
-        return size * length <= min(batch_tokens, share) and elements <= MAX_NUMBERS_IN_SEARCH
+        return size * length <= budget and elements <= MAX_NUMBERS_IN_SEARCH
 
     return batches_by_length(lengths, fits)
 

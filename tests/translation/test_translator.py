@@ -503,3 +503,9 @@ def test_few_sentences_are_shared_out_among_the_threads():
     parts = [Part([5] * 9, prefix=[], number=i, index=0) for i in range(32)]
     batches = translator_module._batches(parts, 10_000, lambda length: 1, 3)
     assert sorted(map(len, batches)) == [10, 11, 11]
+
+
+def test_one_thread_searches_a_few_sentences_as_one_batch_however_their_lengths_differ():
+    parts = [Part([5] * length, prefix=[], number=0, index=0) for length in (29, 3, 2, 11, 5)]
+    assert translator_module._batches(parts, 150, lambda length: 1, 1) == [[2, 1, 4, 3, 0]]  # 5 x 30 tokens
+    assert translator_module._batches(parts, 149, lambda length: 1, 1) == [[0], [2, 1, 4, 3]]
