@@ -1,11 +1,12 @@
 """The queue: merges the texts of concurrent requests into batches of similar length.
 
 A text starts at once if no batch is running. Otherwise, once a thread is free, it waits for at most
-`max_wait_ms` for others, unless a full batch is there earlier. A batch contains the text that has waited
-longest and those of its group (same model and search settings) that are most similar in length, as many as
-fit into `batch_tokens` with padding, but no more than one thread's share of all texts that wait or run. In a
-long queue the texts of the next few batches are chosen among: else each request would wait for the last text
-that resembles one of its own.
+`max_wait_ms` for others, unless a full batch is there earlier, or as many texts as the last batch had: its
+clients have then sent their next ones. A batch contains the text that has waited longest and those of its
+group (same model and search settings) that are most similar in length, as many as fit into `batch_tokens`
+with padding, but no more than one thread's share of all texts that wait or run. In a long queue the texts of
+the next few batches are chosen among: else each request would wait for the last text that resembles one of
+its own.
 """
 
 import asyncio
@@ -79,6 +80,7 @@ class BatchingQueue:
         self._waiting = collections.deque()
         self._running = {}  # task -> its batch
         self._free_since = 0.0  # when a batch ended last
+        self._ended, self._arrived = 0, 0  # texts of that batch, and texts that came since
         self._tokens = 0
         self._speed = 0.0  # tokens a second, smoothed
         self._timer = None
@@ -124,6 +126,7 @@ class BatchingQueue:
             for text, number in zip(texts, tokens, strict=True)
         ]
         self._waiting.extend(items)
+        self._arrived += len(items)
         self._tokens += sum(tokens)
         for item in items:
             item.future.add_done_callback(lambda future, item=item: self._leave(item))
@@ -175,11 +178,12 @@ class BatchingQueue:
 
     def _start_batches(self):
         while self._waiting and len(self._running) < self._workers:
-            full = self._tokens >= self.batch_tokens
-            # The clients of a batch that has just ended send their next texts now: so the time begins again.
-            # Otherwise the first of them would be a small batch, which ends early, and so on.
+            # The clients of a batch that has just ended send their next texts now: so the time begins again,
+            # and ends when as many have come. Otherwise the first of them would be a small batch, which ends
+            # early, and so on.
+            enough = self._tokens >= self.batch_tokens or 0 < self._ended <= self._arrived
             waited = time.monotonic() - max(self._waiting[0].since, self._free_since)
-            if self._running and not full and not self.is_closed and waited < self._max_wait:
+            if self._running and not enough and not self.is_closed and waited < self._max_wait:
                 if self._timer is None:
                     loop = asyncio.get_running_loop()
                     self._timer = loop.call_later(self._max_wait - waited, self._on_timer)
@@ -188,6 +192,7 @@ class BatchingQueue:
             taken = set(map(id, batch))
             self._waiting = collections.deque(item for item in self._waiting if id(item) not in taken)
             self._tokens -= sum(item.tokens for item in batch)
+            self._ended = 0
             task = asyncio.ensure_future(self._translate(batch))
             self._running[task] = batch
             task.add_done_callback(self._on_done)
@@ -197,7 +202,7 @@ class BatchingQueue:
         self._start_batches()
 
     def _on_done(self, task):
-        del self._running[task]
+        self._ended, self._arrived = len(self._running.pop(task)), 0
         self._free_since = time.monotonic()
         self._start_batches()
 

@@ -19,7 +19,7 @@ class ServerConfig:
     workers: int = setting(0, "batches translated in parallel; 0 for one per core", at_least=0, at_most=1024)
     batch_tokens: int = setting(2048, "most source tokens of a batch, padding included", at_least=1)
     max_wait_ms: float = setting(
-        5.0, "milliseconds that a text waits for others while a batch is running", at_least=0, at_most=1000
+        20.0, "milliseconds that a text waits for others while a batch is running", at_least=0, at_most=1000
     )
     max_body_bytes: int = setting(1_000_000, "most bytes of a request body", at_least=1000)
     max_texts: int = setting(256, "most texts of a request", at_least=1)

@@ -100,6 +100,31 @@ async def test_a_free_thread_waits_for_more_texts_until_a_batch_is_full():
 
 
 @in_event_loop
+@pytest.mark.parametrize("workers", [2, 3])
+async def test_a_free_thread_waits_only_until_as_many_texts_have_come_as_its_last_batch_had(workers):
+    run, end = Recorder(), threading.Event()
+
+    def translate(group, texts):
+        if not {"long", "d"}.isdisjoint(texts):
+            assert end.wait(PATIENCE)
+        return run(group, texts)
+
+    queue = make(translate, workers=workers, batch_tokens=8)
+    waiting = queue.submit("a", ["long"], [1])
+    await asyncio.gather(*queue.submit("a", ["b", "c"], [4, 4]))  # with three threads, two batches of one
+    if workers == 2:
+        waiting += queue.submit("a", ["e"], [1])
+        await asyncio.sleep(0.01)
+        assert queue.num_texts == 1  # for up to a second
+    waiting += queue.submit("a", ["d"], [1])
+    assert queue.num_texts == 0  # the clients of the last batch have sent their next texts
+    waiting += queue.submit("a", ["f"], [1])
+    assert queue.num_texts == 1  # although a third thread is free
+    end.set()
+    await asyncio.gather(*waiting)
+
+
+@in_event_loop
 async def test_a_batch_has_texts_of_one_group():
     run = Recorder()
     queue = make(run)
