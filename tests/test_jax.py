@@ -152,14 +152,20 @@ np.testing.assert_allclose(np.asarray(found.scores)[:, 0], scores, rtol=1e-4)
 
 def test_attention_of_layers_is_given_out_in_a_compiled_function():
     run("""
-model = make_model()
-attend = jax.jit(lambda *inputs: model.attend(inputs, cross=(0,), decoder=(0,), encoder=(0,)))
-attended = attend(source, target)
-logits = jax.jit(lambda *inputs: model(inputs, training=False))(source, target)
-np.testing.assert_allclose(attended.logits, logits, atol=1e-6)
-for weights in (attended.cross[0], attended.decoder[0], attended.encoder[0]):
-    np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, atol=1e-5)
-assert np.all(np.asarray(attended.cross[0])[0, ..., 3:] == 0)
+for changes in ({}, {"positions": "relative"}, {"positions": "rotary"}):
+    model = make_model(**changes)
+    attend = jax.jit(lambda *inputs: model.attend(inputs, cross=(0,), decoder=(0,), encoder=(0,)))
+    attended = attend(source, target)
+    logits = jax.jit(lambda *inputs: model(inputs, training=False))(source, target)
+    np.testing.assert_allclose(attended.logits, logits, atol=1e-6)
+    for weights in (attended.cross[0], attended.decoder[0], attended.encoder[0]):
+        np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, atol=1e-5)
+    assert np.all(np.asarray(attended.cross[0])[0, ..., 3:] == 0)
+    # Cached steps in a compiled function, whose position is not known when it is compiled.
+    state, step = model.start(model.encode(source), max_length=6), jax.jit(model.step)
+    for position in range(6):
+        found, state = step(target[:, position], position, state)
+        np.testing.assert_allclose(found, logits[:, position], atol=1e-5)
 """)
 
 

@@ -107,6 +107,12 @@ TRAINING = (
         "--set model.norm_first=true",
         "pre-norm prenorm normalize-before encoder-normalize-before transformer-preprocess",
     ),
+    Row(
+        "--set model.positions=relative",
+        "maximum-relative-position max-relative-positions relative-attention",
+        "the largest distance is model.max_relative_position",
+    ),
+    Row("--set model.positions=rotary", "rotary rope use-rotary"),
     Row("--set model.depth_scaling=ds_init", "transformer-depth-scaling"),
     Row("--set model.depth_scaling=deepnorm", "deepnorm deep-norm use-deepnorm"),
     Row(

@@ -55,9 +55,13 @@ class ModelConfig:
     positions: str = choice(
         "interleaved",
         'positional encoding: `"interleaved"` sines and cosines (the paper), `"halves"` (first sines, then '
-        'cosines, as in Tensor2Tensor) or `"learned"` (Table 3, row E)',
+        'cosines, as in Tensor2Tensor) or `"learned"` (Table 3, row E); or only distances within '
+        'self-attention: `"relative"` embeddings (Shaw et al., 2018) or `"rotary"` (Su et al., 2021)',
     )
     max_positions: int = setting(1024, "number of learned positions; no effect on sinusoids", at_least=1)
+    max_relative_position: int = setting(
+        16, "largest distance with an embedding of its own, with relative positions", at_least=1
+    )
     tie_embeddings: str = choice(
         "all",
         '`"all"` shares one matrix between source embedding, target embedding and output projection (the '
@@ -85,8 +89,11 @@ class ModelConfig:
             demand = f"`d_model` must be a multiple of `num_heads` when `{name}` is not given"
             holds = getattr(self, name) is not None or d_model % self.num_heads == 0
             require(holds, demand, d_model=d_model, num_heads=self.num_heads)
-        if self.positions != "learned":
+        if self.positions in ("interleaved", "halves"):
             require(d_model % 2 == 0, "`d_model` must be even for sinusoidal positions", d_model=d_model)
+        if self.positions == "rotary":
+            demand = "d_k, the width of a head's keys, must be even for rotary positions"
+            require(self.d_key % 2 == 0, demand, key_dim=self.d_key)
         if self.depth_scaling == "deepnorm":
             demand = "`depth_scaling='deepnorm'` needs post-norm: model.norm_first=false"
             require(not self.norm_first, demand, norm_first=self.norm_first)
@@ -119,6 +126,11 @@ class ModelConfig:
         return self.value_dim or self.d_model // self.num_heads
 
     @property
+    def attention_positions(self) -> str | None:
+        """`positions` if self-attention computes them; `None` if they are added to the embeddings."""
+        return self.positions if self.positions in ("relative", "rotary") else None
+
+    @property
     def num_weights(self) -> int:
         """int, number of weights in all matrices; biases and LayerNorm are not counted."""
         attention = 2 * self.d_model * self.num_heads * (self.d_key + self.d_value)
@@ -130,9 +142,11 @@ class ModelConfig:
         }[self.tie_embeddings]
         tables = 1 if self.tie_embeddings == "all" else 2
         positions = tables * self.max_positions if self.positions == "learned" else 0
+        distances = 2 * self.max_relative_position + 1 if self.positions == "relative" else 0
+        self_attention = attention + distances * (self.d_key + self.d_value)
         return (
-            self.num_encoder_layers * (attention + feed_forward)
-            + self.num_decoder_layers * (2 * attention + feed_forward)
+            self.num_encoder_layers * (self_attention + feed_forward)
+            + self.num_decoder_layers * (self_attention + attention + feed_forward)
             + (tokens + positions) * self.d_model
         )
 

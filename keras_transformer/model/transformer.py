@@ -87,13 +87,15 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         policy = self.dtype_policy
         shared_settings = (
             "num_heads", "d_ff", "residual_dropout", "attention_dropout", "relu_dropout", "norm_first",
-            "layer_norm_epsilon", "attention_bias", "attention_init",
+            "layer_norm_epsilon", "attention_bias", "attention_init", "max_relative_position",
         )  # fmt: skip
         settings = {name: getattr(config, name) for name in shared_settings}
         settings.update(key_dim=config.d_key, value_dim=config.d_value, dtype=policy)
+        in_attention = settings["positions"] = config.attention_positions
 
         def embedding(name, vocab_size):
-            positions = {"positions": config.positions, "max_positions": config.max_positions}
+            added = "none" if in_attention else config.positions
+            positions = {"positions": added, "max_positions": config.max_positions}
             return PositionalEmbedding(vocab_size, config.d_model, **positions, name=name, dtype=policy)
 
         def norm(name):

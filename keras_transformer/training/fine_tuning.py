@@ -102,9 +102,10 @@ def check_initial_weights(run, config, checkpoint="final"):
         for field in dataclasses.fields(config)
         if getattr(before, field.name) != getattr(config, field.name) and field.name not in _MAY_DIFFER
     ]
-    # Equal widths, given or derived from d_model; `max_positions` has no effect on sinusoids.
+    # Equal widths, given or derived from d_model; numbers of positions without an effect.
     same = {"key_dim": before.d_key == config.d_key, "value_dim": before.d_value == config.d_value}
     same["max_positions"] = config.positions != "learned"
+    same["max_relative_position"] = config.positions != "relative"
     differing = [name for name in differing if not same.get(name)]
     if differing:
         changes = ", ".join(

@@ -278,7 +278,7 @@ def test_factors_are_above_0(section, name):
 @pytest.mark.parametrize(
     ("section", "name", "choices", "wrong", "near"),
     [
-        (ModelConfig, "positions", ["interleaved", "halves", "learned"], "learnt", "learned"),
+        (ModelConfig, "positions", ["halves", "learned", "relative", "rotary"], "rotatory", "rotary"),
         (ModelConfig, "tie_embeddings", ["all", "decoder", "none"], "decode", "decoder"),
         (DataConfig, "normalization", ["nfc", "nfkc", "identity"], "nfd", "nfc"),
         (DataConfig, "padding", ["longest", "fixed"], "fix", "fixed"),
@@ -308,6 +308,8 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
             "multiple of `num_heads` when `value_dim` is not given",
         ),
         (lambda: ModelConfig(d_model=9, num_heads=3), "even for sinusoidal .*d_model=9"),
+        (lambda: ModelConfig(positions="rotary", key_dim=7), "must be even for rotary .*key_dim=7"),
+        (lambda: ModelConfig(max_relative_position=0), "max_relative_position` must be at least 1"),
         (
             lambda: ModelConfig(d_model=2, num_heads=1, positions="halves"),
             "at least 4 for `halves` positions. Received: d_model=2",

@@ -82,7 +82,7 @@ def test_the_values_of_a_choice_are_the_words_of_its_meaning():
         if field.metadata["choices"]
     }
     assert {path: " ".join(sorted(words)) for path, words in choices.items()} == {
-        "model.positions": "halves interleaved learned",
+        "model.positions": "halves interleaved learned relative rotary",
         "model.tie_embeddings": "all decoder none",
         "model.attention_init": "separate stacked",
         "model.depth_scaling": "deepnorm ds_init none",

@@ -58,6 +58,10 @@ KINDS = {
     "target shared": {"tie_embeddings": "decoder", "output_bias": True},
     "deepnorm": {"depth_scaling": "deepnorm", "attention_bias": True, "num_encoder_layers": 3},
     "large epsilon": {"layer_norm_epsilon": 0.5},
+    "relative": {"positions": "relative", "max_relative_position": 3},
+    "relative, other widths": {"positions": "relative", "key_dim": 7, "value_dim": 5, "norm_first": True},
+    "rotary": {"positions": "rotary", "attention_bias": True},
+    "rotary, other widths": {"positions": "rotary", "key_dim": 6, "value_dim": 9, "norm_first": True},
 }
 TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text."]
 
@@ -374,7 +378,7 @@ def test_every_setting_of_a_model_is_exported():
         "num_encoder_layers num_decoder_layers d_model d_ff num_heads key_dim value_dim residual_dropout "
         "embedding_dropout attention_dropout relu_dropout norm_first layer_norm_epsilon positions "
         "max_positions tie_embeddings attention_bias output_bias source_vocab_size target_vocab_size "
-        "attention_init depth_scaling"
+        "attention_init depth_scaling max_relative_position"
     )
     assert {field.name for field in dataclasses.fields(ModelConfig)} == set(names.split())
 

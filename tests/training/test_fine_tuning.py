@@ -255,6 +255,7 @@ def test_dropout_rates_unused_positions_and_initial_matrices_may_differ(make_run
     run = make_run(tokenizer, key_dim=4)
     changes = {"residual_dropout": 0.3, "embedding_dropout": 0.0, "attention_dropout": 0.2}
     changes |= {"relu_dropout": 0.1, "max_positions": 7, "attention_init": "separate"}
+    changes |= {"max_relative_position": 5}
     before, _, now, _, _ = start(run, tokenizer, **changes)
     for path, value in before.items():
         np.testing.assert_array_equal(now[path], value)

@@ -46,9 +46,9 @@ def test_the_table_has_what_is_read_and_what_is_done_with_it():
     assert found["devices"] == "2 GPUs, float32"
 
 
-def test_initial_matrices_and_scaling_by_depth_are_said_where_they_are_not_the_default():
-    changes = {"attention_init": "separate", "depth_scaling": "deepnorm"}
-    for names in (["attention_init"], ["depth_scaling"], ["attention_init", "depth_scaling"]):
+def test_departures_are_said_where_they_are_not_the_default():
+    changes = {"positions": "rotary", "attention_init": "separate", "depth_scaling": "deepnorm"}
+    for names in (["positions"], ["attention_init"], ["depth_scaling"], list(changes)):
         model = dataclasses.replace(CONFIG.model, **{name: changes[name] for name in names})
         found = table(dataclasses.replace(CONFIG, model=model), [(8, 11, 13)])["model"]
         said = ", ".join(["post-norm", "dropout 0.1", *(f"{name} {changes[name]}" for name in names)])

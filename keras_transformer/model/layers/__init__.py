@@ -12,6 +12,8 @@ __all__, __getattr__, __dir__ = lazy_names(
         "encoder": ("EncoderLayer",),
         "feed_forward": ("FeedForward",),
         "masks": ("causal_mask", "padding_mask"),
+        "relative_attention": ("RelativeAttention",),
         "residual": ("Residual",),
+        "rotary_attention": ("RotaryAttention",),
     },
 )

@@ -11,7 +11,9 @@ from keras_transformer.model.layers.encoder import EncoderLayer as EncoderLayer
 from keras_transformer.model.layers.feed_forward import FeedForward as FeedForward
 from keras_transformer.model.layers.masks import causal_mask as causal_mask
 from keras_transformer.model.layers.masks import padding_mask as padding_mask
+from keras_transformer.model.layers.relative_attention import RelativeAttention as RelativeAttention
 from keras_transformer.model.layers.residual import Residual as Residual
+from keras_transformer.model.layers.rotary_attention import RotaryAttention as RotaryAttention
 
 __all__ = [
     "Attention",
@@ -23,7 +25,9 @@ __all__ = [
     "MultiHeadAttention",
     "PositionalEmbedding",
     "Projection",
+    "RelativeAttention",
     "Residual",
+    "RotaryAttention",
     "causal_mask",
     "padding_mask",
     "scaled_dot_product_attention",

@@ -127,7 +127,7 @@ class MultiHeadAttention(Layer):
     its tensor, as made by `Embedding(mask_zero=True)`. The output has the implicit mask of `query`.
     """
 
-    arguments = (
+    arguments: tuple[str, ...] = (
         "num_heads", "key_dim", "value_dim", "dropout", "use_bias", "stacked", "gain", "value_gain"
     )  # fmt: skip
 
@@ -225,7 +225,7 @@ class MultiHeadAttention(Layer):
         key = value if key is None else key
         batch, length = ops.shape(value)[:2]
         return KeyValue(
-            self._split_heads(self.key_projection(key), batch, length),
+            self._place(self._split_heads(self.key_projection(key), batch, length)),
             self._split_heads(self.value_projection(value), batch, length),
         )
 
@@ -253,9 +253,9 @@ class MultiHeadAttention(Layer):
             return self.weights_dropout(weights, training=training)
 
         batch, length = ops.shape(query)[:2]
-        query = self._split_heads(self.query_projection(query), batch, length)
-        heads = scaled_dot_product_attention(
-            query, *key_value, attention_mask, drop if self.dropout else None, training=training
+        query = self._place(self._split_heads(self.query_projection(query), batch, length))
+        heads = self._attention(
+            query, key_value, attention_mask, drop if self.dropout else None, training=training
         )
         return Attention(self.output_projection(self._join_heads(heads.output, batch, length)), heads.weights)
 
@@ -306,14 +306,16 @@ class MultiHeadAttention(Layer):
         """
         projections = self.query_projection, self.key_projection, self.value_projection
         # The n hypotheses of a sentence take the place of n target positions.
-        query, *new_key_value = (self._split_heads(layer(query), -1, num_hypotheses) for layer in projections)
-        pairs = zip(cache, new_key_value, strict=True)
+        query, key, value = (self._split_heads(layer(query), -1, num_hypotheses) for layer in projections)
+        position = (ops.shape(cache.key)[2] if first_slot is None else first_slot) // num_hypotheses
+        pairs = zip(cache, (self._place(key, position), value), strict=True)
         if first_slot is None:
             cache = KeyValue(*(ops.concatenate(pair, axis=2) for pair in pairs))
         else:
             start = (0, 0, first_slot, 0)
             cache = KeyValue(*(ops.slice_update(slots, start, new) for slots, new in pairs))
-        heads = scaled_dot_product_attention(query, *cache, mask, no_empty_rows=True)
+        query = self._place(query, position)
+        heads = self._attention(query, cache, mask, position=position, no_empty_rows=True)
         return CachedStep(self.output_projection(self._join_heads(heads.output, -1)), cache)
 
     def cross_step(
@@ -333,6 +335,21 @@ class MultiHeadAttention(Layer):
         query = self._split_heads(self.query_projection(query), -1, num_hypotheses)
         heads = scaled_dot_product_attention(query, *key_value, mask)
         return self.output_projection(self._join_heads(heads.output, -1))
+
+    def _place(self, x, position=None):
+        """Returns queries or keys with their positions: as they are, because the embeddings have them.
+
+        Subclasses override it, or `_attention`, for positions within attention.
+
+        Args:
+            x: float, shape `(batch, num_heads, length, key_dim)`.
+            position: scalar int, position of all of them; `None` for the positions 0 to length - 1.
+        """
+        return x
+
+    def _attention(self, query, key_value, mask, dropout=None, *, position=None, **options):
+        """Returns `scaled_dot_product_attention`; in a step, all queries are at `position`."""
+        return scaled_dot_product_attention(query, *key_value, mask, dropout, **options)
 
     def _split_heads(self, x, batch, length):
         """Splits `batch * length` rows of `num_heads * d` features -> (batch, num_heads, length, d)."""

@@ -56,8 +56,9 @@ class PositionalEmbedding(Layer):
     Args:
         vocab_size: number of tokens.
         d_model: width.
-        positions: `"interleaved"` (the paper), `"halves"` (Tensor2Tensor) or `"learned"` (Table 3, row E).
-            Sinusoids are defined for any length; learned positions end at `max_positions`.
+        positions: `"interleaved"` (the paper), `"halves"` (Tensor2Tensor), `"learned"` (Table 3, row E), or
+            `"none"` for layers whose attention has positions. Sinusoids are defined for any length; learned
+            positions end at `max_positions`.
         max_positions: number of learned positions.
         mask_zero: whether the output has the implicit mask `ids != 0`, as with `keras.layers.Embedding`.
             The attention layers of this package use it. (`Transformer` makes explicit masks and leaves this
@@ -90,9 +91,9 @@ class PositionalEmbedding(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if positions not in ("interleaved", "halves", "learned"):
+        if positions not in ("interleaved", "halves", "learned", "none"):
             raise ValueError(
-                f"`positions` must be 'interleaved', 'halves' or 'learned'. Received: {positions!r}"
+                f"`positions` must be 'interleaved', 'halves', 'learned' or 'none'. Received: {positions!r}"
             )
         self.vocab_size = vocab_size
         self.d_model = d_model
@@ -124,6 +125,8 @@ class PositionalEmbedding(Layer):
         matrix = self._copies.pop() if self._copies else self.embeddings
         tokens = gather(matrix, ids, axis=0)
         tokens = ops.cast(tokens, "float32") * self.d_model**0.5
+        if self.positions == "none":
+            return ops.cast(tokens, self.compute_dtype)
         positions = ops.arange(ops.shape(ids)[1]) + first_position
         if self.positions == "learned":
             encoding = ops.cast(gather(self.position_embeddings, positions, axis=0), "float32")

@@ -1,5 +1,6 @@
 """Encoder layer, and the base class that it shares with the decoder layer (section 3.1)."""
 
+import functools
 from typing import Any
 
 import keras
@@ -9,7 +10,9 @@ from keras_transformer.model.layers.attention import Attention, MultiHeadAttenti
 from keras_transformer.model.layers.basics import PACKAGE, Layer
 from keras_transformer.model.layers.feed_forward import FeedForward
 from keras_transformer.model.layers.other_names import accepts_other_names
+from keras_transformer.model.layers.relative_attention import RelativeAttention
 from keras_transformer.model.layers.residual import Residual
+from keras_transformer.model.layers.rotary_attention import RotaryAttention
 from keras_transformer.model.layers.scaling import STACKED, DepthScale
 
 
@@ -31,6 +34,9 @@ class TransformerLayer(Layer):
         attention_init: `"stacked"` draws the initial matrices W^Q, W^K and W^V of self-attention as parts of
             one Glorot matrix, likewise W^K and W^V of cross-attention; `"separate"` draws each on its own.
         depth_scale: `DepthScale`, or its three numbers.
+        positions: positions in self-attention, `"relative"` (see `RelativeAttention`) or `"rotary"` (see
+            `RotaryAttention`); `None` if the inputs have their positions, as in the paper.
+        max_relative_position: see `RelativeAttention`.
 
     Attributes:
         attentions: names of the attention sublayers, in the order of computation.
@@ -39,6 +45,7 @@ class TransformerLayer(Layer):
     arguments: tuple[str, ...] = (
         "num_heads", "key_dim", "d_ff", "value_dim", "residual_dropout", "attention_dropout", "relu_dropout",
         "activation", "norm_first", "layer_norm_epsilon", "attention_bias", "attention_init", "depth_scale",
+        "positions", "max_relative_position",
     )  # fmt: skip
     attentions: tuple[str, ...] = ("self_attention",)
 
@@ -59,6 +66,8 @@ class TransformerLayer(Layer):
         attention_bias: bool = False,
         attention_init: str = "stacked",
         depth_scale: DepthScale | list[float] = DepthScale(),
+        positions: str | None = None,
+        max_relative_position: int = 16,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -77,6 +86,8 @@ class TransformerLayer(Layer):
         self.attention_bias = attention_bias
         self.attention_init = attention_init
         self.depth_scale = list(depth_scale)
+        self.positions = positions
+        self.max_relative_position = max_relative_position
         alpha, gain, value_gain = depth_scale
 
         policy = self.dtype_policy
@@ -87,8 +98,9 @@ class TransformerLayer(Layer):
             "alpha": alpha,
             "dtype": policy,
         }
+        self_attention = _self_attention(positions, max_relative_position)
         for name in self.attentions:
-            attention = MultiHeadAttention(
+            attention = (self_attention if name == "self_attention" else MultiHeadAttention)(
                 num_heads,
                 key_dim,
                 value_dim=value_dim,
@@ -175,3 +187,15 @@ class EncoderLayer(TransformerLayer):
         y = self.feed_forward_residual.pre(x)
         y = self.feed_forward(y, training=training)
         return Attention(self.feed_forward_residual.post(x, y, training=training), weights)
+
+
+def _self_attention(positions, max_relative_position):
+    """Returns the constructor of self-attention."""
+    kinds = {
+        None: MultiHeadAttention,
+        "relative": functools.partial(RelativeAttention, max_relative_position=max_relative_position),
+        "rotary": RotaryAttention,
+    }
+    if positions not in kinds:
+        raise ValueError(f"`positions` must be one of {list(kinds)}. Received: {positions!r}")
+    return kinds[positions]

@@ -279,18 +279,21 @@ def test_mixed_precision_reaches_every_sublayer(cls):
 
 # Every constructor argument of every registered class, none at its default.
 COMMON = {"residual_dropout": 0.31, "attention_dropout": 0.37, "relu_dropout": 0.41}
+ATTENTION = {
+    "num_heads": 3,
+    "key_dim": 5,
+    "value_dim": 7,
+    "dropout": 0.3,
+    "use_bias": True,
+    "stacked": ["key", "value"],
+    "gain": 0.7,
+    "value_gain": 0.9,
+}
 ARGUMENTS = {
     "Projection": {"units": 11, "use_bias": True, "activation": "relu", "gain": 0.7},
-    "MultiHeadAttention": {
-        "num_heads": 3,
-        "key_dim": 5,
-        "value_dim": 7,
-        "dropout": 0.3,
-        "use_bias": True,
-        "stacked": ["key", "value"],
-        "gain": 0.7,
-        "value_gain": 0.9,
-    },
+    "MultiHeadAttention": ATTENTION,
+    "RelativeAttention": {**ATTENTION, "max_relative_position": 3},
+    "RotaryAttention": ATTENTION,
     "Dropout": {"rate": 0.3, "seed": 5},
     "LayerNormalization": {"epsilon": 0.01},
     "FeedForward": {"d_ff": 29, "dropout": 0.3, "activation": "gelu", "gain": 0.7},
@@ -308,6 +311,8 @@ ARGUMENTS = {
             "attention_bias": True,
             "attention_init": "separate",
             "depth_scale": [1.7, 0.7, 0.9],
+            "positions": "relative",
+            "max_relative_position": 3,
         }
         for name in ("EncoderLayer", "DecoderLayer")
     },
