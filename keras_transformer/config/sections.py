@@ -51,7 +51,14 @@ class ModelConfig:
     norm_first: bool = setting(
         False, "pre-norm: LayerNorm before each sublayer and after each stack; the paper has post-norm"
     )
-    layer_norm_epsilon: float = setting(1e-6, "epsilon of LayerNorm, added to the variance", above=0)
+    norm: str = choice(
+        "layer",
+        'normalization: `"layer"` is LayerNorm (the paper), `"rms"` is RMSNorm, without mean and bias (Zhang '
+        "and Sennrich, 2019)",
+    )
+    layer_norm_epsilon: float = setting(
+        1e-6, "epsilon of LayerNorm, added to the variance; of RMSNorm, to the mean square", above=0
+    )
     positions: str = choice(
         "interleaved",
         'positional encoding: `"interleaved"` sines and cosines (the paper), `"halves"` (first sines, then '

@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_transformer.config.extras import needs
+from keras_transformer.model.layers.basics import LayerNormalization
 from keras_transformer.model.layers.embedding import sinusoids
 from keras_transformer.model.layers.relative_attention import RelativeAttention
 from keras_transformer.translation.alignment import default_alignment_choice
@@ -16,6 +17,7 @@ def specification(model, max_positions):
     config = model.config
     width = max(config.d_key, config.d_value)
     sizes = {"num_heads": config.num_heads, "pre_norm": config.norm_first, "head_dim": width}
+    sizes["rms_norm"] = config.norm == "rms"
     if config.positions == "relative":
         sizes["relative_position"] = True
     elif config.positions == "rotary":
@@ -121,4 +123,6 @@ def _set_linear(spec, matrix, bias, alpha=1.0):
 
 
 def _set_norm(spec, norm):
-    spec.gamma, spec.beta = _array(norm.gamma), _array(norm.beta)
+    spec.gamma = _array(norm.gamma)
+    if isinstance(norm, LayerNormalization):
+        spec.beta = _array(norm.beta)

@@ -13,11 +13,12 @@ from keras_transformer.config.settings import ModelConfig, SpecialIds
 from keras_transformer.config.types import PathLike, Shape, Tensor
 from keras_transformer.model.decoding import CachedDecoding, Encoded, TransformerOutput
 from keras_transformer.model.inputs import check_ids, check_pair, id_pair
-from keras_transformer.model.layers.basics import PACKAGE, Dropout, LayerNormalization, Projection
+from keras_transformer.model.layers.basics import PACKAGE, Dropout, Projection
 from keras_transformer.model.layers.decoder import DecoderLayer
 from keras_transformer.model.layers.embedding import PositionalEmbedding
 from keras_transformer.model.layers.encoder import EncoderLayer
 from keras_transformer.model.layers.masks import causal_mask, padding_mask
+from keras_transformer.model.layers.rms_norm import normalization
 from keras_transformer.model.layers.scaling import depth_scale
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy, TokenStatistics
 
@@ -87,7 +88,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         policy = self.dtype_policy
         shared_settings = (
             "num_heads", "d_ff", "residual_dropout", "attention_dropout", "relu_dropout", "norm_first",
-            "layer_norm_epsilon", "attention_bias", "attention_init", "max_relative_position",
+            "layer_norm_epsilon", "attention_bias", "attention_init", "max_relative_position", "norm",
         )  # fmt: skip
         settings = {name: getattr(config, name) for name in shared_settings}
         settings.update(key_dim=config.d_key, value_dim=config.d_value, dtype=policy)
@@ -100,8 +101,8 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
 
         def norm(name):
             # In a pre-norm stack the last residual sum is not normalised, so a final norm follows.
-            epsilon = config.layer_norm_epsilon
-            return LayerNormalization(epsilon=epsilon, name=name, dtype=policy) if config.norm_first else None
+            arguments = {"epsilon": config.layer_norm_epsilon, "name": name, "dtype": policy}
+            return normalization(config.norm, **arguments) if config.norm_first else None
 
         if config.tie_embeddings == "all":
             self.source_embedding = embedding("embedding", config.source_vocab_size)

@@ -48,6 +48,7 @@ DEPARTURES = {
     "deepnorm": {"depth_scaling": "deepnorm"},
     "relative": {"positions": "relative", "max_relative_position": 3},
     "rotary": {"positions": "rotary"},
+    "rms": {"norm": "rms"},
 }
 
 

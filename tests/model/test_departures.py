@@ -30,6 +30,7 @@ SMALL = {
 KINDS = {
     "relative": {"positions": "relative", "max_relative_position": 2},
     "rotary": {"positions": "rotary"},
+    "RMSNorm": {"norm": "rms"},
 }
 ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 SHIFTED = ["relative", "rotary"]  # without positions of tokens in the sentence

@@ -16,7 +16,15 @@ import tensorflow as tf
 from keras_transformer.config import ModelConfig
 from keras_transformer.model import kernels
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
-from keras_transformer.model.kernels.basics import adam_update, add_bias, copies, dropout, layer_norm, product
+from keras_transformer.model.kernels.basics import (
+    adam_update,
+    add_bias,
+    copies,
+    dropout,
+    layer_norm,
+    product,
+    rms_norm,
+)
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
 from keras_transformer.model.kernels.switch import uses_fast_forms
 from keras_transformer.model.transformer import Transformer
@@ -105,6 +113,8 @@ CASES = [
     Case(add_bias, (HIDDEN, normal(D_MODEL)), {}, half=(0, 1)),
     Case(layer_norm, (3 * normal(BATCH, TARGET, D_MODEL) + 7, *NORM), {"epsilon": 1e-3}),
     Case(layer_norm, (HIDDEN, *NORM), {"epsilon": 1e-6}),
+    Case(rms_norm, (3 * normal(BATCH, TARGET, D_MODEL) + 7, NORM[0]), {"epsilon": 1e-3}),
+    Case(rms_norm, (HIDDEN, NORM[0]), {"epsilon": 1e-6}),
     Case(copies, (MATRIX,), {}, use=embed_and_project),
     *map(token_case, TARGETS),
     *(projected_case(e, bias, side) for e in TARGETS for bias in (False, True) for side in (False, True)),

@@ -1,4 +1,4 @@
-"""Kernels for x W + b, layer normalization, dropout, tied embeddings and the update of Adam."""
+"""Kernels for x W + b, normalization, dropout, tied embeddings and the update of Adam."""
 
 import keras
 from keras import ops
@@ -105,6 +105,45 @@ def _layer_norm(x, gamma, beta, epsilon):
     # As tensors: a custom gradient that uses variables must return their gradients separately.
     gamma, beta = map(tf.convert_to_tensor, (gamma, beta))
     return restore_leading_axes(forward(flatten_leading_axes(x), gamma, beta), x)
+
+
+@kernel
+def rms_norm(x, gamma, epsilon):
+    """Computes x / sqrt(mean(x^2) + epsilon) * gamma over the last axis.
+
+    Args:
+        x: float, shape `(..., features)`.
+        gamma: float, shape `(features,)`, same dtype as `x`.
+        epsilon: float.
+
+    Returns:
+        float, same shape as `x`.
+    """
+    return x * ops.rsqrt(ops.mean(x * x, axis=-1, keepdims=True) + epsilon) * gamma
+
+
+@rms_norm.fast_form
+def _rms_norm(x, gamma, epsilon):
+    """Fast form of `rms_norm`, with a hand-written gradient like that of `layer_norm`, without its means."""
+    import tensorflow as tf
+
+    @custom_gradient
+    def forward(x, gamma):
+        inverse = ops.rsqrt(ops.mean(x * x, axis=-1, keepdims=True) + epsilon)
+        normalized = x * inverse
+
+        def gradient(upstream):
+            # With u = upstream * gamma, the gradient of x is
+            # (u - normalized * mean(u * normalized)) * inverse.
+            upstream_normalized = upstream * normalized
+            mean = ops.matmul(upstream_normalized, (gamma / x.shape[-1])[:, None])
+            ones = ops.ones((1, ops.shape(x)[0]), dtype=x.dtype)
+            grad_x = (upstream * gamma - normalized * mean) * inverse
+            return grad_x, ops.matmul(ones, upstream_normalized)[0]
+
+        return normalized * gamma, gradient
+
+    return restore_leading_axes(forward(flatten_leading_axes(x), tf.convert_to_tensor(gamma)), x)
 
 
 @kernel

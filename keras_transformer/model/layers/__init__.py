@@ -14,6 +14,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "masks": ("causal_mask", "padding_mask"),
         "relative_attention": ("RelativeAttention",),
         "residual": ("Residual",),
+        "rms_norm": ("RMSNormalization",),
         "rotary_attention": ("RotaryAttention",),
     },
 )

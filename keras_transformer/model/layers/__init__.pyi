@@ -13,6 +13,7 @@ from keras_transformer.model.layers.masks import causal_mask as causal_mask
 from keras_transformer.model.layers.masks import padding_mask as padding_mask
 from keras_transformer.model.layers.relative_attention import RelativeAttention as RelativeAttention
 from keras_transformer.model.layers.residual import Residual as Residual
+from keras_transformer.model.layers.rms_norm import RMSNormalization as RMSNormalization
 from keras_transformer.model.layers.rotary_attention import RotaryAttention as RotaryAttention
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "MultiHeadAttention",
     "PositionalEmbedding",
     "Projection",
+    "RMSNormalization",
     "RelativeAttention",
     "Residual",
     "RotaryAttention",

@@ -37,6 +37,7 @@ class TransformerLayer(Layer):
         positions: positions in self-attention, `"relative"` (see `RelativeAttention`) or `"rotary"` (see
             `RotaryAttention`); `None` if the inputs have their positions, as in the paper.
         max_relative_position: see `RelativeAttention`.
+        norm: `"layer"`, or `"rms"` for RMSNorm in place of LayerNorm.
 
     Attributes:
         attentions: names of the attention sublayers, in the order of computation.
@@ -45,7 +46,7 @@ class TransformerLayer(Layer):
     arguments: tuple[str, ...] = (
         "num_heads", "key_dim", "d_ff", "value_dim", "residual_dropout", "attention_dropout", "relu_dropout",
         "activation", "norm_first", "layer_norm_epsilon", "attention_bias", "attention_init", "depth_scale",
-        "positions", "max_relative_position",
+        "positions", "max_relative_position", "norm",
     )  # fmt: skip
     attentions: tuple[str, ...] = ("self_attention",)
 
@@ -68,6 +69,7 @@ class TransformerLayer(Layer):
         depth_scale: DepthScale | list[float] = DepthScale(),
         positions: str | None = None,
         max_relative_position: int = 16,
+        norm: str = "layer",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -88,6 +90,7 @@ class TransformerLayer(Layer):
         self.depth_scale = list(depth_scale)
         self.positions = positions
         self.max_relative_position = max_relative_position
+        self.norm = norm
         alpha, gain, value_gain = depth_scale
 
         policy = self.dtype_policy
@@ -96,6 +99,7 @@ class TransformerLayer(Layer):
             "norm_first": norm_first,
             "epsilon": layer_norm_epsilon,
             "alpha": alpha,
+            "norm_kind": norm,
             "dtype": policy,
         }
         self_attention = _self_attention(positions, max_relative_position)

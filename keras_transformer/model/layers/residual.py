@@ -2,7 +2,8 @@
 
 import keras
 
-from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, LayerNormalization
+from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer
+from keras_transformer.model.layers.rms_norm import normalization
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -24,17 +25,21 @@ class Residual(Layer):
         norm_first: pre-norm: normalises the sublayer's input instead of the sum.
         epsilon: added to the variance by the layer normalisation.
         alpha: factor on x in the sum, 1 in the paper (see `DepthScale`).
+        norm_kind: `"layer"`, or `"rms"` for RMSNorm in place of LayerNorm.
     """
 
-    arguments = ("dropout", "norm_first", "epsilon", "alpha")
+    arguments = ("dropout", "norm_first", "epsilon", "alpha", "norm_kind")
 
-    def __init__(self, *, dropout=0.1, norm_first=False, epsilon=1e-6, alpha=1.0, **kwargs):
+    def __init__(
+        self, *, dropout=0.1, norm_first=False, epsilon=1e-6, alpha=1.0, norm_kind="layer", **kwargs
+    ):
         super().__init__(**kwargs)
         self.dropout = dropout
         self.norm_first = norm_first
         self.epsilon = epsilon
         self.alpha = alpha
-        self.norm = LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+        self.norm_kind = norm_kind
+        self.norm = normalization(norm_kind, epsilon=epsilon, name="norm", dtype=self.dtype_policy)
         self.residual_dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def build(self, inputs_shape):

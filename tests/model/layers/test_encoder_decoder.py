@@ -296,8 +296,9 @@ ARGUMENTS = {
     "RotaryAttention": ATTENTION,
     "Dropout": {"rate": 0.3, "seed": 5},
     "LayerNormalization": {"epsilon": 0.01},
+    "RMSNormalization": {"epsilon": 0.01},
     "FeedForward": {"d_ff": 29, "dropout": 0.3, "activation": "gelu", "gain": 0.7},
-    "Residual": {"dropout": 0.3, "norm_first": True, "epsilon": 0.01, "alpha": 1.7},
+    "Residual": {"dropout": 0.3, "norm_first": True, "epsilon": 0.01, "alpha": 1.7, "norm_kind": "rms"},
     **{
         name: {
             "num_heads": 3,
@@ -313,6 +314,7 @@ ARGUMENTS = {
             "depth_scale": [1.7, 0.7, 0.9],
             "positions": "relative",
             "max_relative_position": 3,
+            "norm": "rms",
         }
         for name in ("EncoderLayer", "DecoderLayer")
     },

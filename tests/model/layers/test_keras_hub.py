@@ -175,6 +175,18 @@ REFUSED = [
     (layer_to_keras_hub, lambda: ours(EncoderLayer, value_dim=6), ValueError, "value_dim=6"),
     (layer_to_keras_hub, lambda: ours(EncoderLayer, relu_dropout=0.1), ValueError, "pass `dropout`"),
     (layer_to_keras_hub, lambda: ours(EncoderLayer, depth_scale=(2, 1, 1)), ValueError, "cannot scale.*2"),
+    (
+        layer_to_keras_hub,
+        lambda: ours(EncoderLayer, norm="rms"),
+        ValueError,
+        "LayerNorm. Received: norm='rms'",
+    ),
+    (
+        layer_to_keras_hub,
+        lambda: ours(EncoderLayer, positions="rotary"),
+        ValueError,
+        "Received: RotaryAttention",
+    ),
     (layer_to_keras_hub, gated, ValueError, "MultiHeadAttention and FeedForward. Received: Gated"),
 ]
 
