@@ -112,6 +112,7 @@ TRAINING = (
         "maximum-relative-position max-relative-positions relative-attention",
         "the largest distance is model.max_relative_position",
     ),
+    Row("--set model.activation=swiglu", "activation-fn transformer-ffn-activation activation"),
     Row("--set model.norm=rms", "rms-norm rmsnorm"),
     Row("--set model.positions=rotary", "rotary rope use-rotary"),
     Row("--set model.depth_scaling=ds_init", "transformer-depth-scaling"),

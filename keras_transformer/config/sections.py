@@ -48,6 +48,11 @@ class ModelConfig:
         0.0, "dropout on attention weights (0 in the paper)", at_least=0, below=1
     )
     relu_dropout: float = setting(0.0, "dropout after the ReLU (0 in the paper)", at_least=0, below=1)
+    activation: str = choice(
+        "relu",
+        'activation of the feed-forward sublayers: `"relu"` (the paper), or a gated linear unit with a third '
+        'matrix of d_model x d_ff, `"swiglu"` or `"geglu"` (Shazeer, 2020)',
+    )
     norm_first: bool = setting(
         False, "pre-norm: LayerNorm before each sublayer and after each stack; the paper has post-norm"
     )
@@ -141,7 +146,7 @@ class ModelConfig:
     def num_weights(self) -> int:
         """int, number of weights in all matrices; biases and LayerNorm are not counted."""
         attention = 2 * self.d_model * self.num_heads * (self.d_key + self.d_value)
-        feed_forward = 2 * self.d_model * self.d_ff
+        feed_forward = (2 if self.activation == "relu" else 3) * self.d_model * self.d_ff
         tokens = {
             "all": self.target_vocab_size,
             "decoder": self.source_vocab_size + self.target_vocab_size,

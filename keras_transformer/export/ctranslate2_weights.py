@@ -5,6 +5,7 @@ import numpy as np
 from keras_transformer.config.extras import needs
 from keras_transformer.model.layers.basics import LayerNormalization
 from keras_transformer.model.layers.embedding import sinusoids
+from keras_transformer.model.layers.gated_feed_forward import GatedFeedForward
 from keras_transformer.model.layers.relative_attention import RelativeAttention
 from keras_transformer.translation.alignment import default_alignment_choice
 
@@ -12,11 +13,17 @@ from keras_transformer.translation.alignment import default_alignment_choice
 def specification(model, max_positions):
     """Returns a `TransformerSpec` with the weights of a model, float32."""
     with needs("ctranslate2", "CTranslate2"):
-        from ctranslate2.specs import transformer_spec
+        from ctranslate2.specs import common_spec, transformer_spec
 
     config = model.config
     width = max(config.d_key, config.d_value)
     sizes = {"num_heads": config.num_heads, "pre_norm": config.norm_first, "head_dim": width}
+    activation = {
+        "relu": common_spec.Activation.RELU,
+        "swiglu": common_spec.Activation.SWISH,
+        "geglu": common_spec.Activation.GELU,
+    }[config.activation]
+    sizes |= {"activation": activation, "ffn_glu": config.activation != "relu"}
     sizes["rms_norm"] = config.norm == "rms"
     if config.positions == "relative":
         sizes["relative_position"] = True
@@ -107,6 +114,9 @@ def _set_attention(spec, attention, residual, *, joined):
 def _set_feed_forward(spec, layer):
     inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
     _set_linear(spec.linear_0, _array(inner.kernel).T, inner.bias)
+    if isinstance(layer.feed_forward, GatedFeedForward):
+        linear = layer.feed_forward.linear
+        _set_linear(spec.linear_0_noact, _array(linear.kernel).T, linear.bias)
     _set_linear(spec.linear_1, _array(outer.kernel).T, outer.bias, layer.feed_forward_residual.alpha)
     _set_norm(spec.layer_norm, layer.feed_forward_residual.norm)
 

@@ -49,7 +49,7 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
     minutes = f" or {_minutes(training)}" if training.max_minutes else ""
     departures = [
         f", {name} {getattr(model, name)}"
-        for name in ("norm", "positions", "attention_init", "depth_scaling")
+        for name in ("activation", "norm", "positions", "attention_init", "depth_scaling")
         if getattr(model, name) != getattr(ModelConfig(), name)
     ]
     best = min(training.warmup_steps, training.max_steps)
@@ -184,7 +184,8 @@ def estimate_bytes(shape, config, precision="float32", *, recompute=False):
                                  dropout mask) per position
         attention                heads * (d_k + d_v) per query and the same per key
         attention weights        heads * queries * keys, once in float32 and once in the compute type
-        feed-forward             d_ff per position
+        feed-forward             d_ff per position; with a gate also its input, the other factor and the
+                                 product, and 2 more arrays within GELU
         loss                     2 float32 numbers per logit (logit and probability), and under
                                  mixed precision 1 of the compute type
 
@@ -207,7 +208,10 @@ def estimate_bytes(shape, config, precision="float32", *, recompute=False):
     heads = config.num_heads * (config.d_key + config.d_value) * width
     # Active dropout keeps its mask. Dropout after the ReLU also keeps both its input and its output.
     weights = config.num_heads * (4 + width + (4 if config.attention_dropout else 0))
-    feed_forward = config.d_ff * width * (3 if config.relu_dropout else 1)
+    arrays = {"relu": 1, "swiglu": 4, "geglu": 6}[config.activation]
+    if config.relu_dropout:
+        arrays += 2 if config.activation == "relu" else 1
+    feed_forward = config.d_ff * width * arrays
 
     encoder = source * (2 * norm + 2 * heads + feed_forward) + source * source * weights
     decoder = target * (3 * norm + 3 * heads + feed_forward) + source * heads

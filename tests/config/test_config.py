@@ -279,6 +279,7 @@ def test_factors_are_above_0(section, name):
     ("section", "name", "choices", "wrong", "near"),
     [
         (ModelConfig, "positions", ["halves", "learned", "relative", "rotary"], "rotatory", "rotary"),
+        (ModelConfig, "activation", ["relu", "swiglu", "geglu"], "swigl", "swiglu"),
         (ModelConfig, "norm", ["layer", "rms"], "rsm", "rms"),
         (ModelConfig, "tie_embeddings", ["all", "decoder", "none"], "decode", "decoder"),
         (DataConfig, "normalization", ["nfc", "nfkc", "identity"], "nfd", "nfc"),

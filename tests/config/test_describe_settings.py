@@ -82,6 +82,7 @@ def test_the_values_of_a_choice_are_the_words_of_its_meaning():
         if field.metadata["choices"]
     }
     assert {path: " ".join(sorted(words)) for path, words in choices.items()} == {
+        "model.activation": "geglu relu swiglu",
         "model.norm": "layer rms",
         "model.positions": "halves interleaved learned relative rotary",
         "model.tie_embeddings": "all decoder none",

@@ -58,6 +58,8 @@ KINDS = {
     "target shared": {"tie_embeddings": "decoder", "output_bias": True},
     "deepnorm": {"depth_scaling": "deepnorm", "attention_bias": True, "num_encoder_layers": 3},
     "large epsilon": {"layer_norm_epsilon": 0.5},
+    "swiglu": {"activation": "swiglu"},
+    "geglu": {"activation": "geglu", "depth_scaling": "deepnorm"},
     "RMSNorm": {"norm": "rms", "layer_norm_epsilon": 0.1},
     "RMSNorm, pre-norm": {"norm": "rms", "norm_first": True},
     "RMSNorm, deepnorm": {"norm": "rms", "depth_scaling": "deepnorm"},
@@ -381,7 +383,7 @@ def test_every_setting_of_a_model_is_exported():
         "num_encoder_layers num_decoder_layers d_model d_ff num_heads key_dim value_dim residual_dropout "
         "embedding_dropout attention_dropout relu_dropout norm_first layer_norm_epsilon positions "
         "max_positions tie_embeddings attention_bias output_bias source_vocab_size target_vocab_size "
-        "attention_init depth_scaling max_relative_position norm"
+        "attention_init depth_scaling max_relative_position norm activation"
     )
     assert {field.name for field in dataclasses.fields(ModelConfig)} == set(names.split())
 

@@ -48,7 +48,7 @@ DEPARTURES = {
     "deepnorm": {"depth_scaling": "deepnorm"},
     "relative": {"positions": "relative", "max_relative_position": 3},
     "rotary": {"positions": "rotary"},
-    "rms": {"norm": "rms"},
+    "rms, gated": {"norm": "rms", "activation": "geglu"},
 }
 
 

@@ -31,6 +31,8 @@ KINDS = {
     "relative": {"positions": "relative", "max_relative_position": 2},
     "rotary": {"positions": "rotary"},
     "RMSNorm": {"norm": "rms"},
+    "swiglu": {"activation": "swiglu"},
+    "geglu": {"activation": "geglu"},
 }
 ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 SHIFTED = ["relative", "rotary"]  # without positions of tokens in the sentence

@@ -107,6 +107,16 @@ def test_which_side_is_long_decides_by_the_vocabulary_and_the_layers():
     assert largest_shape(iter(shapes), deep) == (8, 64, 32)
 
 
+def test_gates_are_counted():
+    base = estimate_bytes(SHAPE, model_config())
+    for activation, more in (("swiglu", 3), ("geglu", 5)):
+        gated = estimate_bytes(SHAPE, model_config(activation=activation))
+        # Beside the output of the gate: its input, the other factor, the product, and two within GELU.
+        assert gated - base == 13 * (7 + 17) * 11 * more * 4
+        dropped = estimate_bytes(SHAPE, model_config(activation=activation, relu_dropout=0.1))
+        assert dropped - gated == 13 * (7 + 17) * 11 * 4  # the mask
+
+
 def test_of_batches_of_equal_tokens_long_sentences_need_the_most():
     shapes = [(64, 16, 16), (4, 256, 256), (16, 64, 64)]
     assert largest_shape(shapes, model_config(), "mixed_bfloat16") == (4, 256, 256)

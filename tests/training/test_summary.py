@@ -48,12 +48,13 @@ def test_the_table_has_what_is_read_and_what_is_done_with_it():
 
 def test_departures_are_said_where_they_are_not_the_default():
     changes = {
+        "activation": "geglu",
         "norm": "rms",
         "positions": "rotary",
         "attention_init": "separate",
         "depth_scaling": "deepnorm",
     }
-    for names in (["norm"], ["positions"], ["attention_init"], ["depth_scaling"], list(changes)):
+    for names in (*([name] for name in changes), list(changes)):
         model = dataclasses.replace(CONFIG.model, **{name: changes[name] for name in names})
         found = table(dataclasses.replace(CONFIG, model=model), [(8, 11, 13)])["model"]
         said = ", ".join(["post-norm", "dropout 0.1", *(f"{name} {changes[name]}" for name in names)])

@@ -11,6 +11,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "embedding": ("PositionalEmbedding", "sinusoids"),
         "encoder": ("EncoderLayer",),
         "feed_forward": ("FeedForward",),
+        "gated_feed_forward": ("GatedFeedForward",),
         "masks": ("causal_mask", "padding_mask"),
         "relative_attention": ("RelativeAttention",),
         "residual": ("Residual",),

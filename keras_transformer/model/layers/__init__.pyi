@@ -9,6 +9,7 @@ from keras_transformer.model.layers.embedding import PositionalEmbedding as Posi
 from keras_transformer.model.layers.embedding import sinusoids as sinusoids
 from keras_transformer.model.layers.encoder import EncoderLayer as EncoderLayer
 from keras_transformer.model.layers.feed_forward import FeedForward as FeedForward
+from keras_transformer.model.layers.gated_feed_forward import GatedFeedForward as GatedFeedForward
 from keras_transformer.model.layers.masks import causal_mask as causal_mask
 from keras_transformer.model.layers.masks import padding_mask as padding_mask
 from keras_transformer.model.layers.relative_attention import RelativeAttention as RelativeAttention
@@ -22,6 +23,7 @@ __all__ = [
     "Dropout",
     "EncoderLayer",
     "FeedForward",
+    "GatedFeedForward",
     "LayerNormalization",
     "MultiHeadAttention",
     "PositionalEmbedding",

@@ -9,6 +9,7 @@ from keras_transformer.config.types import Shape, Tensor
 from keras_transformer.model.layers.attention import Attention, MultiHeadAttention
 from keras_transformer.model.layers.basics import PACKAGE, Layer
 from keras_transformer.model.layers.feed_forward import FeedForward
+from keras_transformer.model.layers.gated_feed_forward import GATES, GatedFeedForward
 from keras_transformer.model.layers.other_names import accepts_other_names
 from keras_transformer.model.layers.relative_attention import RelativeAttention
 from keras_transformer.model.layers.residual import Residual
@@ -27,7 +28,8 @@ class TransformerLayer(Layer):
         residual_dropout: dropout rate of each sublayer's output.
         attention_dropout: dropout rate of the attention weights (0 in the paper).
         relu_dropout: dropout rate inside the feed-forward network (0 in the paper).
-        activation: name of the Keras activation of the feed-forward network (ReLU in the paper).
+        activation: name of the Keras activation of the feed-forward network (ReLU in the paper), or
+            `"swiglu"` or `"geglu"` (see `GatedFeedForward`).
         norm_first: pre-norm: normalises the input of each sublayer, not the residual sum.
         layer_norm_epsilon: added to the variance.
         attention_bias: whether the attention projections have biases (not in the paper).
@@ -118,7 +120,8 @@ class TransformerLayer(Layer):
             )
             setattr(self, name, attention)
             setattr(self, f"{name}_residual", Residual(name=f"{name}_residual", **residual))
-        self.feed_forward = FeedForward(
+        feed_forward = GatedFeedForward if activation in GATES else FeedForward
+        self.feed_forward = feed_forward(
             d_ff,
             dropout=relu_dropout,
             activation=activation,

@@ -298,6 +298,7 @@ ARGUMENTS = {
     "LayerNormalization": {"epsilon": 0.01},
     "RMSNormalization": {"epsilon": 0.01},
     "FeedForward": {"d_ff": 29, "dropout": 0.3, "activation": "gelu", "gain": 0.7},
+    "GatedFeedForward": {"d_ff": 29, "dropout": 0.3, "activation": "geglu", "gain": 0.7},
     "Residual": {"dropout": 0.3, "norm_first": True, "epsilon": 0.01, "alpha": 1.7, "norm_kind": "rms"},
     **{
         name: {
