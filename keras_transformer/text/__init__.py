@@ -17,6 +17,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "languages": ("check_languages",),
         "linearised": ("delinearise", "linearise", "mend"),
         "lines": ("DataError", "Pairs", "read_lines"),
+        "noise": ("Noise",),
         "parallel": ("Block",),
         "trees": ("Tree", "read_tree", "read_trees", "tags", "words", "write_tree"),
     },

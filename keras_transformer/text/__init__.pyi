@@ -13,6 +13,7 @@ from keras_transformer.text.linearised import mend as mend
 from keras_transformer.text.lines import DataError as DataError
 from keras_transformer.text.lines import Pairs as Pairs
 from keras_transformer.text.lines import read_lines as read_lines
+from keras_transformer.text.noise import Noise as Noise
 from keras_transformer.text.parallel import Block as Block
 from keras_transformer.text.trees import Tree as Tree
 from keras_transformer.text.trees import read_tree as read_tree
@@ -27,6 +28,7 @@ __all__ = [
     "CleaningReport",
     "Corpus",
     "DataError",
+    "Noise",
     "OpenSplit",
     "Pairs",
     "Tree",
