@@ -19,6 +19,7 @@ from keras_transformer.batches.planning import EpochPlanner
 from keras_transformer.batches.streaming import stream_batches
 from keras_transformer.config.settings import SpecialIds
 from keras_transformer.text.lines import DataError
+from keras_transformer.tokenizers.tags import sample_tagged
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 
 _NUM_PREFETCHED = 2
@@ -112,7 +113,7 @@ class SubwordSampling(NamedTuple):
         for side, longest in enumerate((plan.source_len, plan.target_len)):
             tokenizer = self.tokenizers[side]
             fixed = [pairs[side][i].tolist()[:-1] for i in plan.indices.tolist()]
-            sampled = tokenizer.sample(tokenizer.decode(fixed), dropout=self.dropout, seed=2 * seed + side)
+            sampled = sample_tagged(tokenizer, fixed, dropout=self.dropout, seed=2 * seed + side)
             ids = np.full((len(fixed), longest), tokenizer.special.pad, np.int32)
             for row, sampled_ids, fixed_ids in zip(ids, sampled, fixed, strict=True):
                 row_ids = sampled_ids if len(sampled_ids) < longest else fixed_ids
@@ -123,8 +124,8 @@ class SubwordSampling(NamedTuple):
     def _expected_lengths(self, sequences, tokenizer):
         """Scales the lengths by the growth that 90 % of sampled segmentations stay below."""
         indices = np.unique(np.linspace(0, len(sequences) - 1, _NUM_MEASURED).astype(int))
-        texts = tokenizer.decode([sequences[i].tolist()[:-1] for i in indices.tolist()])
-        sampled = tokenizer.sample(texts, dropout=self.dropout, seed=0)
+        rows = [sequences[i].tolist()[:-1] for i in indices.tolist()]
+        sampled = sample_tagged(tokenizer, rows, dropout=self.dropout, seed=0)
         lengths = np.array([len(row) + 1 for row in sampled])
         growth = np.quantile(lengths / sequences.lengths[indices], _QUANTILE)
         # At most the longest deterministic length, which `batch_tokens` is known to hold.

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_transformer.tokenizers.base import Tokenizer
 from keras_transformer.tokenizers.keras_hub import refuse_keras_hub
+from keras_transformer.tokenizers.tags import encode_tagged
 
 
 class Sequences:
@@ -81,6 +82,8 @@ def encode_pairs(
     target: Iterable[str],
     tokenizer: Tokenizer,
     target_tokenizer: Tokenizer | None = None,
+    *,
+    tagged: bool = False,
 ) -> "IdPairs":
     """Encodes two lists of sentences.
 
@@ -89,6 +92,7 @@ def encode_pairs(
         target: the same, of the same length.
         tokenizer: an object with `encode(texts)` and `special.eos`, for the source.
         target_tokenizer: the tokenizer of the target; `None` uses `tokenizer` for both.
+        tagged: whether words of the source that are a reserved tag become its token, for training text.
 
     Returns:
         `IdPairs`.
@@ -105,8 +109,11 @@ def encode_pairs(
         raise ValueError(
             f"`source` and `target` must have the same length. Received: {lengths[0]} and {lengths[1]}"
         )
-    sides = zip(texts, (tokenizer, target_tokenizer or tokenizer), strict=True)
-    return IdPairs(*(Sequences([encode_flat(*side)]) for side in sides))
+    encoded = (
+        encode_flat(texts[0], tokenizer, tagged=tagged),
+        encode_flat(texts[1], target_tokenizer or tokenizer),
+    )
+    return IdPairs(*(Sequences([side]) for side in encoded))
 
 
 def _list_texts(name, texts):
@@ -120,14 +127,20 @@ def _list_texts(name, texts):
     return texts
 
 
-def encode_flat(texts, tokenizer):
+def encode_flat(texts, tokenizer, *, tagged=False):
     """Encodes texts into one flat array, with an end-of-sentence id after each text.
+
+    Args:
+        texts: list of str.
+        tokenizer: as in `encode_pairs`.
+        tagged: whether words that are a tag become its id, see `encode_tagged`.
 
     Returns:
         `(ids, starts)`: int32 NumPy array of shape `(total_length,)`, and int64 NumPy array
         of shape `(num_texts + 1,)`.
     """
-    return flatten(tokenizer.encode(texts), tokenizer.special.eos)
+    rows = encode_tagged(tokenizer, texts) if tagged else tokenizer.encode(texts)
+    return flatten(rows, tokenizer.special.eos)
 
 
 def flatten(rows, eos_id):

@@ -31,6 +31,7 @@ from keras_transformer.config.console import console
 from keras_transformer.config.fields import with_earlier_defaults
 from keras_transformer.config.sections import VOCABULARY, DataConfig
 from keras_transformer.config.settings import Config
+from keras_transformer.config.tags import parse_tags
 from keras_transformer.config.types import PathLike
 from keras_transformer.files import (
     explain_write_error,
@@ -163,12 +164,23 @@ def legacy_sha256(text, pairs, tokenizers):
 
 def _settings_of(config, tokenizers, shard_pairs):
     """Returns the settings that determine the prepared files, a dict for JSON."""
+    _check_tags(config.data.tags, tokenizers)
     return {
         "data": {name: getattr(config.data, name) for name in _DATA_SETTINGS} | _vocab_settings(tokenizers),
         "cleaning": dataclasses.asdict(config.cleaning),
         "shard_pairs": shard_pairs,
         "tokenizers": [tokenizer.sha256 for tokenizer in tokenizers] if tokenizers else None,
     }
+
+
+def _check_tags(tags, tokenizers):
+    """Raises `DataError` if given tokenizers lack a tag of `data.tags`."""
+    missing = [tag for tag in parse_tags(tags) if tokenizers and tag not in tokenizers.source.tags]
+    if missing:
+        raise DataError(
+            f"data.tags={tags}: the vocabulary lacks {missing[0]}. Tags are reserved when a vocabulary is "
+            "learned: add --new-vocabulary, or start a run without training.init_from"
+        )
 
 
 def _vocab_settings(tokenizers):
@@ -181,6 +193,7 @@ def _vocab_settings(tokenizers):
         "separate_vocabularies": not tokenizers.shared,
         "normalization": tokenizers.source.normalization,
         "keep_tags": parses and tokenizers.target.keep_tags,
+        "tags": ",".join(tokenizers.source.tags),
     }
 
 

@@ -290,8 +290,8 @@ def _make_shard(folder, data, cleaner, tokenizers, job):
         codes = cleaner.text_reasons(*pairs)
         kept = np.flatnonzero(codes == 0)
         encoded = [
-            encode_flat([texts[i] for i in kept.tolist()], tokenizer)
-            for texts, tokenizer in zip(pairs, tokenizers, strict=True)
+            encode_flat([texts[i] for i in kept.tolist()], tokenizer, tagged=side == "source")
+            for side, texts, tokenizer in zip(pairs._fields, pairs, tokenizers, strict=True)
         ]
         lengths = [np.diff(starts) for _, starts in encoded]
         by_length = cleaner.length_reasons(*lengths)

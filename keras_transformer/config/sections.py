@@ -7,6 +7,7 @@ import dataclasses
 import decimal
 
 from keras_transformer.config.fields import choice, require, section, setting
+from keras_transformer.config.tags import parse_tags
 
 # Settings of `data` that an existing vocabulary has fixed.
 VOCABULARY = (
@@ -16,6 +17,7 @@ VOCABULARY = (
     "normalization",
     "split_digits",
     "keep_tags",
+    "tags",
 )
 # The target "language" of constituency parsing (section 6.3), also the ending of files of trees.
 TREES = "trees"
@@ -221,6 +223,12 @@ class DataConfig:
         "parsing: the target has the part-of-speech tag of each word, as in Tensor2Tensor; if false, `XX`",
         before=False,
     )
+    tags: str = setting(
+        "",
+        "tokens to reserve for marking source sentences, such as `<BT>`; several are separated by commas. "
+        "Only training text can have them",
+        before="",
+    )
     max_length: int = setting(256, "longest training sentence, in tokens with end of sentence", at_least=2)
     batch_tokens: int = setting(
         25_000, "maximum tokens per batch and side, padding included (about 25,000 in the paper)"
@@ -237,6 +245,7 @@ class DataConfig:
     def __post_init__(self):
         if self.source == self.target:
             raise ValueError(f"`source` and `target` must be different. Received: {self.source!r} for both")
+        parse_tags(self.tags)
         require(self.source != TREES, "trees are a target: `target='trees'`", source=TREES)
         if self.parses:
             demand = (

@@ -23,6 +23,7 @@ from keras_transformer.explorer.forced import Inspector
 from keras_transformer.explorer.trace import Tracer
 from keras_transformer.text.lines import to_one_line
 from keras_transformer.tokenizers.symbols import TreeTokenizer
+from keras_transformer.tokenizers.tags import tags_of
 from keras_transformer.translation.alignment import default_alignment_choice, hard_alignment
 from keras_transformer.translation.long_texts import encode_texts
 from keras_transformer.translation.translator import Translator
@@ -83,7 +84,7 @@ class Explorer:
             self._tokenizers.target.special,
             {"encoder": (config.num_encoder_layers, config.num_heads), "decoder": decoder, "cross": decoder},
         )  # fmt: skip
-        self._trace = Tracer(self._model)
+        self._trace = Tracer(self._model, tags_of(self._tokenizers.target).values())
         self._inspect = Inspector(self._model, MAX_ALTERNATIVES)
         self._lock = threading.Lock()
 

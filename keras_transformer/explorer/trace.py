@@ -6,6 +6,7 @@ hypotheses, and the best `beam_size` candidates without the end of sentence stay
 search says which hypotheses with the end of sentence kept a slot.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -87,10 +88,12 @@ class Tracer:
 
     Args:
         model: a `Transformer`.
+        forbidden_ids: ids of tags, which no translation has.
     """
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, forbidden_ids: Iterable[int] = ()) -> None:
         self._model = model
+        self._forbidden_ids = tuple(forbidden_ids)
         self._compiled = {}
         self._steps = []  # (position, log_probs, ids) of the search that runs
 
@@ -130,7 +133,7 @@ class Tracer:
         rules = _RecordingRules(
             eos_id=special.eos,
             pad_id=special.pad,
-            forbidden_ids=(special.pad, special.bos, special.unk),
+            forbidden_ids=(special.pad, special.bos, special.unk, *self._forbidden_ids),
             min_length=config.min_length,
             no_repeat_ngram=config.no_repeat_ngram,
             alpha=alpha,

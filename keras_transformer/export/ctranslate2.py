@@ -113,6 +113,8 @@ class CTranslate2Translator(TextTranslator):
         self._has_alignments = "alignment_layer" in metadata
         self._source_tokens, self._target_tokens = map(vocabulary_tokens, self.tokenizers)
         self._target_ids = {token: number for number, token in enumerate(self._target_tokens)}
+        tags = [self._target_tokens[number] for number in self.tokenizers.target.tags.values()]
+        self._forbidden = [[token] for token in (SPECIAL_TOKENS["pad"], SPECIAL_TOKENS["bos"], *tags)]
         try:
             self._model = ctranslate2.Translator(
                 str(folder), device="cpu", inter_threads=inter_threads, intra_threads=intra_threads
@@ -178,7 +180,7 @@ class CTranslate2Translator(TextTranslator):
             **beam_options(config),
             "no_repeat_ngram_size": config.no_repeat_ngram,
             "disable_unk": True,
-            "suppress_sequences": [[SPECIAL_TOKENS["pad"]], [SPECIAL_TOKENS["bos"]]],
+            "suppress_sequences": self._forbidden,
             "max_input_length": 0,
             "return_scores": True,
             "return_attention": details,

@@ -51,10 +51,12 @@ class ServedModel:
     Args:
         model: `Transformer`.
         settings: `ServingSettings`.
+        forbidden_ids: list of int, tokens that no translation has: tags.
     """
 
-    def __init__(self, model, settings):
+    def __init__(self, model, settings, forbidden_ids=()):
         self.model = model
+        self._forbidden_ids = tuple(forbidden_ids)
         self.settings = settings
         self.max_tokens = settings.max_tokens(model.config)
         self.max_rows = settings.max_rows(model.config)
@@ -237,7 +239,9 @@ class ServedModel:
                 rule = None if make is None else make(*data)
                 with self.weights():
                     namespace = types.SimpleNamespace(**fields)
-                    return tuple(search_ids(self.model, source_ids, namespace, constraint=rule))
+                    return tuple(search_ids(
+                        self.model, source_ids, namespace, constraint=rule, forbidden_ids=self._forbidden_ids
+                    ))  # fmt: skip
 
             specs = [tf.TensorSpec((None, None), tf.int32), *self.input_specs()]
             specs += [tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype) for tensor in data]

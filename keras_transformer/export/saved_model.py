@@ -115,7 +115,7 @@ def export_saved_model(
         licences=licences or {},
     )
     warmup_ids = tokenizers.source.encode(WARMUP_TEXTS)
-    served = ServedModel(model, settings)
+    served = ServedModel(model, settings, tokenizers.target.tags.values())
     if run.config.data.parses:
         ids_only = {"parse_ids": tree_ids_signature(served, tokenizers.target)}
         everything = {**tree_signatures(served, tokenizers), **ids_only}

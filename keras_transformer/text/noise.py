@@ -1,8 +1,8 @@
 """Noise for synthetic source sentences: whole words are dropped, replaced and shuffled.
 
 The noise of Edunov et al. (2018), "Understanding Back-Translation at Scale", whose rates are the defaults.
-The noise of a line depends only on the seed, the number of the line and its text; the order in which lines are
-processed, batches and shards change nothing.
+The noise of a line depends only on the seed, the number of the line and its text, and not on the order of
+processing, on batches or on shards.
 """
 
 import random

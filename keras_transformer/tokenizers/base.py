@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from keras_transformer.config.settings import SpecialIds
+from keras_transformer.config.tags import is_tag
 from keras_transformer.config.types import PathLike, Tensor
 from keras_transformer.files import write_atomically
 
@@ -65,7 +66,7 @@ class Tokenizer:
         self.normalization = normalization
         self.unicode_form = unicode_form
         # The unknown id is not among them: it replaces text, and is decoded as "⁇".
-        self._non_text_ids = (special.pad, special.bos, special.eos)
+        self._non_text_ids: tuple[int, ...] = (special.pad, special.bos, special.eos)
 
     @classmethod
     def load(cls, path: PathLike, *, special: SpecialIds | None = None) -> Self:
@@ -104,6 +105,12 @@ class Tokenizer:
         for role in ROLES:
             entries[getattr(self.special, role)] = ("special", role)
         return entries
+
+    @functools.cached_property
+    def tags(self) -> dict[str, int]:
+        """Ids of the reserved tags, such as `{"<BT>": 4}`: `encode` never returns them, see `tags.py`."""
+        entries = enumerate(self.entries)
+        return {text: number for number, (kind, text) in entries if kind == "control" and is_tag(text)}
 
     def __reduce__(self):
         return functools.partial(type(self), special=self.special), (self.model_bytes,)
@@ -178,7 +185,7 @@ class Tokenizer:
         tf, _ = import_tensorflow_text()
         ids = tf.cast(ids, tf.int32)
         is_text = tf.not_equal(ids, self.special.pad)
-        for special_id in (self.special.bos, self.special.eos):
+        for special_id in self._non_text_ids[1:]:
             is_text = tf.logical_and(is_text, tf.not_equal(ids, special_id))
         return tf.ragged.boolean_mask(ids, is_text)
 

@@ -85,7 +85,7 @@ def escape(word, alphabet):
     return "".join("\\\\" if c == "\\" else c if c in alphabet else f"\\{ord(c)};" for c in word)
 
 
-def learn_pieces(texts, vocab_size, *, character_coverage, split_digits):
+def learn_pieces(texts, vocab_size, *, character_coverage, split_digits, num_tags=0):
     """Learns the pieces of a vocabulary: all characters, then the most frequent longer pieces.
 
     The learner of tensorflow-text returns the pieces whose count, without occurrences inside a longer
@@ -94,9 +94,10 @@ def learn_pieces(texts, vocab_size, *, character_coverage, split_digits):
 
     Args:
         texts: iterable of lists of str, the words of each text.
-        vocab_size: int, number of pieces and special tokens.
+        vocab_size: int, number of pieces, special tokens and tags.
         character_coverage: share of all characters that get a piece.
         split_digits: if true, no piece of more than one character has a digit.
+        num_tags: int.
 
     Returns:
         list of str: `SPACE`, the characters in order, then the longer pieces, the most
@@ -113,11 +114,12 @@ def learn_pieces(texts, vocab_size, *, character_coverage, split_digits):
         raise ValueError(f"`texts` must contain text. Received: {num_texts} texts, all blank")
     alphabet = _covering_characters(counts, character_coverage) | set(ESCAPE_CHARACTERS)
     singles = [SPACE, *sorted(alphabet)]
-    num_longer = vocab_size - NUM_SPECIAL - len(singles)
+    num_others = NUM_SPECIAL + num_tags + len(singles)
+    num_longer = vocab_size - num_others
     if num_longer < 0:
         raise ValueError(
             "`vocab_size` is too small: the characters of the texts and the special tokens alone need "
-            f"{len(singles) + NUM_SPECIAL}. Received: vocab_size={vocab_size}. "
+            f"{num_others}. Received: vocab_size={vocab_size}. "
             "Increase it, or lower `character_coverage`"
         )
     parts = collections.Counter()
@@ -131,7 +133,7 @@ def learn_pieces(texts, vocab_size, *, character_coverage, split_digits):
     if len(longer) < num_longer:
         raise ValueError(
             f"`vocab_size` is too large for these {num_texts} texts: the largest possible is "
-            f"{len(longer) + len(singles) + NUM_SPECIAL}. Received: vocab_size={vocab_size}"
+            f"{len(longer) + num_others}. Received: vocab_size={vocab_size}"
         )
     return singles + longer[:num_longer]
 

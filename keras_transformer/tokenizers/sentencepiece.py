@@ -97,6 +97,7 @@ class SubwordTokenizer(Tokenizer):
         byte_fallback: bool = True,
         normalization: str = "nfc",
         split_digits: bool = False,
+        tags: tuple[str, ...] = (),
         max_texts: int | None = None,
         seed: int = 0,
         special: SpecialIds | None = None,
@@ -112,6 +113,7 @@ class SubwordTokenizer(Tokenizer):
             normalization: `"nfc"`; `"identity"`, which only normalises spaces; or `"nfkc"`, SentencePiece's
                 default (its `nmt_nfkc`), which also turns `²` into `2` and `…` into `...`.
             split_digits: if true, each digit is a token of its own, for text whose numbers matter.
+            tags: names such as `"<BT>"` that become tokens after the special ones, for `encode_tagged`.
             max_texts: learns from a uniform random sample of this number of texts; `None` learns from all.
             seed: seed of the sample.
             special: ids of the four special tokens.
@@ -139,13 +141,12 @@ class SubwordTokenizer(Tokenizer):
                     max_sentence_length=2**30,  # the default ignores lines over 4 kB
                     minloglevel=2,
                     **{f"{role}_id": getattr(special, role) for role in ROLES},
-                    **rules,
+                    **rules | ({"control_symbols": list(tags)} if tags else {}),
                 )
             except (RuntimeError, ValueError) as error:
                 if stream.error is not None:
                     raise stream.error from None
                 raise _training_error(error, vocab_size, stream.count) from error
-
         proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())  # type: ignore[attr-defined]
         # The bytes depend only on texts and settings, not on the machine. (So the number of threads is
         # SentencePiece's default and not the number of cores: it changes the rounding of unigram's sums.)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from keras_transformer.config.settings import SpecialIds
+from keras_transformer.config.tags import parse_tags
 from keras_transformer.config.types import PathLike
 from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.base import Tokenizer, check_choice, read_model
@@ -83,6 +84,7 @@ def learn_tokenizers(read_pairs, data):
     """
     names = ("model_type", "vocab_size", "normalization", "split_digits")
     settings = {name: getattr(data, name) for name in names} | {"max_texts": data.vocab_texts or None}
+    settings["tags"] = parse_tags(data.tags)
     try:
         if data.parses:
             words = train_tokenizer((words for words, _ in read_pairs()), **settings)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config.settings import SpecialIds
+from keras_transformer.config.tags import is_tag
 from keras_transformer.config.types import Tensor
 from keras_transformer.tokenizers.base import (
     ROLES,
@@ -74,9 +75,14 @@ class WordPieceTokenizer(Tokenizer):
         )
         self._pieces = [""] * NUM_SPECIAL + pieces
         self._pieces[self.special.unk] = _UNKNOWN
-        self._ids = {piece: number for number, piece in enumerate(pieces, start=NUM_SPECIAL)}
-        self._alphabet = {piece for piece in pieces if len(piece) == 1 and piece != SPACE}
-        self._longest = max(map(len, pieces))
+        # Special tokens and tags come before all pieces of text.
+        self._num_reserved = NUM_SPECIAL + len(header.get("tags", ()))
+        self._non_text_ids += tuple(range(NUM_SPECIAL, self._num_reserved))
+        self._ids = {
+            piece: self._num_reserved + i for i, piece in enumerate(self._pieces[self._num_reserved :])
+        }
+        self._alphabet = {piece for piece in self._ids if len(piece) == 1 and piece != SPACE}
+        self._longest = max(map(len, self._ids))
         # Without dropout, which is plain longest match.
         self._encode_word = functools.lru_cache(_MAX_CACHED_WORDS)(
             lambda word: self._sample_word(word, 0, lambda: 0)
@@ -91,6 +97,7 @@ class WordPieceTokenizer(Tokenizer):
         character_coverage: float = 1.0,
         normalization: str = "nfc",
         split_digits: bool = False,
+        tags: tuple[str, ...] = (),
         max_texts: int | None = None,
         seed: int = 0,
         special: SpecialIds | None = None,
@@ -105,6 +112,7 @@ class WordPieceTokenizer(Tokenizer):
             normalization: `"nfc"`; `"identity"`, which only normalises spaces; or `"nfkc"`,
                 Unicode's NFKC.
             split_digits: if true, each digit is a token of its own.
+            tags: names such as `"<BT>"` that become tokens after the special ones, for `encode_tagged`.
             max_texts: learns from a uniform random sample of this number of texts; `None`
                 learns from all texts.
             seed: seed of the sample.
@@ -124,16 +132,17 @@ class WordPieceTokenizer(Tokenizer):
             vocab_size=vocab_size, character_coverage=character_coverage, normalization=normalization
         )
         texts = TrainingTexts(texts, _UNICODE_FORMS[normalization], max_texts, seed)
-        pieces = learn_pieces(
-            map(_words, texts), vocab_size, character_coverage=character_coverage, split_digits=split_digits
-        )
+        words = ([word for word in _words(text) if word not in tags] for text in texts)
+        learning = {"character_coverage": character_coverage, "split_digits": split_digits}
+        pieces = learn_pieces(words, vocab_size, num_tags=len(tags), **learning)
         header = {
             "format": FORMAT,
             "vocab_size": vocab_size,
             "normalization": normalization,
             "special": ids,
         }
-        lines = [json.dumps(header), *pieces]
+        header |= {"tags": list(tags)} if tags else {}
+        lines = [json.dumps(header), *tags, *pieces]
         tokenizer = cls("".join(f"{line}\n" for line in lines).encode(), special=SpecialIds(**ids))
         logger.debug("learned %d tokens from %d texts", tokenizer.vocab_size, texts.count)
         return tokenizer
@@ -176,10 +185,10 @@ class WordPieceTokenizer(Tokenizer):
     def graph_tokenizer(self) -> Any:
         """The `tensorflow_text.FastWordpieceTokenizer` that `encode_tensor` uses."""
         tf, tensorflow_text = import_tensorflow_text()
-        # It marks pieces within a word by the prefix `##`. The names of the special tokens
+        # It marks pieces within a word by the prefix `##`. The names of special tokens and tags
         # never match, because every word begins with `SPACE`.
-        names = [f"<{number}>" for number in range(NUM_SPECIAL)]
-        pieces = [piece if piece[0] == SPACE else f"##{piece}" for piece in self._pieces[NUM_SPECIAL:]]
+        names = [f"<{number}>" for number in range(self._num_reserved)]
+        pieces = [piece if piece[0] == SPACE else f"##{piece}" for piece in self._ids]
         with tf.init_scope():
             return tensorflow_text.FastWordpieceTokenizer(
                 vocab=names + pieces,
@@ -268,7 +277,8 @@ class WordPieceTokenizer(Tokenizer):
         return tf.strings.reduce_join(codes.with_flat_values(escaped), axis=-1)
 
     def _kinds_and_pieces(self):
-        return [("text", piece) for piece in self._pieces]
+        reserved = [("control", name) for name in self._pieces[: self._num_reserved]]
+        return reserved + [("text", piece) for piece in self._ids]
 
     def _sample_word(self, word, dropout, random_float):
         spelled = SPACE + escape(word, self._alphabet)
@@ -302,9 +312,9 @@ def _parse(content, name):
     try:
         first, *lines = content.decode("utf-8").split("\n")
         header = json.loads(first)
-        size, special = header["vocab_size"], header["special"]
+        size, special, tags = header["vocab_size"], header["special"], header.get("tags", [])
         usable = header["format"] == FORMAT and isinstance(size, int) and sorted(special) == sorted(ROLES)
-        usable = usable and header["normalization"] in NORMALIZATIONS
+        usable = usable and header["normalization"] in NORMALIZATIONS and isinstance(tags, list)
     except (ValueError, KeyError, TypeError, RecursionError):
         usable = False
     if not usable:
@@ -326,6 +336,10 @@ def _parse(content, name):
     for piece in SPACE + ESCAPE_CHARACTERS:
         if piece not in line_of:
             raise ValueError(f"{name} lacks the piece {piece!r}. Train the vocabulary again")
+    if pieces[: len(tags)] != tags or not all(map(is_tag, tags)):
+        raise ValueError(
+            f"{name}: line 1: the tags {tags} must be the first pieces. Train the vocabulary again"
+        )
     if sorted(special.values(), key=str) != list(range(NUM_SPECIAL)):
         raise ValueError(f"{name}: line 1: the special ids must be 0 to 3. Received: {special}")
     return header, pieces

@@ -68,7 +68,9 @@ class Ensemble:
         ]
 
 
-def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None, constraint=None):
+def search_ids(
+    models, source_ids, config, *, prefix_ids=None, uniforms=None, constraint=None, forbidden_ids=()
+):  # fmt: skip
     """Translates batches of source ids by greedy search, beam search or sampling.
 
     A translation is at most `config.max_length_offset` tokens longer than its source
@@ -90,6 +92,7 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None, co
             sampling, see `search.sample`; `length` is at least the largest length limit.
         constraint: `Constraint` that every hypothesis obeys; or `None`. It may raise the length limits, even
             above `config.max_length`.
+        forbidden_ids: iterable of int, tokens that are never produced besides pad, bos and unk: tags.
 
     Returns:
         `Hypotheses` with `config.n_best` hypotheses per sentence.
@@ -115,7 +118,7 @@ def search_ids(models, source_ids, config, *, prefix_ids=None, uniforms=None, co
     rules = Rules(
         eos_id=special.eos,
         pad_id=special.pad,
-        forbidden_ids=(special.pad, special.bos, special.unk),
+        forbidden_ids=(special.pad, special.bos, special.unk, *forbidden_ids),
         min_length=config.min_length,
         no_repeat_ngram=config.no_repeat_ngram,
         alpha=config.alpha,

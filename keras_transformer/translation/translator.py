@@ -23,6 +23,7 @@ from keras_transformer.files import create_folder_atomically
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.base import Tokenizer
 from keras_transformer.tokenizers.symbols import TreeTokenizer
+from keras_transformer.tokenizers.tags import tags_of
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, check_vocabularies
 from keras_transformer.translation.alignment import default_alignment_choice, hard_alignment
 from keras_transformer.translation.ensemble import search_ids
@@ -333,6 +334,7 @@ class Translator(TextTranslator):
                     arguments.pop("phrases"), vocab_size=target.vocab_size,
                     eos_id=target.special.eos, pad_id=target.special.pad,
                 )  # fmt: skip
+            arguments["forbidden_ids"] = tags_of(target).values()
             return tuple(search_ids(self.models, source_ids, settings, **arguments))
 
         # AutoGraph is not needed: the loop is `ops.while_loop`.

@@ -1,0 +1,26 @@
+"""Names of tags: tokens that are reserved in a vocabulary to mark source sentences, such as `<BT>`."""
+
+import re
+
+# Without the names of special tokens and of SentencePiece's byte tokens.
+_TAG = re.compile(r"<(?!0x[0-9A-F]{2}>|(?:s|pad|bos|eos|unk)>)[A-Za-z0-9_]{1,40}>")
+
+
+def is_tag(text):
+    """Returns whether a text has the form of a tag: letters, digits and `_` in angle brackets."""
+    return _TAG.fullmatch(text) is not None
+
+
+def parse_tags(text):
+    """Returns the tags of the setting `data.tags`, a tuple of str.
+
+    Raises:
+        ValueError: a name has another form, or occurs twice.
+    """
+    tags = tuple(text.split(",")) if text else ()
+    if not all(map(is_tag, tags)) or len(set(tags)) < len(tags):
+        raise ValueError(
+            "`tags` must be different names of letters, digits and _ in angle brackets, separated by commas, "
+            f"such as <BT>,<BLANK>; not <s>, <pad>, <bos>, <eos> or <unk>. Received: {text!r}"
+        )
+    return tags
