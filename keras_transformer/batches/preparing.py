@@ -43,6 +43,7 @@ from keras_transformer.files import (
 from keras_transformer.text.datasets import dataset_names, first_split
 from keras_transformer.text.folders import TRAIN
 from keras_transformer.text.lines import DataError
+from keras_transformer.text.synthetic import check_tags
 from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import (
     Tokenizers,
@@ -223,6 +224,8 @@ def _open_finished(folder, settings):
 def _prepare(text, folder, settings, tokenizers, num_workers):
     """Writes all files of a prepared corpus; the manifest comes last. Returns the `PreparedCorpus`."""
     data, with_inputs = text.data, settings | {"inputs": text.inputs}
+    remedy = "Add --new-vocabulary --set data.tags={tags}" if tokenizers else "Add --set data.tags={tags}"
+    check_tags(text.datasets, parse_tags(settings["data"]["tags"]), remedy)
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: a file, not a folder. Choose a folder")
     # A process that is killed at its start leaves only the lock.

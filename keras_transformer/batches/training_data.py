@@ -13,9 +13,11 @@ from keras_transformer.batches.preparing import legacy_sha256, prepare_for_run
 from keras_transformer.batches.sharding import open_text
 from keras_transformer.config.sections import VOCABULARY
 from keras_transformer.config.settings import CleaningConfig, DataConfig, replace
+from keras_transformer.config.tags import parse_tags
 from keras_transformer.text.datasets import check_dataset, dataset_names
 from keras_transformer.text.folders import VALIDATION_NAMES
 from keras_transformer.text.lines import DataError, Pairs
+from keras_transformer.text.synthetic import check_tags
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 
 COUNTED_PAIRS = 100_000  # number of pairs whose characters are counted
@@ -96,7 +98,9 @@ def check_training_data(config):
         check_dataset(name, data.data_dir)
     epoch_weights([1] * len(names), data.dataset_weights, data.temperature)
     if all(name.startswith("cldr/") or pathlib.Path(name).is_dir() for name in names):
-        open_text(config)
+        datasets = open_text(config).datasets
+        if not config.training.init_from or not config.training.init_vocabulary:
+            check_tags(datasets, parse_tags(data.tags), "Add --set data.tags={tags}")
 
 
 def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, writes=True):

@@ -50,7 +50,7 @@ def translate_shards(args, search):
             continue  # without --shard, processes share the parts
     complete, number = shards.num_complete, len(shards.parts)
     later = f". The command that completes the last one writes {args.output}" if args.output else ""
-    _say(f"{shards.folder}: {complete} of {number} parts are complete{later * (complete < number)}")
+    _say(args, f"{shards.folder}: {complete} of {number} parts are complete{later * (complete < number)}")
     if args.output and complete == number:
         shards.join(args.output)
 
@@ -123,5 +123,5 @@ def _load(args, search):
     return translator
 
 
-def _say(text):
-    print(f"{programs.name('translate')}: {text}", file=sys.stderr)
+def _say(args, text):
+    print(f"{programs.name(getattr(args, 'program', 'translate'))}: {text}", file=sys.stderr)

@@ -10,6 +10,8 @@ CONSOLE_SCRIPT = "keras-transformer"
 SCRIPTS = {
     "train": "train_wmt.py",
     "prepare": "prepare_wmt.py",
+    "back-translate": "back_translate.py",
+    "distil": "distil.py",
     "translate": "translate.py",
     "parse": "parse.py",
     "evaluate": "evaluate_wmt.py",

@@ -1,0 +1,57 @@
+"""Corpora that a model has written: their manifest, and the tag with which their sources begin.
+
+Such a corpus is a folder of parallel files as any other, `train.SOURCE` and `train.TARGET`, and a manifest.
+"""
+
+import pathlib
+
+from keras_transformer.files import from_checked_json
+from keras_transformer.text.lines import DataError
+
+# `manifest.json` is that of prepared corpora.
+MANIFEST = "synthetic.json"
+FORMAT = "keras_transformer synthetic corpus, 1"
+_REMEDY = "Delete the folder and make the corpus again"
+
+
+def read_manifest(folder):
+    """Returns the manifest of a synthetic corpus, a dict; `None` if the folder is none.
+
+    Raises:
+        DataError: the manifest is damaged, or of another version.
+    """
+    path = pathlib.Path(folder) / MANIFEST
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        manifest = from_checked_json(content, remedy=_REMEDY)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
+    if manifest.get("format") != FORMAT:
+        raise DataError(f"{path}: the format is not {FORMAT!r}. {_REMEDY}")
+    return manifest
+
+
+def check_tags(datasets, tags, remedy):
+    """Checks that a vocabulary has the tags of synthetic corpora.
+
+    Args:
+        datasets: list of datasets as returned by `open_dataset`.
+        tags: container of str, those of the vocabulary.
+        remedy: str, a sentence for the message, with `{tags}` for all tags of the corpus.
+
+    Raises:
+        DataError: a tag is missing.
+    """
+    for dataset in datasets:
+        manifest = read_manifest(dataset.folder) if hasattr(dataset, "folder") else None
+        needed = manifest["tags"] if manifest else []
+        if missing := [tag for tag in needed if tag not in tags]:
+            raise DataError(
+                f"{dataset.name}: its sources have the tag {missing[0]}, which the vocabulary lacks. "
+                f"{remedy.format(tags=','.join(needed))}, or make the corpus with --no-tag"
+            )

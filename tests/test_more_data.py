@@ -1,0 +1,274 @@
+"""`back-translate` and `distil` as they are called, with the model that comes with the package."""
+
+import io
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from keras_transformer.batches.training_data import check_training_data, load_training_data
+from keras_transformer.cli import back_translate, distil, synthetic_corpora, translate
+from keras_transformer.config.settings import Config, override
+from keras_transformer.evaluation.bleu import bleu_scorer
+from keras_transformer.text.lines import DataError
+from keras_transformer.text.noise import Noise
+from keras_transformer.text.synthetic import read_manifest
+from keras_transformer.tokenizers.tokenizer_pair import load_tokenizers
+from keras_transformer.translation.synthetic import nearest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MODEL = "en-de-tatoeba"
+# Text of the target language, English, of a model from German to English.
+LINES = [
+    "The children are playing in the garden.",
+    "Where is the train station?",
+    "She reads a book.",
+    "I have no time today.",
+    "He bought three apples.",
+]
+FAST = ["--beam-size", "2", "--threads", "1"]
+IN_CHUNKS = """
+import sys
+from keras_transformer.cli import back_translate, synthetic_corpora
+from keras_transformer.cli.process import run
+synthetic_corpora.CHUNK_LINES, synthetic_corpora._CHUNKS_OF_A_PART = 4, 3
+run(lambda: back_translate.main(sys.argv[1:]))
+"""
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write(tmp_path / "text.en", [*LINES[:2], "", *LINES[2:], LINES[0], "   "])
+
+
+def lines_of(folder, name):
+    return (folder / name).read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def call(program, *arguments):
+    return program.main([str(argument) for argument in arguments])
+
+
+def translations(lines, *more):
+    out = io.BytesIO()
+    data = "".join(f"{line}\n" for line in lines).encode()
+    assert translate.main([MODEL, *FAST, *more], stdin=io.BytesIO(data), stdout=out) == 0
+    return out.getvalue().decode().split("\n")[:-1]
+
+
+def test_translations_become_tagged_sources(tmp_path, text, capsys):
+    out = tmp_path / "out"
+    assert call(back_translate, MODEL, *FAST, "--input", text, "--output", out) == 0
+    assert lines_of(out, "train.en") == LINES
+    assert lines_of(out, "train.de") == [f"<BT> {line}" for line in translations(LINES)]
+    assert sorted(path.name for path in out.iterdir()) == ["synthetic.json", "train.de", "train.en"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.en"]
+    printed = capsys.readouterr().out
+    assert "- a side is blank: 2\n- occurred before: 1\nlines translated: 5" in printed
+    tail = "--source de --target en --set 'data.tags=<BT>' --preset auto --run-dir RUN"
+    assert printed.endswith(f"next:\n  keras-transformer train --dataset REAL,{out} {tail}\n")
+    settings = read_manifest(out)["settings"]
+    assert (settings["method"], settings["tag"], settings["noise"]) == ("beam", "<BT>", None)
+    # The same command does nothing, another one is refused.
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert call(back_translate, MODEL, *FAST, "--input", text, "--output", out) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    assert capsys.readouterr().out == printed
+    assert call(back_translate, MODEL, *FAST, "--input", text, "--output", out, "--no-tag") == 2
+    assert "was begun with tag='<BT>', not ''. Use the same" in capsys.readouterr().err
+
+
+def test_noise_and_samples(tmp_path, text):
+    shared = [MODEL, "--threads", "1", "--input", text, "--seed", 5, "--output"]
+    given = [
+        "--method",
+        "noised-beam",
+        "--beam-size",
+        2,
+        "--drop-words",
+        0.2,
+        "--shuffle-words",
+        1,
+        "--no-tag",
+    ]
+    assert call(back_translate, *shared, tmp_path / "noised", *given) == 0
+    noise = Noise(drop=0.2, shuffle=1, seed=5)
+    expected = [noise.apply(line, number) for number, line in enumerate(translations(LINES))]
+    assert lines_of(tmp_path / "noised", "train.de") == expected
+    given = ["--method", "sampling", "--no-tag", "--set", "cleaning.max_length_ratio=0"]
+    assert call(back_translate, *shared, tmp_path / "sampled", *given) == 0
+    samples = translations(LINES, "--sampling", "--seed", "5")
+    found = lines_of(tmp_path / "sampled", "train.de")
+    assert found == [text for text in samples if text]
+    assert found != translations(LINES)
+    settings = read_manifest(tmp_path / "sampled")["settings"]["search"]
+    assert [settings[name] for name in ("sampling", "temperature", "top_k", "top_p", "seed")] == [
+        True,
+        1,
+        0,
+        1,
+        5,
+    ]
+
+
+def test_a_run_of_the_wrong_direction_is_refused(tmp_path, capsys):
+    german = write(tmp_path / "text.de", ["Die Kinder spielen im Garten.", "Wo ist der Bahnhof?"] * 5)
+    out = tmp_path / "out"
+    assert call(back_translate, MODEL, "--input", german, "--output", out) == 2
+    error = capsys.readouterr().err
+    assert "text.de: seems to be in de (10 of 10 sampled lines), but" in error
+    assert "translates from en. Give a run of the other direction" in error
+    english = write(tmp_path / "text.en", LINES)
+    assert call(back_translate, MODEL, "--input", english, "--output", out, "--source", "en") == 2
+    error = capsys.readouterr().err
+    assert "this run translates from en to de, which makes data for a model from de to en" in error
+    assert "Received: --source en. Give a run of the other direction" in error
+    assert error.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.de", "text.en"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_stopped_program_continues_to_the_same_bytes(tmp_path, how):
+    numbers = [f"I have {number} apples." for number in range(30)]
+    text = write(tmp_path / "text.en", numbers)
+    arguments = [MODEL, "--beam-size", 1, "--threads", 1, "--input", text, "--output"]
+    command = [sys.executable, "-c", IN_CHUNKS, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    out = tmp_path / "out"
+    log = tmp_path / "out.progress/parts/progress/00002.log"  # of the second of three parts
+    process = subprocess.Popen([*command, str(out)], env=environment, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 120
+        while not (log.exists() and log.stat().st_size) and time.monotonic() < end:
+            time.sleep(0.002)
+        process.send_signal(how)
+        assert process.wait(60) in ((-signal.SIGKILL,) if how == signal.SIGKILL else (143,))
+    finally:
+        process.kill()
+        process.wait()
+    assert not out.exists()
+    first = tmp_path / "out.progress/parts/part-00001-of-00003.txt"
+    before = first.stat().st_mtime_ns
+    subprocess.run([*command, str(out)], env=environment, check=True, capture_output=True)
+    assert not (tmp_path / "out.progress").exists()
+    assert before < out.stat().st_mtime_ns
+    assert lines_of(out, "train.en") == numbers
+    assert lines_of(out, "train.de") == [f"<BT> {line}" for line in translations(numbers, "--beam-size", "1")]
+
+
+def test_a_mixture_trains_and_validates_on_real_text(tmp_path, text):
+    assert call(back_translate, MODEL, *FAST, "--input", text, "--output", tmp_path / "synthetic") == 0
+    real = tmp_path / "real"
+    real.mkdir()
+    for split in ("train", "valid"):
+        write(real / f"{split}.de", ["<BT> und so weiter", "Der Hund liest.", "Die Katze schläft."])
+        write(real / f"{split}.en", ["and so on", "The dog reads.", "The cat sleeps."])
+    settings = [f"data.dataset={real},{tmp_path / 'synthetic'}", "data.source=de", "data.target=en"]
+    settings += ["data.vocab_size=300", "data.dataset_weights=1.7,1", "data.max_length=60"]
+    config = override(Config(), settings)
+    lacks = "synthetic: its sources have the tag <BT>, which the vocabulary lacks"
+    with pytest.raises(DataError, match=f"{lacks}. Add --set data.tags=<BT>, or make .* with --no-tag"):
+        check_training_data(config)
+    with pytest.raises(DataError, match="which the vocabulary lacks. Add --set data.tags=<BT>"):
+        load_training_data(config, tmp_path / "corpus")
+    config = override(config, ["data.tags=<BT>"])
+    check_training_data(config)
+    corpus = load_training_data(config, tmp_path / "corpus")
+    tag = corpus.tokenizers.source.tags["<BT>"]
+    assert corpus.sizes == [3, 5]
+    has_tag = [row[0] == tag for row in corpus.train.source]
+    assert has_tag == [True, False, False, *[True] * 5]
+    assert not any(tag in row for row in corpus.train.target)
+    assert corpus.validation.target == ["and so on", "The dog reads.", "The cat sleeps."]
+    assert tag not in corpus.tokenizers.source.encode(corpus.validation.source)[0]
+    # A vocabulary that is given must have the tag, too.
+    plain = load_tokenizers(ROOT / "keras_transformer/checkpoints/pretrained" / MODEL)
+    with pytest.raises(DataError, match="the vocabulary lacks. Add --new-vocabulary --set data.tags=<BT>"):
+        load_training_data(override(config, ["data.tags="]), tmp_path / "other", plain)
+
+
+@pytest.fixture
+def parallel(tmp_path):
+    folder = tmp_path / "real"
+    folder.mkdir()
+    references = ["Die Kinder spielten im Garten.", "Wo befindet sich der Bahnhof?", "Sie las Bücher."]
+    for split in ("train", "valid", "test.1"):
+        write(folder / f"{split}.en", LINES[:3])
+        write(folder / f"{split}.de", references)
+    return folder
+
+
+def test_distilled_targets_are_the_models_translations(tmp_path, parallel, capsys):
+    out = tmp_path / "out"
+    assert call(distil, MODEL, *FAST, "--dataset", parallel, "--output", out) == 0
+    assert lines_of(out, "train.en") == LINES[:3]
+    assert lines_of(out, "train.de") == translations(LINES[:3])
+    for name in ("valid.en", "valid.de", "test.1.en", "test.1.de"):  # as they were
+        assert (out / name).read_bytes() == (parallel / name).read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "real"]
+    command = f"train --dataset {out} --source en --target de --preset auto --run-dir RUN"
+    assert capsys.readouterr().out.endswith(f"next:\n  keras-transformer {command}\n")
+    check_training_data(override(Config(), [f"data.dataset={out}"]))
+    # An ensemble of a model with itself.
+    assert call(distil, MODEL, MODEL, *FAST, "--dataset", parallel, "--output", tmp_path / "two") == 0
+    assert lines_of(tmp_path / "two", "train.de") == lines_of(out, "train.de")
+    assert len(read_manifest(tmp_path / "two")["settings"]["models"]) == 2
+
+
+def test_interpolated_targets_are_the_nearest_of_the_n_best_lists(tmp_path, parallel, capsys):
+    out = tmp_path / "out"
+    given = ["--dataset", parallel, "--interpolate", "--threads", 1, "--beam-size", 5, "--output", out]
+    assert call(distil, MODEL, *given) == 0
+    found = io.BytesIO()
+    data = "".join(f"{line}\n" for line in LINES[:3]).encode()
+    search = [MODEL, "--beam-size", "5", "--n-best", "5", "--threads", "1", "--format", "jsonl"]
+    assert translate.main(search, stdin=io.BytesIO(data), stdout=found) == 0
+    lists = [[one["text"] for one in json.loads(line)["n_best"]] for line in found.getvalue().splitlines()]
+    score = bleu_scorer("de", effective_order=True).sentence_score
+    references = lines_of(parallel, "train.de")
+    expected = [nearest(*pair, score) for pair in zip(lists, references, strict=True)]
+    assert lines_of(out, "train.de") == expected != [texts[0] for texts in lists]
+    scores = [
+        np.mean([score(text, [reference]).score for text, reference in zip(texts, references, strict=True)])
+        for texts in (expected, [texts[0] for texts in lists])
+    ]
+    assert scores[0] > scores[1]
+    assert call(distil, MODEL, *given, "--beam-size", 1) == 2
+    assert "--interpolate needs several translations: --beam-size of at least 2" in capsys.readouterr().err
+
+
+def test_tags_of_sources_are_left_out():
+    class Text:
+        def clean_pairs(self):
+            return iter([("<BT> a dog", "x"), ("a <BTX> dog", "y"), ("a <B> <BT>", "z")])
+
+    found = list(distil._read(Text(), {"<BT>", "<B>"}, {}))
+    assert found == [("a dog", "x"), ("a <BTX> dog", "y"), ("a", "z")]
+
+
+def test_a_process_that_comes_too_late_finds_the_corpus(tmp_path, text, monkeypatch):
+    """Two processes share the work; the other one writes the corpus while this one joins its parts."""
+    out = tmp_path / "out"
+    arguments = [MODEL, *FAST, "--input", text, "--output", out]
+    assert call(back_translate, *arguments) == 0
+    kept = {path.name: path.read_bytes() for path in out.iterdir()}
+    out.rename(tmp_path / "kept")
+
+    def ends(*given):
+        (tmp_path / "kept").rename(out)
+        raise FileNotFoundError(2, "No such file", str(out))
+
+    monkeypatch.setattr(synthetic_corpora, "translate_shards", ends)
+    assert call(back_translate, *arguments) == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
