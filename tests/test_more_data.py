@@ -12,14 +12,16 @@ import time
 import numpy as np
 import pytest
 
+from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.training_data import check_training_data, load_training_data
+from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.cli import back_translate, distil, synthetic_corpora, translate
 from keras_transformer.config.settings import Config, override
 from keras_transformer.evaluation.bleu import bleu_scorer
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.noise import Noise
 from keras_transformer.text.synthetic import read_manifest
-from keras_transformer.tokenizers.tokenizer_pair import load_tokenizers
+from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, load_tokenizers
 from keras_transformer.translation.synthetic import nearest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -196,6 +198,31 @@ def test_a_mixture_trains_and_validates_on_real_text(tmp_path, text):
     plain = load_tokenizers(ROOT / "keras_transformer/checkpoints/pretrained" / MODEL)
     with pytest.raises(DataError, match="the vocabulary lacks. Add --new-vocabulary --set data.tags=<BT>"):
         load_training_data(override(config, ["data.tags="]), tmp_path / "other", plain)
+
+
+def test_the_next_command_mixes_the_corpora_of_the_run(tmp_path, parallel, config, tokenizer, capsys):
+    """The real corpus is that of the reverse run, also if it was prepared; real pairs are seen as often."""
+    data = override(config, [f"data.dataset={parallel}", "data.max_length=30"])
+    run = RunFolder.create(tmp_path / "raw", data, tokenizer)
+    assert synthetic_corpora.origin_of(run) == (str(parallel), 0)  # not trained yet
+    prepare(data, run.path / "corpus", tokenizers=as_tokenizers(tokenizer), num_workers=0)
+    prepare(data, tmp_path / "prepared", tokenizers=as_tokenizers(tokenizer), num_workers=0)
+    other = RunFolder.create(
+        tmp_path / "run", override(data, [f"data.dataset={tmp_path / 'prepared'}"]), tokenizer
+    )
+    for one in (run, other):
+        assert synthetic_corpora.origin_of(one)[0] == str(parallel)
+        size = synthetic_corpora.origin_of(one)[1]
+        assert 0 < size <= 3
+        manifest = {"pairs": {"num_kept": 7 * size}, "tags": ["<BT>", "<B>"], "languages": ["de", "en"]}
+        assert back_translate.next_steps("out", one, manifest) == (
+            f"next:\n  keras-transformer train --dataset {parallel},out --source de --target en "
+            "--set data.dataset_weights=7,1 --set 'data.tags=<BT>,<B>' --preset auto --run-dir RUN"
+        )
+        few = back_translate.next_steps("out", one, manifest | {"pairs": {"num_kept": 1}, "tags": []})
+        assert "--set data.dataset_weights=1,1 --preset" in few
+    moved = override(data, ["data.dataset=no/such"])
+    assert synthetic_corpora.origin_of(RunFolder.create(tmp_path / "moved", moved, tokenizer)) == ("", 0)
 
 
 @pytest.fixture

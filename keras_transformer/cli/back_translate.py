@@ -187,7 +187,7 @@ def next_steps(folder, run, manifest):
     more = []
     if size:
         # Passes over the real pairs, so that an epoch has at least as many of them as synthetic ones.
-        passes = f"{max(1.0, manifest['pairs']['num_kept'] / size):.2g}"
+        passes = f"{max(1.0, manifest['pairs']['num_kept'] / size):.1f}".removesuffix(".0")
         weights = [passes] * len(dataset.split(",")) + ["1"]
         more = ["--set", f"data.dataset_weights={','.join(weights)}"]
     if tags := manifest["tags"]:

@@ -14,6 +14,7 @@ from keras_transformer.text.lines import DataError
 from keras_transformer.text.noise import Noise
 from keras_transformer.text.synthetic import MANIFEST, read_manifest
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
+from keras_transformer.translation import synthetic
 from keras_transformer.translation.synthetic import (
     Side,
     SyntheticCorpus,
@@ -79,7 +80,8 @@ def test_the_other_way_round_the_translation_is_the_target(tmp_path):
     assert made.manifest["tags"] == []
 
 
-def test_noise_is_that_of_the_number_of_the_line(tmp_path):
+def test_noise_is_that_of_the_number_of_the_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(synthetic, "_BLOCK", 3)
     noise = Noise(drop=0.3, replace=0.3, shuffle=2, seed=7, filler="<BLANK>")
     lines = [f"Zeile {number} von zehn Zeilen" for number in range(10)]
     texts = [f"line {number} of ten lines" if number != 4 else "" for number in range(10)]
