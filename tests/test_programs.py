@@ -564,6 +564,7 @@ def test_every_setting_of_search_has_a_flag():
         ({"beam_size": 1}, "greedy"),
         ({"length_penalty": "none"}, "beam 4, no length penalty"),
         ({"beam_size": 7, "alpha": 0.0}, "beam 7, no length penalty"),
+        ({"alpha": 0.0, "coverage_penalty": 0.2}, "beam 4, no length penalty, coverage penalty 0.2"),
         ({"sampling": True, "temperature": 0.5}, "sampling, temperature 0.5"),
     ],
 )

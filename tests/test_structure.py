@@ -36,7 +36,10 @@ TRAINING_STEP = {
 }
 MODEL_SIDE = sorted(
     {name for name in FILES if name.startswith(("config.", "model."))} - TRAINING_STEP
-    | {f"translation.{name}" for name in ("search", "rules", "constraints", "phrases", "tree_grammar")}
+    | {
+        f"translation.{name}"
+        for name in ("search", "hypotheses", "rules", "constraints", "phrases", "tree_grammar")
+    }
 )
 
 

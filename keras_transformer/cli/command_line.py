@@ -304,6 +304,8 @@ def describe_search(search):
         return f"sampling, temperature {search.temperature:g}"
     if search.beam_size == 1:
         return "greedy"
-    if search.length_penalty == "none" or search.alpha == 0:
-        return f"beam {search.beam_size}, no length penalty"
-    return f"beam {search.beam_size}, {search.length_penalty} length penalty, alpha {search.alpha:g}"
+    words = f"beam {search.beam_size}, no length penalty"
+    if search.length_penalty != "none" and search.alpha:
+        words = f"beam {search.beam_size}, {search.length_penalty} length penalty, alpha {search.alpha:g}"
+    covers = search.coverage_penalty
+    return f"{words}, coverage penalty {covers:g}" if covers else words

@@ -194,6 +194,11 @@ TRANSLATING = (
     Row(
         "--alpha 0.6", "lenpen normalize length-penalty-alpha length-penalty-weight alpha-length normalise n"
     ),
+    Row(
+        "--coverage-penalty 0.2",
+        "beta coverage-penalty-weight",
+        "a number, the beta of Wu et al. (2016); 0 disables",
+    ),
     Row("--n-best 4", "nbest num-hypotheses num-return-sequences"),
     Row(
         "--batch-tokens 2048",

@@ -301,6 +301,13 @@ class SearchConfig:
         'divides the log-probability of a hypothesis of n tokens: `"gnmt"` by ((5 + n) / 6) ** alpha (the '
         'paper), `"average"` by n ** alpha, `"none"` by 1',
     )
+    coverage_penalty: float = setting(
+        0.0,
+        "beta of the coverage penalty (Wu et al., 2016): adds beta * sum of log(min(attention, 1)) over the "
+        "source tokens, each with its attention from all target tokens, to the score; 0 disables",
+        at_least=0,
+        at_most=1000,
+    )
     early_stop: bool = setting(
         False,
         "stops once `beam_size` hypotheses are finished: faster, but may miss better ones. If false, stops "

@@ -28,7 +28,7 @@ class Node(NamedTuple):
         token: int, its id.
         log_prob: float, natural log-probability of the token.
         total: float, the sum from the root.
-        score: float, `total` / length penalty.
+        score: float, as if a hypothesis ended here: `total` / length penalty, plus the coverage penalty.
         rank: int, place among the candidates of the position, from 0.
         forced: bool, whether the token belongs to the prefix.
         state: `"live"`: kept in the beam; `"pruned"`: not kept; `"finished"`: ends a hypothesis of the
@@ -68,7 +68,7 @@ class Hypothesis(NamedTuple):
 
     Attributes:
         ids: list of int, with the end of sentence if it has one.
-        score: float, log-probability / length penalty.
+        score: float, see `Rules.score`.
         log_prob: float, natural logarithm.
         finished: bool, whether it has an end of sentence.
         node: int, index of its last token in the list of nodes.
@@ -95,7 +95,7 @@ class Tracer:
         self._model = model
         self._forbidden_ids = tuple(forbidden_ids)
         self._compiled = {}
-        self._steps = []  # (position, log_probs, ids) of the search that runs
+        self._steps = []  # (position, log_probs, ids, coverage) of the search that runs
 
     def __call__(self, source_ids: list[int], prefix: list[int], config: SearchConfig) -> Trace:
         """Returns the `Trace` of one sentence.
@@ -117,7 +117,7 @@ class Tracer:
     def _search(self, config):
         key = (
             config.beam_size, config.early_stop, config.min_length, config.no_repeat_ngram,
-            config.length_penalty,
+            config.length_penalty, config.coverage_penalty,
         )  # fmt: skip
         if key not in self._compiled:
             row, limit = tf.TensorSpec((1, None), tf.int32), tf.TensorSpec((1,), tf.int32)
@@ -138,9 +138,10 @@ class Tracer:
             no_repeat_ngram=config.no_repeat_ngram,
             alpha=alpha,
             penalty=config.length_penalty,
+            coverage_penalty=config.coverage_penalty,
         )
         rules.record = lambda *step: self._steps.append(step)
-        decoder = Ensemble([self._model], grows=True)
+        decoder = Ensemble([self._model], grows=True, covers=rules.covers)
         state = decoder.start(source_ids, max_length=max_lengths[0], num_hypotheses=config.beam_size)
         return tuple(beam_search(
             decoder.step, state, tf.fill((1,), special.bos), rules,
@@ -155,7 +156,8 @@ class _RecordingRules(Rules):
 
     def continuations(self, step, ids, position, forced_ids, number):
         log_probs, ids = super().continuations(step, ids, position, forced_ids, number)
-        tf.numpy_function(self.record, [position, log_probs, ids], [], stateful=True)
+        coverage = step.coverage if self.covers else tf.zeros(tf.shape(ids)[0])
+        tf.numpy_function(self.record, [position, log_probs, ids, coverage], [], stateful=True)
         return log_probs, ids
 
 
@@ -163,8 +165,8 @@ def _grow(steps, found, config, special, num_forced, limit):
     """Returns the `Trace` of a search.
 
     Args:
-        steps: list of (log_probs, ids), float32 and int32, shape `(beam_size, width)`: the best continuations
-            of the live hypotheses, for each position.
+        steps: list of (log_probs, ids, coverage), for each position: the best continuations of the live
+            hypotheses, float32 and int32, shape `(beam_size, width)`, and `Step.coverage`.
         found: `Hypotheses` of the sentence, without the axis `batch`.
         config: `SearchConfig`.
         special: `SpecialIds` of the target.
@@ -176,7 +178,8 @@ def _grow(steps, found, config, special, num_forced, limit):
     penalties = length_penalty(np.arange(1, len(steps) + 1), config.alpha, config.length_penalty)
     nodes = [Node(None, -1, special.bos, 0.0, 0.0, 0.0, 0, False, "live")]
     live = [((), 0, np.float32(0))]  # (row, node, total), best first: the slots of the beam
-    for position, ((log_probs, ids), penalty) in enumerate(zip(steps, np.asarray(penalties), strict=True)):
+    for position, (step, penalty) in enumerate(zip(steps, np.asarray(penalties), strict=True)):
+        log_probs, ids, coverage = step
         kept = []
         totals = np.array([total for *_, total in live], np.float32)[:, None] + log_probs[: len(live)]
         # As `ops.top_k`: of equal sums, the one of the better slot comes first, then the better token.
@@ -197,7 +200,8 @@ def _grow(steps, found, config, special, num_forced, limit):
                 state = "pruned"
             if row in node_of:
                 node_of[row] = len(nodes)
-            log_prob, score = float(log_probs[slot, column]), float(total / penalty)
+            log_prob = float(log_probs[slot, column])
+            score = float(total / penalty + np.float32(config.coverage_penalty) * coverage[slot])
             forced = position < num_forced
             nodes.append(Node(parent, position, token, log_prob, float(total), score, rank, forced, state))
         live = kept

@@ -10,7 +10,7 @@ import shlex
 
 from keras_transformer.config import programs
 from keras_transformer.config.fields import from_values
-from keras_transformer.config.settings import SearchConfig
+from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.export.ctranslate2_model import (
     SPECIAL_TOKENS,
     import_ctranslate2,
@@ -90,7 +90,7 @@ class CTranslate2Translator(TextTranslator):
 
     Attributes:
         tokenizers: `Tokenizers`.
-        search: `SearchConfig`, the defaults of `translate`: those of the run.
+        search: `SearchConfig`, the defaults of `translate`: those of the run, without a coverage penalty.
 
     Raises:
         ValueError: ctranslate2 is not installed, the folder is no exported CTranslate2 model, or a
@@ -107,7 +107,7 @@ class CTranslate2Translator(TextTranslator):
             )
         check_manifest(folder)
         metadata = read_metadata(folder, (KIND,))
-        search = from_values(SearchConfig, metadata["search"])
+        search = replace(from_values(SearchConfig, metadata["search"]), coverage_penalty=0.0)
         super().__init__(load_tokenizers(folder), search, metadata["languages"]["target"])
         self._max_positions = metadata["max_positions"]
         self._has_alignments = "alignment_layer" in metadata
@@ -130,6 +130,11 @@ class CTranslate2Translator(TextTranslator):
         config = super()._config(search)
         if config.sampling:
             raise ValueError("Sampling is not available for CTranslate2 models here. Received: sampling=True")
+        if config.coverage_penalty:
+            raise ValueError(
+                "A coverage penalty is not available for CTranslate2 models here. "
+                f"Received: coverage_penalty={config.coverage_penalty:g}"
+            )
         if config.alpha > MAX_ALPHA:
             raise ValueError(
                 f"CTranslate2 needs an alpha of at most {MAX_ALPHA}. Received: alpha={config.alpha:g}"

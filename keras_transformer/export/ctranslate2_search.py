@@ -73,6 +73,9 @@ def unequal_settings(search):
         found["--early-stop"] = f"early_stop=false is approximated: {ends}"
     elif search.n_best > 1 and search.length_penalty == "gnmt" and search.alpha:
         found["--n-best 1"] = f"n_best={search.n_best}: only the best translation is exact with gnmt"
+    if search.coverage_penalty:
+        left_out = f"coverage_penalty={search.coverage_penalty:g} is left out"
+        found["--coverage-penalty 0"] = left_out
     for name in ("min_length", "no_repeat_ngram"):
         if value := getattr(search, name):
             flag = f"--{name.replace('_', '-')} 0"

@@ -113,6 +113,8 @@ def _lacking(runs, search):
         yield "parsing"
     if search.sampling:
         yield "sampling"
+    if search.coverage_penalty:
+        yield "coverage penalty"
     if search.alpha > MAX_ALPHA:
         yield f"alpha above {MAX_ALPHA}"
     longest = max(search.max_length, search.max_source_length)

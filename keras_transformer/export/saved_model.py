@@ -279,7 +279,7 @@ _MARKDOWN = """\
 | sizes | {model[num_encoder_layers]} + {model[num_decoder_layers]} layers, d {model[d_model]}, \
 feed-forward {model[d_ff]}, {model[num_heads]} heads, \
 {model[source_vocab_size]:,} + {model[target_vocab_size]:,} tokens, tied embeddings: {model[tie_embeddings]} |
-| search | beam {search[beam_size]}, alpha {search[alpha]:g} ({search[length_penalty]}){given} |
+| search | beam {search[beam_size]}, alpha {search[alpha]:g} ({search[length_penalty]}){coverage}{given} |
 | limits of a call | {limits[sentences]} sentences; of each, {limits[characters]:,} characters and \
 {limits[tokens]:,} tokens, the rest is cut off |
 | licence of the model | {licences[0]} |
@@ -290,12 +290,14 @@ feed-forward {model[d_ff]}, {model[num_heads]} heads, \
 
 def _markdown(card):
     training = {key: card["training"].get(key) for key in ("step", "minutes")}
+    penalty = card["search"]["coverage_penalty"]
     text = _MARKDOWN.format_map(
         {
             **card,
             "datasets": ", ".join(card["data"]["dataset"]),
             "sha256": card["data"]["sha256"] or NOT_STATED,
             **{key: NOT_STATED if value is None else f"{value:,.0f}" for key, value in training.items()},
+            "coverage": f", coverage penalty {penalty:g}" if penalty else "",
             "given": "".join(f", {name} is an input" for name in card["inputs"]),
             # Escaped for a table cell.
             "licences": [" ".join(text.split()).replace("|", "\\|") for text in card["licence"].values()],

@@ -57,12 +57,15 @@ class DecoderState(NamedTuple):
         source_mask: bool, shape `(batch, 1, source_len)`; True for real tokens.
         beam_of_position: int32, shape `(batch, n, positions)`. `beam_of_position[b, i, p]` is the beam in
             which position p of hypothesis i was computed; -1 for positions not yet decoded.
+        coverage: float32, shape `(batch, n, source_len)`: the sum over the decoded positions of the attention
+            to each source token, mean over the heads of one layer; 1 for padding. `()` unless requested.
     """
 
     self_attention: list[KeyValue]
     cross_attention: list[KeyValue]
     source_mask: Any
     beam_of_position: Any
+    coverage: Any = ()
 
 
 class ModelStep(NamedTuple):
@@ -91,18 +94,25 @@ class CachedDecoding:
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def start(self, encoded: Encoded, *, max_length: Tensor, num_hypotheses: int = 1) -> DecoderState:
+    def start(
+        self, encoded: Encoded, *, max_length: Tensor, num_hypotheses: int = 1, covers: bool = False
+    ) -> DecoderState:
         """Returns the initial state, with empty self-attention caches.
 
         Args:
             encoded: `Encoded` of `batch` sentences.
             max_length: int or scalar tensor, maximum number of steps; 0 for caches that grow (see `step`).
             num_hypotheses: int, n, hypotheses per sentence.
+            covers: whether the state has a `coverage`, which `step` updates.
 
         Returns:
             `DecoderState`.
         """
         batch = ops.shape(encoded.output)[0]
+        coverage = ()
+        if covers:
+            is_padding = ops.cast(ops.logical_not(encoded.mask), "float32")
+            coverage = ops.repeat(is_padding, num_hypotheses, axis=1)
         return DecoderState(
             [
                 layer.self_attention.empty_cache(batch, max_length * num_hypotheses)
@@ -111,6 +121,7 @@ class CachedDecoding:
             [layer.cross_attention.project(encoded.output) for layer in self.decoder_layers],
             encoded.mask,
             ops.full((batch, num_hypotheses, max_length), -1, dtype="int32"),
+            coverage,
         )
 
     def step_kernel(self, *, num_hypotheses: int) -> Tensor | None:
@@ -138,6 +149,7 @@ class CachedDecoding:
         *,
         grows: bool = False,
         kernel: Tensor | None = None,
+        coverage_layer: int | None = None,
     ) -> ModelStep:
         """Decodes one position; the logits equal those of `decode` at this position.
 
@@ -149,6 +161,8 @@ class CachedDecoding:
             grows: appends to the caches, which hold `position` positions, instead of writing into caches of
                 the maximum length. The caches are then never longer than needed.
             kernel: result of `step_kernel`, or `None`.
+            coverage_layer: int, the decoder layer, counted from 0, whose cross-attention is added to
+                `state.coverage`; `None` leaves it as it is.
 
         Returns:
             `ModelStep`.
@@ -168,27 +182,24 @@ class CachedDecoding:
 
         x = self.target_embedding(ids[:, None], first_position=position)
         x = ops.reshape(x, (-1, self.config.d_model))
-        caches = []
-        for layer, cache, encoder_key_value in zip(
-            self.decoder_layers, state.self_attention, state.cross_attention, strict=True
-        ):
-            x, cache = layer.step(
-                x,
-                cache,
-                encoder_key_value,
-                mask,
-                state.source_mask,
-                num_hypotheses=n,
-                first_slot=None if grows else position * n,
-            )
+        caches, coverage = [], state.coverage
+        settings = {"num_hypotheses": n, "first_slot": None if grows else position * n}
+        key_values = zip(state.self_attention, state.cross_attention, strict=True)
+        for index, (layer, key_value) in enumerate(zip(self.decoder_layers, key_values, strict=True)):
+            if index == coverage_layer:
+                x, cache, weights = layer.attend_step(x, *key_value, mask, state.source_mask, **settings)
+                coverage = coverage + ops.mean(weights, axis=1)
+            else:
+                x, cache = layer.step(x, *key_value, mask, state.source_mask, **settings)
             caches.append(cache)
         logits = self._logits(self._final_norm(x), **({} if kernel is None else {"kernel": kernel}))
-        return ModelStep(logits, state._replace(self_attention=caches, beam_of_position=beam_of_position))
+        state = state._replace(self_attention=caches, beam_of_position=beam_of_position, coverage=coverage)
+        return ModelStep(logits, state)
 
     def reorder(self, state: DecoderState, parents: Tensor) -> DecoderState:
         """Reorders beams: hypothesis i of each sentence continues hypothesis `parents[:, i]`.
 
-        Changes only `beam_of_position`; no cache is copied.
+        Changes only `beam_of_position` and `coverage`; no cache is copied.
 
         Args:
             state: `DecoderState`.
@@ -197,7 +208,11 @@ class CachedDecoding:
         Returns:
             `DecoderState`.
         """
-        return state._replace(beam_of_position=take_along(state.beam_of_position, parents))
+        coverage = state.coverage
+        return state._replace(
+            beam_of_position=take_along(state.beam_of_position, parents),
+            coverage=() if isinstance(coverage, tuple) else take_along(coverage, parents),
+        )
 
     def select_sentences(self, state: DecoderState, sentences: Tensor) -> DecoderState:
         """Keeps only the given sentences of the batch.

@@ -13,7 +13,9 @@ from keras_transformer.translation.long_texts import sentence_separator
 from keras_transformer.translation.texts import NBest, Translation
 
 # Settings of search that a request may change. Others change the memory needed or the limits.
-REQUEST_SETTINGS = ("beam_size", "n_best", "alpha", "max_length_offset", "no_repeat_ngram", "min_length")
+REQUEST_SETTINGS: tuple[str, ...] = (
+    "beam_size", "n_best", "alpha", "coverage_penalty", "max_length_offset", "no_repeat_ngram", "min_length"
+)  # fmt: skip
 WARMUP_TEXTS = ("1 2 3", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20.")
 _BYTES_PER_TOKEN = 3
 
@@ -98,6 +100,7 @@ class CTranslate2Engine(Engine):
     """A CTranslate2 export."""
 
     kind = "ctranslate2"
+    request_settings = tuple(name for name in REQUEST_SETTINGS if name != "coverage_penalty")
 
     def __init__(self, path, *, workers=1):
         from keras_transformer.export.ctranslate2 import CTranslate2Translator

@@ -42,7 +42,7 @@ class LoopState(NamedTuple):
 
     position: Any  # int32, scalar
     done: Any  # bool, (left,)
-    hypotheses: Any  # `_IndependentHypotheses` or `_Beams` of `search`
+    hypotheses: Any  # `_IndependentHypotheses` of `search`, or `Beams`
     state: Any  # nested structure of tensors, of the model
 
 

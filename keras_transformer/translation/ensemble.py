@@ -5,8 +5,9 @@ import functools
 import keras
 from keras import ops
 
+from keras_transformer.translation.alignment import default_alignment_choice
 from keras_transformer.translation.constraints import Constrained
-from keras_transformer.translation.rules import Rules
+from keras_transformer.translation.rules import Rules, coverage_score, has_coverage
 from keras_transformer.translation.search import Step, beam_search, greedy_search, sample
 
 
@@ -14,16 +15,19 @@ class Ensemble:
     """Models that decode together: the functions that `search` calls. Its state is a list, one entry a model.
 
     The log-probability of a token is the mean of the models' log-probabilities, not
-    renormalized.
+    renormalized. So is the attention for a coverage penalty. That of a model is the mean over heads of the
+    cross-attention in the layer of its alignments, see `alignment.default_alignment_choice`.
 
     Args:
         models: list of `Transformer`, with the same target vocabulary.
         grows: bool, the caches grow with each position, see `Transformer.step`.
+        covers: bool, each `Step` has a `coverage`.
     """
 
-    def __init__(self, models, *, grows):
+    def __init__(self, models, *, grows, covers=False):
         self.models = models
         self.grows = grows
+        self.covers = covers
         self._kernels = [None] * len(models)
 
     def start(self, source_ids, *, max_length, num_hypotheses):
@@ -41,21 +45,35 @@ class Ensemble:
         if self.grows:
             max_length = 0 * ops.shape(source_ids)[1]  # a tensor: constant sizes cannot grow in a loop
         return [
-            model.start(model.encode(source_ids), max_length=max_length, num_hypotheses=num_hypotheses)
+            model.start(
+                model.encode(source_ids),
+                max_length=max_length,
+                num_hypotheses=num_hypotheses,
+                **({"covers": True} if self.covers else {}),
+            )
             for model in self.models
         ]
 
     def step(self, ids, position, states):
         """Decodes one position, see `search`."""
         outputs = [
-            model.step(ids, position, state, grows=self.grows, kernel=kernel)
+            model.step(ids, position, state, grows=self.grows, kernel=kernel, **self._coverage_layer(model))
             for model, state, kernel in zip(self.models, states, self._kernels, strict=True)
         ]
         states = [output.state for output in outputs]
+        coverage = None
+        if self.covers:
+            attention = sum(state.coverage for state in states) / len(states)
+            coverage = ops.reshape(coverage_score(attention), (-1,))
         if len(outputs) == 1:
-            return Step(outputs[0].logits, states)
+            return Step(outputs[0].logits, states, coverage=coverage)
         log_probs = [ops.log_softmax(ops.cast(output.logits, "float32"), axis=-1) for output in outputs]
-        return Step(sum(log_probs) / len(outputs), states, normalized=True)
+        return Step(sum(log_probs) / len(outputs), states, normalized=True, coverage=coverage)
+
+    def _coverage_layer(self, model):
+        # A subclass may override `step` without this argument.
+        layer = default_alignment_choice(model.config.num_decoder_layers).layer
+        return {"coverage_layer": layer} if self.covers else {}
 
     def reorder(self, states, parents):
         """Moves hypotheses to other slots, see `search`."""
@@ -107,7 +125,8 @@ def search_ids(
     max_lengths = max_target_lengths(models, source_ids, config, prefix_ids, constraint)
     max_length = ops.maximum(ops.max(max_lengths), 1)  # 1 for an empty batch
     num_hypotheses = config.n_best if config.sampling else config.beam_size
-    decoder = Ensemble(models, grows=_is_dynamic(source_ids))
+    covers = has_coverage(config.coverage_penalty)
+    decoder = Ensemble(models, grows=_is_dynamic(source_ids), covers=covers)
     state = decoder.start(source_ids, max_length=max_length, num_hypotheses=num_hypotheses)
     if constraint is not None:
         decoder = Constrained(
@@ -123,6 +142,7 @@ def search_ids(
         no_repeat_ngram=config.no_repeat_ngram,
         alpha=config.alpha,
         penalty=config.length_penalty,
+        coverage_penalty=config.coverage_penalty,
     )
     first_ids = ops.zeros_like(max_lengths) + special.bos
     if config.sampling:

@@ -15,6 +15,7 @@ from keras_transformer.config.types import Tensor
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 
 NEG_INF = -math.inf  # log-probability of a forbidden token, and of an empty slot
+_SMALLEST = 2.0**-126  # the smallest normal float32: its logarithm is finite
 
 
 class Step(NamedTuple):
@@ -24,6 +25,7 @@ class Step(NamedTuple):
     state: Any  # nested structure of tensors
     normalized: bool = False  # whether the logits are log-probabilities
     demands: Any = None  # `Demands` of a constraint, see `constraints`
+    coverage: Any = None  # float32, (rows,), `coverage_score` after the next token; for a coverage penalty
 
 
 # (ids, position, state) -> `Step`, and (state, indices) -> state: see `search`.
@@ -43,6 +45,8 @@ class Rules(NamedTuple):
         no_repeat_ngram: int, forbids repeating any n-gram of this size; 0 disables.
         alpha: float or scalar tensor, see `length_penalty`. Tensors are not checked.
         penalty: `"gnmt"`, `"average"` or `"none"`, see `length_penalty`.
+        coverage_penalty: float or scalar tensor, at least 0: beta, the factor of `Step.coverage` in the score
+            of a hypothesis; 0 disables. Tensors are not checked.
 
     Raises:
         ValueError: a value is out of range; raised by `check`, which every search calls.
@@ -55,11 +59,14 @@ class Rules(NamedTuple):
     no_repeat_ngram: int = 0
     alpha: float = 0.6
     penalty: str = "gnmt"
+    coverage_penalty: float = 0.0
 
     def check(self) -> None:
         """Raises ValueError if a value is out of range."""
-        if not ops.is_tensor(self.alpha) and not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise ValueError(f"`alpha` must be finite and at least 0. Received: alpha={self.alpha}")
+        for name in ("alpha", "coverage_penalty"):
+            value = getattr(self, name)
+            if not ops.is_tensor(value) and not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"`{name}` must be finite and at least 0. Received: {name}={value}")
         for name in ("min_length", "no_repeat_ngram"):
             value = getattr(self, name)
             if not isinstance(value, numbers.Integral) or value < 0:
@@ -71,10 +78,26 @@ class Rules(NamedTuple):
             )
         length_penalty(1, self.alpha, self.penalty)  # raises ValueError for an unknown name
 
-    def score(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
-        """Returns log-probability / length penalty, float32; -inf stays -inf."""
+    @property
+    def covers(self) -> bool:
+        """Whether there is a coverage penalty."""
+        return has_coverage(self.coverage_penalty)
+
+    def score(self, log_probs: Tensor, lengths: Tensor, coverage: Tensor = ()) -> Tensor:
+        """Returns the score of hypotheses, float32: log-probability / length penalty + beta * coverage.
+
+        This is equation 14 of Wu et al. (2016).
+
+        Args:
+            log_probs: float32; -inf stays -inf.
+            lengths: int32, broadcastable to `log_probs`, number of tokens with eos.
+            coverage: float32, same shape as `log_probs`, of `coverage_score`; `()` without a penalty,
+                and for an upper bound of the score.
+        """
         # The penalty may overflow at an extreme alpha, and -inf / inf is NaN.
         score = log_probs / length_penalty(lengths, self.alpha, self.penalty)
+        if not isinstance(coverage, tuple):
+            score = score + ops.cast(self.coverage_penalty, "float32") * coverage
         return ops.where(log_probs > NEG_INF, score, NEG_INF)
 
     def continuations(
@@ -203,6 +226,30 @@ def length_penalty(length, alpha, formula="gnmt"):
     if formula == "average":
         return ops.power(ops.maximum(length, 1.0), ops.cast(alpha, "float32"))
     return ops.ones_like(length)
+
+
+def coverage_score(attention):
+    """How much of the source is covered: the sum over its tokens i of log(min(sum_j p_ij, 1)).
+
+    p_ij is the attention of target token j to source token i. The sum is 0 if the attention to every source
+    token, over all target tokens, is at least 1; otherwise negative. It never falls when a target token is
+    added: the stopping rule of beam search relies on that.
+
+    Equation 14 of Wu et al. (2016), without its factor beta.
+
+    Args:
+        attention: float32, shape `(..., source_len)`, sum over target tokens; 1 for padding. A value of 0,
+            or less than the smallest normal float32, counts as this.
+
+    Returns:
+        float32, shape `(...)`.
+    """
+    return ops.sum(ops.log(ops.clip(attention, _SMALLEST, 1.0)), axis=-1)
+
+
+def has_coverage(coverage_penalty):
+    """Whether a coverage penalty, a float or a scalar tensor, is on: tensors always are."""
+    return ops.is_tensor(coverage_penalty) or coverage_penalty > 0
 
 
 def without_repeated_ngrams(log_probs, ids, position, size):

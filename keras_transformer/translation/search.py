@@ -48,29 +48,22 @@ import math
 import numbers
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
 from keras_transformer.config.types import Tensor
 from keras_transformer.model.kernels.tensor_ops import gather, merge_slots, take_along, write_at
 from keras_transformer.translation.constraints import divide_beam, first_in_order
 from keras_transformer.translation.decoding_loop import decode, gather_rows, keep_where_done, make_sentences
+from keras_transformer.translation.hypotheses import (
+    Beams,
+    ScoredHypotheses,
+    merge_finished,
+    pad_empty_slots,
+    select_n_best,
+)
+from keras_transformer.translation.hypotheses import Hypotheses as Hypotheses  # what a search returns
 from keras_transformer.translation.rules import NEG_INF, Rules, StateFunction, StepFunction
 from keras_transformer.translation.rules import Step as Step  # a search takes steps
-
-
-class Hypotheses(NamedTuple):
-    """N-best hypotheses of each sentence, best first (samples in the order drawn).
-
-    In beam search, hypotheses that end in eos come before those cut off at the length limit, regardless of
-    their scores, and empty slots come last. An empty slot has score -inf, length 0 and only padding.
-    """
-
-    ids: Any  # int32, (batch, n_best, max_length): with eos, then padding
-    scores: Any  # float32, (batch, n_best): log-probability / length_penalty
-    log_probs: Any  # float32, (batch, n_best): sum over the tokens, with eos
-    lengths: Any  # int32, (batch, n_best): number of tokens, with eos
-    finished: Any  # bool, (batch, n_best): ends in eos; False if cut off at the limit
 
 
 def greedy_search(
@@ -86,7 +79,7 @@ def greedy_search(
         step: `step(ids, position, state) -> Step`, see the top of this module.
         state: nested structure of tensors, for `batch` rows.
         first_ids: int32, shape `(batch,)`, input of the first step (bos).
-        rules: `Rules`. The length penalty changes only the score.
+        rules: `Rules`. The penalties change only the score.
         max_lengths: int32, shape `(batch,)`, maximum number of target tokens per sentence, eos included. The
             result for a sentence with limit 0 is the empty hypothesis with score 0.
         max_length: int or int32 scalar, size of the last axis of the returned `ids`. Larger `max_lengths` are
@@ -185,7 +178,11 @@ def beam_search(
     A sentence is done at its length limit, when no hypothesis is live, or when the score of its `n_best`-th
     finished hypothesis has reached a bound: the best live log-probability, divided by the length penalty at
     the length limit. No live hypothesis can score above this bound, because a log-probability is at most 0
-    and never rises, and the penalty never falls.
+    and never rises, and the penalty never falls. With a coverage penalty the bound is the same: what it adds
+    to a score is at most 0, and a live hypothesis may still reach 0. Finished hypotheses have less,
+    so the search takes more steps.
+
+    A coverage penalty changes which finished hypotheses win, not which hypotheses stay live.
 
     Among equal scores, the hypothesis that finished earlier comes first, then the one from the better slot,
     then the one with the lower token id.
@@ -241,16 +238,20 @@ def beam_search(
         # With `early_stop`, an improbable eos must not fill a finished slot: full slots end the search.
         accepted = is_eos & (ops.arange(ops.shape(total)[1]) < beam_size) if early_stop else is_eos
         ended_log_probs = ops.where(accepted, total, NEG_INF)
-        scores = rules.score(ended_log_probs, position + 1)
+        coverage = ops.reshape(output.coverage, (-1, beam_size)) if rules.covers else ()
+        ended_coverage = take_along(coverage, parents) if rules.covers else ()
+        scores = rules.score(ended_log_probs, position + 1, ended_coverage)
         lengths = ops.zeros_like(next_ids) + position + 1
-        finished = _merge_finished(beams.finished, _ScoredHypotheses(ids, scores, ended_log_probs, lengths))
+        finished = merge_finished(beams.finished, ScoredHypotheses(ids, scores, ended_log_probs, lengths))
 
         # The best candidates without eos stay live --> [batch, beams]
         live_log_probs = ops.where(is_eos, NEG_INF, total)
         live_log_probs = first_in_order(live_log_probs, beam_size) if divides else live_log_probs
         live_log_probs, live_index = ops.top_k(live_log_probs, beam_size)
         live_index = ops.cast(live_index, "int32")
-        state = reorder(output.state, take_along(parents, live_index))
+        live_parents = take_along(parents, live_index)
+        state = reorder(output.state, live_parents)
+        live_coverage = take_along(coverage, live_parents) if rules.covers else ()
 
         # Stop when the n-th best finished score reaches the bound of the live ones --> [batch]
         bound = rules.score(live_log_probs[:, 0], sentences.limits)
@@ -258,20 +259,21 @@ def beam_search(
         if early_stop:
             done |= finished.scores[:, -1] > NEG_INF
         live_last_ids, live_ids = take_along(next_ids, live_index), take_along(ids, live_index)
-        return _Beams(live_last_ids, live_ids, live_log_probs, finished), done, state
+        return Beams(live_last_ids, live_ids, live_log_probs, live_coverage, finished), done, state
 
     batch = ops.shape(first_ids)[0]
     padding = ops.full((batch, beam_size, max_length), rules.pad_id, dtype="int32")
     empty = ops.full((batch, beam_size), NEG_INF, dtype="float32")
-    beams = _Beams(
+    beams = Beams(
         live_last_ids=ops.tile(ops.convert_to_tensor(first_ids, "int32")[:, None], (1, beam_size)),
         live_ids=padding,
         # All slots but 0 start empty (log-probability -inf): otherwise all would have the same continuations.
         live_log_probs=ops.where(ops.arange(beam_size) == 0, 0.0, empty),
-        finished=_ScoredHypotheses(padding, empty, empty, ops.zeros((batch, beam_size), dtype="int32")),
+        live_coverage=ops.zeros_like(empty) if rules.covers else (),
+        finished=ScoredHypotheses(padding, empty, empty, ops.zeros((batch, beam_size), dtype="int32")),
     )
     beams = decode(advance, beams, sentences, state, beam_size, select_sentences)
-    return _select_n_best(beams, sentences.limits, n_best, rules)
+    return select_n_best(beams, sentences.limits, n_best, rules)
 
 
 class _IndependentHypotheses(NamedTuple):
@@ -281,25 +283,8 @@ class _IndependentHypotheses(NamedTuple):
     ids: Any  # int32, (batch, n, max_length)
     log_probs: Any  # float32, (batch, n)
     lengths: Any  # int32, (batch, n)
+    coverage: Any  # float32, (batch, n), of a coverage penalty, else ()
     done: Any  # bool, (batch, n)
-
-
-class _ScoredHypotheses(NamedTuple):
-    """Beam search: hypotheses of each sentence with their scores; an empty slot has score -inf."""
-
-    ids: Any  # int32, (batch, slots, max_length)
-    scores: Any  # float32, (batch, slots)
-    log_probs: Any  # float32, (batch, slots)
-    lengths: Any  # int32, (batch, slots)
-
-
-class _Beams(NamedTuple):
-    """Beam search: the live and the finished hypotheses of each sentence."""
-
-    live_last_ids: Any  # int32, (batch, beam_size)
-    live_ids: Any  # int32, (batch, beam_size, max_length)
-    live_log_probs: Any  # float32, (batch, beam_size), best first; -inf in empty slots
-    finished: _ScoredHypotheses  # (batch, beam_size), best first
 
 
 def _decode_independently(
@@ -323,6 +308,7 @@ def _decode_independently(
             ids=write_at(old.ids, ids, position),
             log_probs=old.log_probs + log_probs,
             lengths=old.lengths + 1,
+            coverage=ops.reshape(output.coverage, (-1, n)) if rules.covers else (),
             done=(ids == rules.eos_id) | (log_probs == NEG_INF),
         )
         new = keep_where_done(old.done, old, new)
@@ -334,60 +320,15 @@ def _decode_independently(
         ids=ops.full((batch, n, max_length), rules.pad_id, dtype="int32"),
         log_probs=ops.zeros((batch, n), dtype="float32"),
         lengths=ops.zeros((batch, n), dtype="int32"),
+        coverage=ops.zeros((batch, n), dtype="float32") if rules.covers else (),
         done=ops.zeros((batch, n), dtype="bool"),
     )
     result = decode(advance, result, sentences, state, n, select_sentences)
-    return _pad_empty_slots(
+    return pad_empty_slots(
         ids=result.ids,
-        scores=rules.score(result.log_probs, result.lengths),
+        scores=rules.score(result.log_probs, result.lengths, result.coverage),
         log_probs=result.log_probs,
         lengths=result.lengths,
         finished=(result.last_ids == rules.eos_id) & (result.lengths > 0),
         pad_id=rules.pad_id,
-    )
-
-
-def _merge_finished(old, new):
-    """Returns the best of the old and new finished hypotheses, best first, in as many slots as `old` has."""
-    both = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), old, new)
-    scores, best = ops.top_k(both.scores, old.scores.shape[1])
-    best = ops.cast(best, "int32")
-    return _ScoredHypotheses(
-        take_along(both.ids, best), scores, take_along(both.log_probs, best), take_along(both.lengths, best)
-    )
-
-
-def _select_n_best(beams, limits, n_best, rules):
-    """Returns `Hypotheses`: the finished ones, then the live ones that the length limit cut off.
-
-    A sentence that was done before its limit has `n_best` finished hypotheses or no live one, so every live
-    hypothesis that is returned was cut off at the limit.
-    """
-    beam_size = beams.live_log_probs.shape[1]
-    cut_off = _ScoredHypotheses(
-        ids=beams.live_ids,
-        scores=rules.score(beams.live_log_probs, limits[:, None]),
-        log_probs=beams.live_log_probs,
-        lengths=ops.zeros_like(beams.live_last_ids) + limits[:, None],
-    )
-    # The finished hypotheses fill the first slots of the result, live ones the others --> [batch, n_best]
-    slot = ops.arange(n_best, dtype="int32")[None]
-    num_finished = ops.sum(ops.cast(beams.finished.scores > NEG_INF, "int32"), axis=1, keepdims=True)
-    finished = slot < num_finished
-    index = ops.where(finished, slot, beam_size + slot - num_finished)
-    ids, scores, log_probs, lengths = (
-        take_along(ops.concatenate(pair, axis=1), index) for pair in zip(beams.finished, cut_off, strict=True)
-    )
-    return _pad_empty_slots(ids, scores, log_probs, lengths, finished, rules.pad_id)
-
-
-def _pad_empty_slots(ids, scores, log_probs, lengths, finished, pad_id):
-    """Returns `Hypotheses`; those with score -inf get length 0 and only padding."""
-    exists = scores > NEG_INF
-    return Hypotheses(
-        ids=ops.where(exists[..., None], ids, pad_id),
-        scores=scores,
-        log_probs=log_probs,
-        lengths=ops.where(exists, lengths, 0),
-        finished=finished & exists,
     )

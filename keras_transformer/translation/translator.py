@@ -35,7 +35,7 @@ from keras_transformer.translation.tree_grammar import TreeGrammar
 # Settings that are inputs of a compiled search, so that another value does not compile it again; and values
 # that stand for any in the settings of the graph.
 _SCALARS = {"alpha": np.float32, "max_length_offset": np.int32, "max_length_ratio": np.float32}
-_SCALARS |= {"max_length": np.int32}
+_SCALARS |= {"max_length": np.int32, "coverage_penalty": np.float32}
 _ANY = {"alpha": 1.0, "max_length_offset": 1, "max_length_ratio": 1.0, "max_length": 2**30}
 # Searches with different settings that a translator keeps compiled; each takes 20 to 50 MB.
 MAX_COMPILED = 16
@@ -266,8 +266,7 @@ class Translator(TextTranslator):
             arguments["num_words"] = np.array([part.num_words for part in parts], np.int32)
         if any(part.phrases for part in parts):
             arguments["phrases"] = _pad_phrases([part.phrases for part in parts], special.pad)
-        scalars = {name: np.array(getattr(config, name), dtype) for name, dtype in _SCALARS.items()}
-        hypotheses = self._search(config, arguments)(source_ids, **arguments, **scalars)
+        hypotheses = self._search(config, arguments)(source_ids, **arguments, **_scalars(config))
         ids, scores, log_probs, lengths, finished = (values.numpy() for values in hypotheses)
         exists = np.isfinite(scores)
         exists[:, 0] = True  # every sentence has a translation, even if no hypothesis is possible
@@ -302,6 +301,7 @@ class Translator(TextTranslator):
         """Returns the search as one compiled graph for any batch size and length."""
         # Settings that do not change the graph must not cause another compilation.
         config = replace(config, seed=1, long_lines="split", batch_tokens=1, max_source_length=2, **_ANY)
+        config = replace(config, coverage_penalty=float(config.coverage_penalty > 0))
         key = (config, *arguments)
         compiled = self._compiled.get(key)
         if compiled is None:
@@ -314,7 +314,7 @@ class Translator(TextTranslator):
         return compiled
 
     def _compile(self, config, arguments):
-        target = self.tokenizers.target
+        target, scalars = self.tokenizers.target, _scalars(config)
         if config.tree_grammar and not isinstance(target, TreeTokenizer):
             raise ValueError("`tree_grammar` needs a model trained on trees. Received: tree_grammar=True")
         specs = {
@@ -325,8 +325,8 @@ class Translator(TextTranslator):
         }
 
         def search(source_ids, **arguments):
-            scalars = {name: arguments.pop(name) for name in _SCALARS}
-            settings = types.SimpleNamespace(**{**dataclasses.asdict(config), **scalars})
+            inputs = {name: arguments.pop(name) for name in scalars}
+            settings = types.SimpleNamespace(**{**dataclasses.asdict(config), **inputs})
             if config.tree_grammar:
                 arguments["constraint"] = TreeGrammar.of(target, arguments.pop("num_words"))
             if "phrases" in arguments:
@@ -341,8 +341,14 @@ class Translator(TextTranslator):
         return tf.function(search, autograph=False).get_concrete_function(
             tf.TensorSpec((None, None), tf.int32, name="source_ids"),
             **{name: specs[name] for name in arguments},
-            **{name: tf.TensorSpec((), dtype) for name, dtype in _SCALARS.items()},
+            **{name: tf.TensorSpec((), scalar.dtype) for name, scalar in scalars.items()},
         )
+
+
+def _scalars(config):
+    """Returns the settings that are inputs of a compiled search; a coverage penalty of 0 costs nothing."""
+    names = [name for name in _SCALARS if name != "coverage_penalty" or config.coverage_penalty]
+    return {name: np.array(getattr(config, name), _SCALARS[name]) for name in names}
 
 
 def _batches(parts, batch_tokens, elements_per_row, threads):

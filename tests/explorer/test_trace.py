@@ -161,6 +161,7 @@ def check_hypotheses(answer, translator, text, prefix="", **search):
             assert one[field] == getattr(other, field)
         np.testing.assert_allclose(one["score"], other.score, rtol=1e-5)
         np.testing.assert_allclose(one["log_prob"], other.log_prob, rtol=1e-5)
+        np.testing.assert_allclose(answer["nodes"][one["node"]]["score"], other.score, rtol=1e-5)
     pieces = [piece["text"] for piece in answer["source"]]
     assert pieces == [*expected.source_pieces, "</s>"]
     assert answer["cut"] == expected.is_cut
@@ -182,6 +183,7 @@ def test_the_hypotheses_are_those_of_n_best(translator, explorer, beam_size, alp
         {"early_stop": True, "no_repeat_ngram": 1, "length_penalty": "average", "alpha": 1.5},
         {"min_length": 5, "max_length_ratio": 0.5, "length_penalty": "none"},
         {"sampling": True, "max_source_length": 5, "n_best": 7},
+        {"coverage_penalty": 2.0},
     ],
     ids=str,
 )

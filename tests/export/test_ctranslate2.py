@@ -369,6 +369,10 @@ def test_the_exact_rule_is_not_theirs(search, two_searches):
         ({"early_stop": True, "n_best": 2}, ["only the best translation", "with --n-best 1,"]),
         ({"early_stop": True, "min_length": 3}, ["min_length=3", "with --min-length 0,"]),
         ({"beam_size": 1, "no_repeat_ngram": 2}, ["no_repeat_ngram=2", "with --no-repeat-ngram 0,"]),
+        (
+            {"early_stop": True, "coverage_penalty": 0.2},
+            ["coverage_penalty=0.2 is left out", "with --coverage-penalty 0,"],
+        ),
     ],
 )
 def test_settings_that_do_not_carry_over_are_named(search, words):
@@ -521,6 +525,7 @@ def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path
         ({"sampling": True}, "not available for CTranslate2 models here. Received: sampling=True"),
         ({"beam_size": 0}, "`search.beam_size` must be from 1"),
         ({"alpha": 1e38}, "an alpha of at most 20. Received: alpha=1e"),
+        ({"coverage_penalty": 0.2}, "coverage penalty is not available .* Received: coverage_penalty=0.2"),
         (
             {"max_source_length": 10**6},
             "the positions of the exported model. Received: max_source_length=1000000",

@@ -1,5 +1,6 @@
 """Exported signatures, against the translator and the scorer that Python has."""
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -12,7 +13,7 @@ from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.tensor_files import by_path
 from keras_transformer.config.settings import ModelConfig, SearchConfig, replace
 from keras_transformer.export.forcing import pair_signatures
-from keras_transformer.export.graphs import Output, ServedModel, in_chunks
+from keras_transformer.export.graphs import Output, ServedModel, in_chunks, text_signatures
 from keras_transformer.export.saved_model import export_saved_model, make_card, write_card
 from keras_transformer.export.serving import ServingSettings
 from keras_transformer.export.versions import new_version, versions
@@ -79,6 +80,22 @@ def test_all_of_the_beam_is_the_translators(model, tools):
         np.testing.assert_allclose(scores[number, :places], [x.score for x in one.translations], rtol=1e-5)
         assert texts[number][places:] == [""] * (3 - places)
         assert (scores[number, places:] == tf.float32.min).all()
+
+
+def test_a_coverage_penalty_is_the_translators(model, tools):
+    search = replace(model.settings.search, coverage_penalty=3.0)
+    settings = dataclasses.replace(model.settings, search=search)
+    served = ServedModel(model.translator.models[0], settings)
+    signature = text_signatures(served, model.translator.tokenizers)["translate_nbest"]
+    found = signature(tf.constant(tools.texts))
+    expected = model.translator.n_best(tools.texts, n_best=3, coverage_penalty=3.0)
+    plain = model.translator.n_best(tools.texts, n_best=3)
+    assert [one.best.text for one in expected] != [one.best.text for one in plain]
+    for number, one in enumerate(expected):
+        places = len(one.translations)
+        assert tools.strings(found["translations"])[number][:places] == [x.text for x in one.translations]
+        scores = found["scores"].numpy()[number, :places]
+        np.testing.assert_allclose(scores, [x.score for x in one.translations], rtol=1e-5)
 
 
 def test_ids_become_the_ids_of_the_best_translation(model, tools):

@@ -23,6 +23,7 @@ from fake_serving import (
 )
 
 from keras_transformer.serving.app import create_app
+from keras_transformer.serving.engines import REQUEST_SETTINGS
 from keras_transformer.serving.models import Models, named_paths
 from keras_transformer.serving.settings import ServerConfig
 
@@ -119,7 +120,7 @@ def test_too_large_a_beam_is_refused(engine):
 
 def test_numbers_that_no_computation_can_have_are_refused(engine):
     with fake_client(engine) as client:
-        for name in ("alpha", "max_length_offset", "no_repeat_ngram", "min_length", "beam_size"):
+        for name in REQUEST_SETTINGS:
             for number in ("16777217", "1e999", "-1e999", "1" + 400 * "0", "NaN", "1" + 5000 * "0"):
                 body = f'{{"instances": ["a"], "{name}": {number}}}'
                 answer = client.post(PREDICT, content=body)

@@ -120,11 +120,11 @@ def test_blank_texts_are_answered_and_not_translated(engine, client):
 
 
 def test_settings_of_the_search_reach_the_model(engine, client):
-    post(client, PREDICT, {"instances": ["a"], "beam_size": 3, "alpha": 0.2})
+    post(client, PREDICT, {"instances": ["a"], "beam_size": 3, "alpha": 0.2, "coverage_penalty": 0.5})
     post(client, PREDICT, {"inputs": {"text": ["b"], "no_repeat_ngram": 2, "min_length": 5}})
     post(client, PREDICT, {"inputs": ["c"], "max_length_offset": 11})
     assert [settings for settings, _ in engine.batches] == [
-        {"alpha": 0.2, "beam_size": 3},
+        {"alpha": 0.2, "beam_size": 3, "coverage_penalty": 0.5},
         {"no_repeat_ngram": 2, "min_length": 5},
         {"max_length_offset": 11},
     ]

@@ -29,7 +29,7 @@ def make_model(seed=0, *, end=3.0, **changes):
     rng = np.random.default_rng(seed)
     for weight in model.trainable_weights:
         weight.assign(rng.normal(0, 0.8, weight.shape))
-    bias = rng.normal(0, 0.3, VOCAB)
+    bias = rng.normal(0, 0.3, VOCAB)[: model.config.target_vocab_size]
     bias[2] = end
     model.output_bias.assign(bias)
     return model

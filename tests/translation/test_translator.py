@@ -509,3 +509,12 @@ def test_one_thread_searches_a_few_sentences_as_one_batch_however_their_lengths_
     parts = [Part([5] * length, prefix=[], number=0, index=0) for length in (29, 3, 2, 11, 5)]
     assert translator_module._batches(parts, 150, lambda length: 1, 1) == [[2, 1, 4, 3, 0]]  # 5 x 30 tokens
     assert translator_module._batches(parts, 149, lambda length: 1, 1) == [[0], [2, 1, 4, 3]]
+
+
+def test_coverage_penalties_share_a_compiled_search_and_0_has_its_own(model, tokenizer):
+    translator = Translator(model, tokenizer, SearchConfig(beam_size=3, max_length_offset=EXTRA))
+    penalties = (0.3, 0.0, 5.0, 0.7)
+    scores = {beta: translator.n_best(TEXTS, coverage_penalty=beta)[0].best.score for beta in penalties}
+    assert len(translator._compiled) == 2
+    assert len(set(scores.values())) == 4
+    assert scores[0.0] == translator.n_best(TEXTS)[0].best.score

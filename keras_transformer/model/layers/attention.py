@@ -332,9 +332,19 @@ class MultiHeadAttention(Layer):
         Returns:
             float, same shape as `query`.
         """
+        return self.cross_attend(query, key_value, mask, num_hypotheses=num_hypotheses).output
+
+    def cross_attend(
+        self, query: Tensor, key_value: KeyValue, mask: Tensor | None = None, *, num_hypotheses: int = 1
+    ) -> Attention:
+        """As `cross_step`, and also returns the weights.
+
+        Returns:
+            `Attention`; its output has the shape of `query`, its weights `(batch, num_heads, n, source_len)`.
+        """
         query = self._split_heads(self.query_projection(query), -1, num_hypotheses)
         heads = scaled_dot_product_attention(query, *key_value, mask)
-        return self.output_projection(self._join_heads(heads.output, -1))
+        return Attention(self.output_projection(self._join_heads(heads.output, -1)), heads.weights)
 
     def _place(self, x, position=None):
         """Returns queries or keys with their positions: as they are, because the embeddings have them.

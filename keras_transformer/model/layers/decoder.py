@@ -26,6 +26,20 @@ class DecoderAttention(NamedTuple):
     cross_weights: Any
 
 
+class DecoderStep(NamedTuple):
+    """Result of one decoding step of a decoder layer, with attention weights.
+
+    Attributes:
+        output: float, shape `(batch * n, d_model)`, with n hypotheses per sentence.
+        cache: `KeyValue` of self-attention, including the new position.
+        cross_weights: float32, shape `(batch, num_heads, n, source_len)`.
+    """
+
+    output: Any
+    cache: KeyValue
+    cross_weights: Any
+
+
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class DecoderLayer(TransformerLayer):
     """Decoder layer: self-attention, cross-attention, feed-forward, each with a residual connection.
@@ -147,6 +161,42 @@ class DecoderLayer(TransformerLayer):
         Returns:
             `CachedStep`.
         """
+
+        def attend(query):
+            y = self.cross_attention.cross_step(
+                query, encoder_key_value, cross_attention_mask, num_hypotheses=num_hypotheses
+            )
+            return y, None
+
+        output, cache, _ = self._step(inputs, cache, attend, mask, num_hypotheses, first_slot)
+        return CachedStep(output, cache)
+
+    def attend_step(
+        self,
+        inputs: Tensor,
+        cache: KeyValue,
+        encoder_key_value: KeyValue,
+        mask: Tensor | None = None,
+        cross_attention_mask: Tensor | None = None,
+        *,
+        num_hypotheses: int = 1,
+        first_slot: Tensor | None = None,
+    ) -> DecoderStep:
+        """As `step`, and also returns the weights of cross-attention.
+
+        Returns:
+            `DecoderStep`.
+        """
+
+        def attend(query):
+            return self.cross_attention.cross_attend(
+                query, encoder_key_value, cross_attention_mask, num_hypotheses=num_hypotheses
+            )
+
+        return DecoderStep(*self._step(inputs, cache, attend, mask, num_hypotheses, first_slot))
+
+    def _step(self, inputs, cache, attend_to_source, mask, num_hypotheses, first_slot):
+        """Returns output, cache and weights of a step; `attend_to_source(query)` is its cross-attention."""
         x = inputs
         y = self.self_attention_residual.pre(x)
         y, cache = self.self_attention.step(
@@ -155,13 +205,11 @@ class DecoderLayer(TransformerLayer):
         x = self.self_attention_residual.post(x, y)
 
         y = self.cross_attention_residual.pre(x)
-        y = self.cross_attention.cross_step(
-            y, encoder_key_value, cross_attention_mask, num_hypotheses=num_hypotheses
-        )
+        y, cross_weights = attend_to_source(y)
         x = self.cross_attention_residual.post(x, y)
 
         y = self.feed_forward(self.feed_forward_residual.pre(x))
-        return CachedStep(self.feed_forward_residual.post(x, y), cache)
+        return self.feed_forward_residual.post(x, y), cache, cross_weights
 
     def compute_output_shape(self, inputs_shape: Shape, encoder_output_shape: Shape) -> Shape:
         return inputs_shape
