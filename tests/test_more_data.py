@@ -15,9 +15,11 @@ import pytest
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.training_data import check_training_data, load_training_data
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.checkpoints.weights import write_model_weights
 from keras_transformer.cli import back_translate, distil, synthetic_corpora, translate
 from keras_transformer.config.settings import Config, override
 from keras_transformer.evaluation.bleu import bleu_scorer
+from keras_transformer.model.transformer import Transformer
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.noise import Noise
 from keras_transformer.text.synthetic import read_manifest
@@ -273,6 +275,28 @@ def test_interpolated_targets_are_the_nearest_of_the_n_best_lists(tmp_path, para
     assert scores[0] > scores[1]
     assert call(distil, MODEL, *given, "--beam-size", 1) == 2
     assert "--interpolate needs several translations: --beam-size of at least 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("source", "target"), [("xx", "de"), ("de", "xx")])
+def test_a_language_without_known_scripts_needs_a_filter_less(
+    tmp_path, config, tokenizer, text, capsys, source, target
+):
+    """It is refused before anything is translated."""
+    data = override(config, [f"data.source={source}", f"data.target={target}"])
+    run = RunFolder.create(tmp_path / "run", data, tokenizer)
+    write_model_weights(run, Transformer(data.model), "float32")
+    arguments = [run.path, "--input", text, "--output", tmp_path / "out", "--beam-size", 1]
+    assert call(back_translate, *arguments) == 2
+    error = capsys.readouterr().err
+    assert "must be a code that CLDR knows" in error
+    assert "'xx'. Or without these filters: --set cleaning.max_foreign_letters=1" in error
+    assert not list(tmp_path.glob("out*"))
+    # A model of random weights in this direction; the filters drop most of what it says.
+    loose = ["max_foreign_letters=1", "drop_identical=false", "max_length_ratio=0", "drop_empty=false"]
+    arguments += [word for name in loose for word in ("--set", f"cleaning.{name}")]
+    assert call(back_translate, *arguments, "--max-length-offset", 3) == 0
+    assert lines_of(tmp_path / "out", f"train.{source}") == LINES
+    assert len(lines_of(tmp_path / "out", f"train.{target}")) == 5
 
 
 def test_tags_of_sources_are_left_out():

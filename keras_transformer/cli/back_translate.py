@@ -23,6 +23,7 @@ from keras_transformer.cli.synthetic_corpora import (
     add_shared_flags,
     filters,
     make,
+    make_cleaner,
     open_translating_runs,
     origin_of,
     report,
@@ -167,7 +168,9 @@ def plan_of(args, runs):
     changes["sampling"] = args.method == "sampling"
     search = search_fields(args, n_best=1, **changes)
     on_bad_utf8, language = config.data.on_bad_utf8, data.source
-    cleaner = monolingual_cleaner(config.cleaning, language, config.data.max_length)
+    cleaner = make_cleaner(
+        functools.partial(monolingual_cleaner, config.cleaning, language, config.data.max_length)
+    )
     tokenizer = runs[0].load_tokenizers().source
     return Plan(
         args.program, Side(True, args.tag, noise), (data.target, data.source), config, search,

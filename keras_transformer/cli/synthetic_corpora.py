@@ -2,10 +2,12 @@
 
 import argparse
 import dataclasses
+import functools
 import math
 import pathlib
 import shlex
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_transformer.cli.command_line import add_checkpoint_flag, add_search_flags, search_settings
@@ -14,6 +16,7 @@ from keras_transformer.cli.shard_flags import MAX_PARTS
 from keras_transformer.cli.translate_shards import translate_shards
 from keras_transformer.config import programs
 from keras_transformer.config.settings import Config, override, replace
+from keras_transformer.text.cleaning import REASONS, Cleaner, CleaningReport
 from keras_transformer.text.lines import DataError
 from keras_transformer.translation.synthetic import PARTS, Side, SyntheticCorpus
 
@@ -63,9 +66,6 @@ def open_translating_runs(args: argparse.Namespace) -> list:
     Raises:
         ValueError: one is missing, is a parser, has no such weights, or another direction than the first.
     """
-    from keras_transformer.cli.translate import check_are_runs
-
-    check_are_runs(args.runs, args.program)
     runs = open_runs(args.runs, args.checkpoint)
     check_task(runs, parses=False)
     first, *others = [(run.config.data.source, run.config.data.target) for run in runs]
@@ -127,6 +127,9 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
         "target": plan.languages[1],
         **plan.settings,
     }
+    cleaner = make_cleaner(functools.partial(
+        Cleaner, config.cleaning, *plan.languages, max_length=config.data.max_length
+    ))  # fmt: skip
     corpus = SyntheticCorpus(args.output, settings)
     if corpus.manifest:
         print(f"{name}: {corpus.folder} is complete", file=sys.stderr)
@@ -139,7 +142,7 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
         if not corpus.translations.exists():  # other processes still translate
             print(f"{name}: the process that completes the last part writes {corpus.folder}", file=sys.stderr)
             return {}
-        return _write(corpus, runs, plan, search.n_best)
+        return _write(corpus, runs, plan, cleaner, search.n_best)
     except (DataError, FileNotFoundError):
         if corpus.manifest:  # another process has written it meanwhile
             return corpus.manifest
@@ -158,23 +161,24 @@ def _translation(args, corpus, counts):
     return argparse.Namespace(**vars(args) | given)
 
 
-def _write(corpus, runs, plan, n_best):
-    from keras_transformer.text.cleaning import Cleaner
+def make_cleaner(make: Callable[[], Cleaner]) -> Cleaner:
+    """Returns the result of a function that makes a `Cleaner`; its errors name the setting to change."""
+    try:
+        return make()
+    except ValueError as error:
+        filters = "--set cleaning.max_foreign_letters=1 --set cleaning.drop_damaged=false"
+        raise ValueError(f"{error}. Or without these filters: {filters}") from error
 
-    source, target = plan.languages
+
+def _write(corpus, runs, plan, cleaner, n_best):
     tokenizers = runs[0].load_tokenizers()
     if plan.side.reverses:
         tokenizers = type(tokenizers)(tokenizers.target, tokenizers.source)
-    cleaner = Cleaner(plan.config.cleaning, source, target, max_length=plan.config.data.max_length)
-    return corpus.write(
-        plan.side, cleaner, tokenizers, plan.languages, plan.add_splits, n_best=n_best
-    )  # fmt: skip
+    return corpus.write(plan.side, cleaner, tokenizers, plan.languages, plan.add_splits, n_best=n_best)
 
 
 def report(manifest: dict[str, Any], folder: str) -> str:
     """Returns the counts of a synthetic corpus as text, several lines."""
-    from keras_transformer.text.cleaning import REASONS, CleaningReport
-
     counts, lines = manifest["counts"], []
     if "lines read" in counts:
         lines.append(f"lines read: {counts['lines read']:,}")
