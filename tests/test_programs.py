@@ -165,6 +165,20 @@ def test_chunks_change_nothing(run):
     assert translate_bytes(run, data, "--beam-size", "1", "--chunk-lines", "2") == whole
 
 
+def test_minimum_bayes_risk_decoding_is_the_same_in_chunks_and_says_its_utility(run):
+    data = "\n".join(source for source, _ in SENTENCES[:5]).encode()
+    flags = ("--mbr", "--samples", "5", "--utility", "bleu", "--format", "jsonl")
+    rows = [
+        [json.loads(line) for line in translate_bytes(run, data, *flags, *more).splitlines()]
+        for more in ((), ("--chunk-lines", "2"))
+    ]
+    same = [[(row["text"], row["utility"]) for row in each] for each in rows]
+    assert same[0] == same[1]
+    translator = Translator.load(run)
+    sources = [source for source, _ in SENTENCES[:5]]
+    assert [text for text, _ in same[0]] == translator.translate(sources, mbr=True, samples=5, utility="bleu")
+
+
 def test_weights_search_and_alpha_are_those_asked_for(run):
     out = translate_bytes(
         run, b"the man sees 3 dogs\n", "--checkpoint", "last", "--beam-size", "2", "--alpha", "0"
@@ -566,6 +580,7 @@ def test_every_setting_of_search_has_a_flag():
         ({"beam_size": 7, "alpha": 0.0}, "beam 7, no length penalty"),
         ({"alpha": 0.0, "coverage_penalty": 0.2}, "beam 4, no length penalty, coverage penalty 0.2"),
         ({"sampling": True, "temperature": 0.5}, "sampling, temperature 0.5"),
+        ({"mbr": True, "samples": 9, "utility": "bleu"}, "minimum Bayes risk, 9 samples, BLEU"),
     ],
 )
 def test_what_is_said_of_a_search(settings, words):
@@ -576,6 +591,8 @@ def test_what_is_said_of_a_search(settings, words):
     ("program", "arguments", "message"),
     [
         ("translate", ["{run}", "--top-k", "5"], "--top-k needs --sampling"),
+        ("translate", ["{run}", "--samples", "5"], "--samples needs --mbr"),
+        ("translate", ["{run}", "--mbr", "--n-best", "65"], "`n_best` must be at most `samples` of `mbr`"),
         ("translate", ["{run}", "--threads", "0"], "`--threads` must be at least 1. Received: 0"),
         ("translate", ["{run}", "--output", "{folder}"], "is a folder. Choose a file in it"),
         ("translate", ["{run}", "--output", "{folder}/no/x"], "its folder does not exist"),

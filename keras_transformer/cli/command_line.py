@@ -25,6 +25,7 @@ CORPUS_SETTINGS = ("source", "target", *FOLDER_SETTINGS)
 VOCABULARY_FLAGS = ("vocab_size", "model_type")
 DEVICE_SETTINGS = ("strategy", "replicas", "cross_device_ops", "allow_cpu")
 _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "seed")
+_MBR_SETTINGS = ("samples", "utility")
 
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
@@ -268,7 +269,7 @@ def search_settings(args, run):
 
 
 def check_sampling_settings(settings, changed):
-    """Raises `ValueError` if settings of sampling are given without `sampling`.
+    """Raises `ValueError` if settings of sampling are given without `sampling` or `mbr`.
 
     Args:
         settings: dict from name to value, the settings given.
@@ -277,9 +278,14 @@ def check_sampling_settings(settings, changed):
     Raises:
         ValueError: the message names the flag.
     """
-    drawn = [name for name in _SAMPLING_SETTINGS if name in settings and not changed.sampling]
-    if drawn:
-        raise ValueError(f"--{drawn[0].replace('_', '-')} needs --sampling. Add --sampling or remove it")
+    samples = changed.sampling or changed.mbr
+    for names, flag, is_on in (
+        (_SAMPLING_SETTINGS, "--sampling", samples),
+        (_MBR_SETTINGS, "--mbr", changed.mbr),
+    ):
+        unused = [name for name in names if name in settings and not is_on]
+        if unused:
+            raise ValueError(f"--{unused[0].replace('_', '-')} needs {flag}. Add {flag} or remove it")
 
 
 def number_of_threads(args):
@@ -300,6 +306,9 @@ def number_of_threads(args):
 
 def describe_search(search):
     """Returns a description of a `SearchConfig` such as `"beam 4, gnmt length penalty, alpha 0.6"`."""
+    if search.mbr:
+        utility = {"chrf": "chrF", "bleu": "BLEU"}[search.utility]
+        return f"minimum Bayes risk, {search.samples} samples, {utility}"
     if search.sampling:
         return f"sampling, temperature {search.temperature:g}"
     if search.beam_size == 1:

@@ -76,8 +76,9 @@ def warn_of_narrow_beam(args, search, translator):
     """Prints a line to standard error if the beam is small for `--constraints`."""
     from keras_transformer.config.settings import replace
 
-    beam_size = replace(translator.search, **search).beam_size
-    if args.constraints and beam_size < WIDE_BEAM and not search.get("sampling"):
+    changed = replace(translator.search, **search)
+    beam_size, samples = changed.beam_size, changed.sampling or changed.mbr
+    if args.constraints and beam_size < WIDE_BEAM and not samples:
         print(
             f"{programs.name('translate')}: with a beam of {beam_size}, a sentence may break off or repeat "
             f"itself where a phrase is required. Better: --beam-size {WIDE_BEAM}",

@@ -332,6 +332,13 @@ class SearchConfig:
     no_repeat_ngram: int = setting(0, "forbids repeating any n-gram of this size; 0 disables", at_least=0)
     n_best: int = setting(1, "translations per sentence, at most `beam_size` unless sampling", at_least=1)
     sampling: bool = setting(False, "samples tokens at random instead of beam search; ignores `beam_size`")
+    mbr: bool = setting(
+        False,
+        "minimum Bayes risk decoding (Eikema and Aziz, 2020): the sample with the greatest mean `utility` "
+        "over all `samples`; ignores `beam_size`",
+    )
+    samples: int = setting(64, "number of samples of `mbr`", at_least=1, at_most=10_000)
+    utility: str = choice("chrf", 'utility of `mbr`, of sacreBLEU: `"chrf"` or sentence `"bleu"`')
     temperature: float = setting(1.0, "sampling temperature, by which logits are divided", above=0)
     top_k: int = setting(0, "samples from the k most probable tokens only; 0 for all", at_least=0)
     top_p: float = setting(
@@ -350,8 +357,14 @@ class SearchConfig:
     def __post_init__(self):
         lengths = {"min_length": self.min_length, "max_length": self.max_length}
         require(self.min_length < self.max_length, "`min_length` must be below `max_length`", **lengths)
+        if self.mbr:
+            sizes = {"n_best": self.n_best, "samples": self.samples}
+            require(self.n_best <= self.samples, "`n_best` must be at most `samples` of `mbr`", **sizes)
+            demand = "`mbr` compares texts and cannot parse: leave out `tree_grammar`"
+            require(not self.tree_grammar, demand, tree_grammar=True)
+            return
         sizes = {"n_best": self.n_best, "beam_size": self.beam_size}
-        demand = "`n_best` must be at most `beam_size` unless `sampling` is on"
+        demand = "`n_best` must be at most `beam_size` unless `sampling` or `mbr` is on"
         require(self.n_best <= self.beam_size or self.sampling, demand, **sizes)
 
 

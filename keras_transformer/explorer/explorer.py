@@ -70,7 +70,7 @@ class Explorer:
         self._tokenizers = translator.tokenizers
         self._model = type(model).from_config(model.get_config())
         self._model.set_weights(model.get_weights())
-        search = replace(translator.search, n_best=1, sampling=False, long_lines="cut")
+        search = replace(translator.search, n_best=1, sampling=False, mbr=False, long_lines="cut")
         self._search = replace(
             search,
             beam_size=min(search.beam_size, max_beam),

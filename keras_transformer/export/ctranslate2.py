@@ -128,8 +128,11 @@ class CTranslate2Translator(TextTranslator):
 
     def _config(self, search):
         config = super()._config(search)
-        if config.sampling:
-            raise ValueError("Sampling is not available for CTranslate2 models here. Received: sampling=True")
+        for name, kind in (("sampling", "Sampling"), ("mbr", "Minimum Bayes risk decoding")):
+            if getattr(config, name):
+                raise ValueError(
+                    f"{kind} is not available for CTranslate2 models here. Received: {name}=True"
+                )
         if config.coverage_penalty:
             raise ValueError(
                 "A coverage penalty is not available for CTranslate2 models here. "

@@ -113,6 +113,8 @@ def _lacking(runs, search):
         yield "parsing"
     if search.sampling:
         yield "sampling"
+    if search.mbr:
+        yield "minimum Bayes risk decoding"
     if search.coverage_penalty:
         yield "coverage penalty"
     if search.alpha > MAX_ALPHA:

@@ -223,8 +223,9 @@ def make_card(run, settings, *, name, checkpoint, num_parameters, versions, lice
     tests = {record["split"]: record for record in tests}  # a resumed run has several: take the last
     corpus = run.path / "corpus.sha256"
     search = dataclasses.asdict(settings.search)
-    for unused in ("sampling", "temperature", "top_k", "top_p", "seed", "long_lines"):
+    for unused in ("sampling", "temperature", "top_k", "top_p", "seed", "mbr", "samples", "utility"):
         del search[unused]
+    del search["long_lines"]
     if config.data.parses:
         search["tree_grammar"] = True  # in the graph it always is
     return {

@@ -55,10 +55,11 @@ class ServingSettings:
     frozen: bool = False
 
     def __post_init__(self):
-        if self.search.sampling:
-            raise ValueError(
-                "Sampling is not available in an exported model. Remove `sampling`. Received: sampling=True"
-            )
+        for name, kind in (("sampling", "Sampling"), ("mbr", "Minimum Bayes risk decoding")):
+            if getattr(self.search, name):
+                raise ValueError(
+                    f"{kind} is not available in an exported model. Remove `{name}`. Received: {name}=True"
+                )
         for name in ("max_sentences", "max_characters"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= _MOST:

@@ -112,7 +112,7 @@ class BleuValidator(SearchValidator):
         self.scorer = bleu_scorer(config.data.target)
 
     def _translate(self, texts):
-        return self.translator.translate(texts, beam_size=self.beam_size)
+        return self.translator.translate(texts, beam_size=self.beam_size, n_best=1, mbr=False)
 
     def _score(self, translations):
         return self.scorer.corpus_score(translations, [self.target]).score

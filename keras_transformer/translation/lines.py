@@ -164,10 +164,11 @@ def text_lines(number, result, *, n_best=1, scores=False):
         number: int, of the text; not used.
         result: `NBest`.
         n_best: int, number of lines.
-        scores: bool, begins each line with the score and a tab. Missing translations stay blank.
+        scores: bool, begins each line with the score, or the utility if there is one, and a tab. Missing
+            translations stay blank.
     """
     best = result.translations[:n_best]
-    texts = [f"{item.score:.6f}\t{item.text}" if scores else item.text for item in best]
+    texts = [f"{_rank_value(item):.6f}\t{item.text}" if scores else item.text for item in best]
     return "".join(f"{text}\n" for text in texts + [""] * (n_best - len(texts)))
 
 
@@ -193,6 +194,8 @@ def json_line(number, result, *, n_best=1):
 def moses_lines(number, result, *, n_best=1):
     """Returns Moses' n-best lines: `number ||| text ||| F0= log-probability ||| score`, as Marian does.
 
+    Instead of the score, a translation of minimum Bayes risk decoding has its utility.
+
     Each translation is a line; there is at least one. Texts are numbered from 0. `|||` inside a
     translation becomes `&#124;&#124;&#124;`, Moses' escape. An alignment, if requested, is a field
     after the text, such as `0-0 1-2`.
@@ -207,9 +210,13 @@ def moses_lines(number, result, *, n_best=1):
         fields = [str(number), translation.text.replace("|||", "&#124;&#124;&#124;")]
         if translation.alignment is not None:
             fields.append(format_pharaoh(translation.alignment))
-        fields += [f"F0= {translation.log_prob:.6f}", f"{translation.score:.6f}"]
+        fields += [f"F0= {translation.log_prob:.6f}", f"{_rank_value(translation):.6f}"]
         lines.append(" ||| ".join(fields) + "\n")
     return "".join(lines)
+
+
+def _rank_value(translation):
+    return translation.score if translation.utility is None else translation.utility
 
 
 def _fields(translation):
@@ -217,6 +224,7 @@ def _fields(translation):
         return round(value, 6) if math.isfinite(value) else None  # JSON has no infinity
 
     log_probs = translation.token_log_probs
+    utility = {} if translation.utility is None else {"utility": rounded(translation.utility)}
     return {
         "text": translation.text,
         "pieces": translation.pieces,
@@ -225,6 +233,7 @@ def _fields(translation):
         "token_log_probs": None if log_probs is None else list(map(rounded, log_probs)),
         "alignment": translation.alignment,
         "finished": translation.finished,
+        **utility,
     }
 
 

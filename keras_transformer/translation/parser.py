@@ -115,6 +115,8 @@ class Parser:
         rows = [_words(sentence) for sentence in sentences]
         texts = [" ".join(words) for words in rows]
         config = replace(self.search, **search) if search else self.search
+        if config.mbr:
+            raise ValueError("`mbr` compares texts and cannot parse. Received: mbr=True")
         limit = self._translator.max_source_length(config) - 1
         encoded = self._translator.tokenizers.source.encode(texts)
         too_long = [len(row) > limit for row in encoded]

@@ -23,14 +23,16 @@ class Translation(NamedTuple):
 
     Attributes:
         text: str, one line.
-        score: float, log-probability / length penalty, by which it was ranked. The score of a
-            split text is the sum over its parts.
+        score: float, log-probability / length penalty, by which it was ranked unless it has a `utility`. The
+            score of a split text is the sum over its parts.
         log_prob: float, natural logarithm, with the end of sentence.
         pieces: list of str, its sub-words as in the target vocabulary.
         ids: list of int, its tokens, with the end of sentence if it has one.
         finished: bool, False if it was cut off at its length limit.
         token_log_probs: list of float, one per entry of `ids`; `None` unless requested.
         alignment: list of (source piece, target piece), counted from 0; `None` unless requested.
+        utility: float, from 0 to 100, its mean utility in minimum Bayes risk decoding, by which it was
+            ranked; of a split text the mean over its parts. `None` in other searches.
     """
 
     text: str
@@ -41,6 +43,7 @@ class Translation(NamedTuple):
     finished: bool
     token_log_probs: list | None = None
     alignment: list | None = None
+    utility: float | None = None
 
 
 BLANK = Translation("", 0.0, 0.0, [], [], True)
@@ -105,6 +108,9 @@ def join_parts(parts, source_pieces, separator):
             source_begin += len(pieces)
             target_begin += len(part.pieces)
         details = {"token_log_probs": _concatenate(parts, "token_log_probs"), "alignment": links}
+    utilities = [part.utility for part in parts if part.utility is not None]
+    if utilities:
+        details["utility"] = sum(utilities) / len(utilities)
     return Translation(
         text=separator.join(part.text for part in parts if part.text),
         score=sum(part.score for part in parts),
@@ -261,6 +267,8 @@ class TextTranslator:
         ]
         translations = iter(self._translate_parts(parts, config, details))
         blank = BLANK._replace(token_log_probs=[], alignment=[]) if details else BLANK
+        if config.mbr:
+            blank = blank._replace(utility=100.0)
         return [self._join([next(translations) for _ in text.rows] or [[blank]], text) for text in encoded]
 
     if TYPE_CHECKING:  # what each subclass implements

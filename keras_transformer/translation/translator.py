@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_transformer.checkpoints.pretrained import pretrained_folder
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.weights import write_model_weights
-from keras_transformer.config.sections import MAX_NUMBERS_IN_SEARCH, TREES, DataConfig
+from keras_transformer.config.sections import TREES, DataConfig
 from keras_transformer.config.settings import Config, SearchConfig, differences, replace
 from keras_transformer.config.types import PathLike
 from keras_transformer.files import create_folder_atomically
@@ -27,9 +27,11 @@ from keras_transformer.tokenizers.tags import tags_of
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, check_vocabularies
 from keras_transformer.translation.alignment import default_alignment_choice, hard_alignment
 from keras_transformer.translation.ensemble import search_ids
+from keras_transformer.translation.minimum_bayes_risk import by_utility, sampling_settings
 from keras_transformer.translation.phrases import Phrases
 from keras_transformer.translation.scorer import ForcedDecoder, pad_rows
-from keras_transformer.translation.texts import TextTranslator, batches_by_length
+from keras_transformer.translation.search_inputs import batches_of_parts, pad_phrases, uniforms
+from keras_transformer.translation.texts import TextTranslator
 from keras_transformer.translation.tree_grammar import TreeGrammar
 
 # Settings that are inputs of a compiled search, so that another value does not compile it again; and values
@@ -230,14 +232,20 @@ class Translator(TextTranslator):
         return [model.config.max_positions for model in self.models if model.config.positions == "learned"]
 
     def _translate_parts(self, parts, config, details):
+        search = sampling_settings(config) if config.mbr else config
+
         def elements_per_row(source_length):
-            return sum(model.config.numbers_in_search(source_length, config) for model in self.models)
+            return sum(model.config.numbers_in_search(source_length, search) for model in self.models)
 
         def translate(indices):
-            return self._translate_batch([parts[index] for index in indices], config)
+            found = self._translate_batch([parts[index] for index in indices], search)
+            if config.mbr:
+                language = self._target_language or None
+                found = [by_utility(each, config.utility, language)[: config.n_best] for each in found]
+            return found
 
         translations = [None] * len(parts)
-        batches = _batches(parts, config.batch_tokens, elements_per_row, self._threads)
+        batches = batches_of_parts(parts, config.batch_tokens, elements_per_row, self._threads)
         for indices, results in zip(batches, self._map(translate, batches), strict=True):
             for index, n_best in zip(indices, results, strict=True):
                 translations[index] = n_best
@@ -261,11 +269,11 @@ class Translator(TextTranslator):
         if any(part.prefix for part in parts):
             arguments["prefix_ids"] = pad_rows([part.prefix for part in parts], special.pad)
         if config.sampling:
-            arguments["uniforms"] = _uniforms(parts, config)
+            arguments["uniforms"] = uniforms(parts, config)
         if config.tree_grammar:
             arguments["num_words"] = np.array([part.num_words for part in parts], np.int32)
         if any(part.phrases for part in parts):
-            arguments["phrases"] = _pad_phrases([part.phrases for part in parts], special.pad)
+            arguments["phrases"] = pad_phrases([part.phrases for part in parts], special.pad)
         hypotheses = self._search(config, arguments)(source_ids, **arguments, **_scalars(config))
         ids, scores, log_probs, lengths, finished = (values.numpy() for values in hypotheses)
         exists = np.isfinite(scores)
@@ -301,7 +309,8 @@ class Translator(TextTranslator):
         """Returns the search as one compiled graph for any batch size and length."""
         # Settings that do not change the graph must not cause another compilation.
         config = replace(config, seed=1, long_lines="split", batch_tokens=1, max_source_length=2, **_ANY)
-        config = replace(config, coverage_penalty=float(config.coverage_penalty > 0))
+        covers = float(config.coverage_penalty > 0)
+        config = replace(config, coverage_penalty=covers, samples=1, utility="chrf")
         key = (config, *arguments)
         compiled = self._compiled.get(key)
         if compiled is None:
@@ -349,57 +358,3 @@ def _scalars(config):
     """Returns the settings that are inputs of a compiled search; a coverage penalty of 0 costs nothing."""
     names = [name for name in _SCALARS if name != "coverage_penalty" or config.coverage_penalty]
     return {name: np.array(getattr(config, name), _SCALARS[name]) for name in names}
-
-
-def _batches(parts, batch_tokens, elements_per_row, threads):
-    """Groups parts of similar length into lists of indices, within the token and memory budgets.
-
-    The memory budget is shared by all batches that are searched in parallel. A few parts
-    are distributed evenly over the threads; one thread searches them as one batch, which costs less than
-    the padding that two batches would save.
-    """
-    lengths = [(len(part.row) + 1,) for part in parts]
-    budget = batch_tokens
-    if threads > 1:
-        longest = max(lengths, default=(1,))[0]
-        share = -(-sum(length for (length,) in lengths) // (threads * longest)) * longest
-        budget = min(batch_tokens, share)
-
-    def fits(size, length):
-        elements = size * elements_per_row(length) * threads
-        return size * length <= budget and elements <= MAX_NUMBERS_IN_SEARCH
-
-    return batches_by_length(lengths, fits)
-
-
-def _pad_phrases(rows, pad_id):
-    """Pads lists of phrases; returns int32, shape `(batch, num_phrases, phrase_length)`."""
-    number = max(map(len, rows))
-    length = max(len(phrase) for row in rows for phrase in row)
-    padded = np.full((len(rows), number, length), pad_id, np.int32)
-    for index, row in enumerate(rows):
-        for place, phrase in enumerate(row):
-            padded[index, place, : len(phrase)] = phrase
-    return padded
-
-
-def _num_required(part):
-    """Returns the number of tokens that the translation of a part must have at least, without eos."""
-    return len(part.prefix) + sum(map(len, part.phrases))
-
-
-def _uniforms(parts, config):
-    """Random numbers, float32, shape `(batch, n_best, max_length)`.
-
-    Each sample has its own random stream, keyed by the seed, the number of the text, the index
-    of the part and the index of the sample. So it depends neither on the batch nor on `n_best`.
-    """
-    longest = max(len(part.row) + 1 for part in parts)
-    length = min(int(longest * config.max_length_ratio) + config.max_length_offset + 1, config.max_length)
-    length = max(length, *(max(_num_required(part) + 1, part.num_words + 3) for part in parts))
-    uniforms = np.empty((len(parts), config.n_best, length), np.float32)
-    for i, part in enumerate(parts):
-        for k in range(config.n_best):
-            philox = np.random.Philox(key=[config.seed, part.number], counter=[0, 0, part.index, k])
-            uniforms[i, k] = np.random.Generator(philox).random(length, np.float32)
-    return uniforms

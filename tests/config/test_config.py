@@ -343,7 +343,8 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
         ),
         (
             lambda: SearchConfig(n_best=5),
-            "`n_best` must be at most `beam_size` unless `sampling` is on. Received: n_best=5, beam_size=4",
+            "`n_best` must be at most `beam_size` unless `sampling` or `mbr` is on. Received: n_best=5, "
+            "beam_size=4",
         ),
         (lambda: SearchConfig(length_penalty="gmnt"), "Received: 'gmnt'. Did you mean 'gnmt'"),
         (lambda: TrainingConfig(precision="float16"), "one of float32, mixed_bfloat16, mixed_float16"),

@@ -97,6 +97,7 @@ def test_the_values_of_a_choice_are_the_words_of_its_meaning():
         "training.best_metric": "bleu f1 loss",
         "search.length_penalty": "average gnmt none",
         "search.long_lines": "cut split",
+        "search.utility": "bleu chrf",
         "devices.strategy": "auto mirrored multiworker none",
         "devices.cross_device_ops": "auto hierarchical nccl reduction ring",
     }

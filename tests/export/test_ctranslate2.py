@@ -523,6 +523,7 @@ def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path
     ("search", "message"),
     [
         ({"sampling": True}, "not available for CTranslate2 models here. Received: sampling=True"),
+        ({"mbr": True}, "Minimum Bayes risk decoding is not available .* Received: mbr=True"),
         ({"beam_size": 0}, "`search.beam_size` must be from 1"),
         ({"alpha": 1e38}, "an alpha of at most 20. Received: alpha=1e"),
         ({"coverage_penalty": 0.2}, "coverage penalty is not available .* Received: coverage_penalty=0.2"),

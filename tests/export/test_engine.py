@@ -181,6 +181,7 @@ def test_a_model_of_the_package_is_converted_into_the_cache(monkeypatch, tmp_pat
 
 LACKING = [
     ({"sampling": True}, (), "no sampling"),
+    ({"mbr": True}, (), "no minimum Bayes risk decoding"),
     ({"alpha": 21.0}, (), "no alpha above 20"),
     ({"coverage_penalty": 0.2}, (), "no coverage penalty"),
     ({"max_length": 2000}, (), "no positions beyond 1024, the limits of the run"),

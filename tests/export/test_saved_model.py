@@ -307,6 +307,7 @@ def test_versions_count_up_and_are_not_written_over(tmp_path):
             "`inputs` must be among alpha, max_length_offset. Received: 'beam_size'",
         ),
         ({"search": replace(SearchConfig(), sampling=True)}, "Sampling is not available"),
+        ({"search": replace(SearchConfig(), mbr=True)}, "Minimum Bayes risk decoding is not available"),
     ],
 )
 def test_settings_that_cannot_be_exported_are_refused(change, message):

@@ -72,6 +72,11 @@ def test_the_grammar_is_for_trees(config, tokenizers):
         translator.translate(["dog"], tree_grammar=True)
 
 
+def test_minimum_bayes_risk_decoding_is_for_texts(parser):
+    with pytest.raises(ValueError, match="`mbr` compares texts and cannot parse"):
+        parser.parse(["dog"], mbr=True)
+
+
 def test_words_may_be_given_as_lists(parser):
     given = parser.parse([sentence.split() for sentence in SENTENCES])
     assert given == parser.parse(SENTENCES)

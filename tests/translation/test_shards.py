@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import pathlib
@@ -130,6 +131,18 @@ def test_parts_in_any_order_interrupted_and_damaged_are_the_text_in_one_go(
             f"part-{number:05}-of-{num_parts:05}.txt" for number in range(1, num_parts + 1)
         ]
         assert b"".join(file.read_bytes() for file in files) == whole
+
+
+def test_newer_settings_are_recorded_only_if_they_are_changed(saved, tmp_path, capsys):
+    """A folder that an earlier version began, whose manifest lacks them, is continued."""
+    (tmp_path / "text").write_bytes(TEXT)
+    arguments = ["--input", tmp_path / "text", "--shards", tmp_path / "parts", "--shard", "1/2"]
+    newer = {"coverage_penalty", "mbr", "samples", "utility"}
+    assert call(saved, *arguments) == 0
+    settings = json.loads((tmp_path / "parts" / "manifest.json").read_text())["settings"]
+    assert set(SearchConfig.__dataclass_fields__) - set(settings) == newer
+    assert call(saved, *arguments, "--mbr", "--samples", "9") == 2
+    assert "was begun with mbr=None, not True" in capsys.readouterr().err
 
 
 def test_a_part_continues_after_its_last_chunk(saved, stub, tmp_path):

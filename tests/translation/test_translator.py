@@ -12,7 +12,7 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
-from keras_transformer.translation import translator as translator_module
+from keras_transformer.translation import search_inputs
 from keras_transformer.translation.ensemble import search_ids
 from keras_transformer.translation.texts import Part
 from keras_transformer.translation.translator import Translator
@@ -409,8 +409,8 @@ def test_no_batch_exceeds_its_budgets(monkeypatch, limit, threads):
         Part([5] * length, prefix=[], number=0, index=0)
         for length in np.random.default_rng(0).integers(1, 30, 200)
     ]
-    monkeypatch.setattr(translator_module, "MAX_NUMBERS_IN_SEARCH", 1000)
-    batches = translator_module._batches(parts, 40 * limit, lambda length: 1000 / limit, threads)
+    monkeypatch.setattr(search_inputs, "MAX_NUMBERS_IN_SEARCH", 1000)
+    batches = search_inputs.batches_of_parts(parts, 40 * limit, lambda length: 1000 / limit, threads)
     assert sorted(sum(batches, [])) == list(range(200))
     assert max(map(len, batches)) <= max(limit // threads, 1)
     for batch in batches:
@@ -501,14 +501,14 @@ def test_less_than_one_thread_is_refused(model, tokenizer):
 
 def test_few_sentences_are_shared_out_among_the_threads():
     parts = [Part([5] * 9, prefix=[], number=i, index=0) for i in range(32)]
-    batches = translator_module._batches(parts, 10_000, lambda length: 1, 3)
+    batches = search_inputs.batches_of_parts(parts, 10_000, lambda length: 1, 3)
     assert sorted(map(len, batches)) == [10, 11, 11]
 
 
 def test_one_thread_searches_a_few_sentences_as_one_batch_however_their_lengths_differ():
     parts = [Part([5] * length, prefix=[], number=0, index=0) for length in (29, 3, 2, 11, 5)]
-    assert translator_module._batches(parts, 150, lambda length: 1, 1) == [[2, 1, 4, 3, 0]]  # 5 x 30 tokens
-    assert translator_module._batches(parts, 149, lambda length: 1, 1) == [[0], [2, 1, 4, 3]]
+    assert batches_of_parts(parts, 150, lambda length: 1, 1) == [[2, 1, 4, 3, 0]]  # 5 x 30 tokens
+    assert batches_of_parts(parts, 149, lambda length: 1, 1) == [[0], [2, 1, 4, 3]]
 
 
 def test_coverage_penalties_share_a_compiled_search_and_0_has_its_own(model, tokenizer):
