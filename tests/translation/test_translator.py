@@ -507,8 +507,10 @@ def test_few_sentences_are_shared_out_among_the_threads():
 
 def test_one_thread_searches_a_few_sentences_as_one_batch_however_their_lengths_differ():
     parts = [Part([5] * length, prefix=[], number=0, index=0) for length in (29, 3, 2, 11, 5)]
-    assert batches_of_parts(parts, 150, lambda length: 1, 1) == [[2, 1, 4, 3, 0]]  # 5 x 30 tokens
-    assert batches_of_parts(parts, 149, lambda length: 1, 1) == [[0], [2, 1, 4, 3]]
+    assert search_inputs.batches_of_parts(parts, 150, lambda length: 1, 1) == [
+        [2, 1, 4, 3, 0]
+    ]  # 5 x 30 tokens
+    assert search_inputs.batches_of_parts(parts, 149, lambda length: 1, 1) == [[0], [2, 1, 4, 3]]
 
 
 def test_coverage_penalties_share_a_compiled_search_and_0_has_its_own(model, tokenizer):
