@@ -16,9 +16,9 @@ def _dropout(rate):
     return {"residual_dropout": rate, "embedding_dropout": rate}
 
 
-def _layers(number):
-    """The paper's one N, for both stacks."""
-    return {"num_encoder_layers": number, "num_decoder_layers": number}
+def _layers(encoder, decoder=None):
+    """Numbers of layers; the paper has one N for both stacks."""
+    return {"num_encoder_layers": encoder, "num_decoder_layers": decoder or encoder}
 
 
 def _compact(
@@ -255,6 +255,10 @@ PRESETS = {
     # Row E: learned positions.
     "table3_e_learned_positions": replace(BASE, model={"positions": "learned"}),
     "t2t_base": T2T_BASE,
+    # Deep encoder, shallow decoder (Kasai et al., 2021), to be trained on translations of `base`: a search
+    # runs the decoder once for each token. Twelve post-norm layers need initial matrices scaled by depth.
+    "base_12_1": replace(BASE, model={**_layers(12, 1), "depth_scaling": "ds_init"}),
+    "base_6_2": replace(BASE, model={**_layers(6, 2), "depth_scaling": "ds_init"}),
     "multi30k_tiny": MULTI30K_TINY,
     "multi30k_tiny_pre_norm": MULTI30K_TINY_PRE,
     "tiny": TINY,

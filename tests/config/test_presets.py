@@ -30,7 +30,7 @@ PUBLISHED = {
     "table3_d_smoothing_0.0": 63_045_632,
     "table3_d_smoothing_0.2": 63_045_632,
 }
-# N, d_model, d_ff, h, d_k, d_v of Table 3, as the paper prints them.
+# N, d_model, d_ff, h, d_k, d_v of Table 3, as the paper prints them; for N also the numbers of both stacks.
 BASE_SIZES = (6, 512, 2048, 8, 64, 64)
 SIZES = {
     "base": BASE_SIZES,
@@ -55,6 +55,8 @@ SIZES = {
     "table3_d_smoothing_0.2": BASE_SIZES,
     "table3_e_learned_positions": BASE_SIZES,
     "t2t_base": BASE_SIZES,
+    "base_12_1": ((12, 1), 512, 2048, 8, 64, 64),
+    "base_6_2": ((6, 2), 512, 2048, 8, 64, 64),
     "parsing_paper": (4, 1024, 2048, 8, 128, 128),
     "parsing_semi_supervised": (4, 1024, 2048, 8, 128, 128),
     "parsing_small": (4, 256, 1024, 4, 64, 64),
@@ -66,15 +68,21 @@ SIZES = {
 }
 
 
+def stacks(n):
+    """Numbers of encoder and decoder layers of an N of `SIZES`."""
+    return n if isinstance(n, tuple) else (n, n)
+
+
 def by_hand(vocab_size, sizes, norm_first=False, learned_positions=0):
-    """V d + N (encoder + decoder); pre-norm adds a norm to each stack."""
+    """V d + N encoder + M decoder; pre-norm adds a norm to each stack."""
     n, d, ff, h, dk, dv = sizes
+    n, m = stacks(n)
     attention = 2 * d * h * dk + 2 * d * h * dv
     feed_forward = d * ff + ff + ff * d + d
     norm = 2 * d
     encoder = attention + feed_forward + 2 * norm
     decoder = 2 * attention + feed_forward + 3 * norm
-    total = vocab_size * d + n * (encoder + decoder) + learned_positions * d
+    total = vocab_size * d + n * encoder + m * decoder + learned_positions * d
     return total + (2 * norm if norm_first else 0)
 
 
@@ -102,7 +110,7 @@ def test_every_preset_has_its_sizes_in_this_table():
 def test_sizes_are_the_papers(name):
     model = PRESETS[name].model
     n, *others = SIZES[name]
-    assert (model.num_encoder_layers, model.num_decoder_layers) == (n, n)
+    assert (model.num_encoder_layers, model.num_decoder_layers) == stacks(n)
     assert [model.d_model, model.d_ff, model.num_heads, model.d_key, model.d_value] == others
 
 
@@ -236,6 +244,15 @@ def test_big_for_english_french_has_dropout_0_1():
         "data.vocab_size": 32_000,
         "data.model_type": "wordpiece",  # section 5.1
     }
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), [(12, 1), (6, 2)])
+def test_a_shallow_decoder_differs_from_base_in_depth_and_initial_matrices_only(encoder, decoder):
+    changed = {
+        path: new for path, _, new in differences(PRESETS["base"], PRESETS[f"base_{encoder}_{decoder}"])
+    }
+    layers = {"model.num_encoder_layers": encoder, "model.num_decoder_layers": decoder}
+    assert {"model.num_encoder_layers": 6, **changed} == {**layers, "model.depth_scaling": "ds_init"}
 
 
 def test_parsing_is_section_6_3():
