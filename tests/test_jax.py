@@ -152,7 +152,8 @@ np.testing.assert_allclose(np.asarray(found.scores)[:, 0], scores, rtol=1e-4)
 
 def test_attention_of_layers_is_given_out_in_a_compiled_function():
     run("""
-for changes in ({}, {"positions": "relative"}, {"positions": "rotary", "norm": "rms", "activation": "geglu"}):
+gated = {"norm": "rms", "activation": "geglu"}
+for changes in ({}, {"positions": "relative", "qk_norm": True}, {"positions": "rotary", **gated}):
     model = make_model(**changes)
     attend = jax.jit(lambda *inputs: model.attend(inputs, cross=(0,), decoder=(0,), encoder=(0,)))
     attended = attend(source, target)

@@ -114,6 +114,7 @@ TRAINING = (
     ),
     Row("--set model.activation=swiglu", "activation-fn transformer-ffn-activation activation"),
     Row("--set model.norm=rms", "rms-norm rmsnorm"),
+    Row("--set model.qk_norm=true", "qk-norm qk-layernorm query-key-norm"),
     Row("--set model.positions=rotary", "rotary rope use-rotary"),
     Row("--set model.depth_scaling=ds_init", "transformer-depth-scaling"),
     Row("--set model.depth_scaling=deepnorm", "deepnorm deep-norm use-deepnorm"),

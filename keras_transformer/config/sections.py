@@ -94,6 +94,11 @@ class ModelConfig:
         '`"ds_init"` divides the initial matrices of layer l by sqrt(l); `"deepnorm"` scales residuals and '
         'initial matrices by the number of layers (post-norm only); `"none"` is the paper',
     )
+    qk_norm: bool = setting(
+        False,
+        "normalizes queries and keys of each head to length 1, and learns a scale of the scores (Henry et "
+        "al., 2020)",
+    )
     attention_bias: bool = setting(False, "adds biases to the attention projections (not in the paper)")
     output_bias: bool = setting(False, "adds a bias to the logits (not in the paper)")
 

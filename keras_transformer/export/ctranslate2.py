@@ -50,12 +50,18 @@ def export_ctranslate2(run, out, *, checkpoint="final", search=None, quantizatio
         `pathlib.Path` of the folder.
 
     Raises:
-        ValueError: ctranslate2 is not installed; `out` is in use; or the weights are missing.
+        ValueError: ctranslate2 is not installed; the run has `model.qk_norm`; `out` is in use; or the weights
+            are missing.
     """
     ctranslate2 = import_ctranslate2()
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"`quantization` must be one of {list(QUANTIZATIONS)}. Received: {quantization!r}")
     check_translates(run)
+    if run.config.model.qk_norm:
+        raise ValueError(
+            f"{run.path}: CTranslate2 cannot compute model.qk_norm=true: it normalizes the queries of "
+            "cross-attention over all heads together. Use --format savedmodel or --format keras"
+        )
     config = with_search(run.config, search)
     positions = max_positions(config)
     entries = {"checkpoint": checkpoint, "quantization": quantization, "max_positions": positions}

@@ -111,6 +111,8 @@ def _lacking(runs, search):
         yield "ensembles"
     if config.data.parses or search.tree_grammar:
         yield "parsing"
+    if config.model.qk_norm:
+        yield "qk_norm"
     if search.sampling:
         yield "sampling"
     if search.mbr:

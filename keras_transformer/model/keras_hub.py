@@ -96,6 +96,8 @@ def layer_to_keras_hub(layer: EncoderLayer | DecoderLayer, *, dropout: float | N
     others = [getattr(layer, name) for name in (*layer.attentions, "feed_forward")]
     if others := [type(x).__name__ for x in others if type(x) not in (MultiHeadAttention, FeedForward)]:
         raise ValueError(f"The sublayers must be MultiHeadAttention and FeedForward. Received: {others[0]}")
+    if layer.qk_norm:
+        raise ValueError("keras-hub's layers do not normalize queries and keys. Received: qk_norm=True")
     if layer.norm != "layer":
         raise ValueError(f"keras-hub's layers have LayerNorm. Received: norm={layer.norm!r}")
     theirs = kinds[type(layer)](

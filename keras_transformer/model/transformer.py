@@ -89,7 +89,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
         shared_settings = (
             "num_heads", "d_ff", "residual_dropout", "attention_dropout", "relu_dropout", "norm_first",
             "layer_norm_epsilon", "attention_bias", "attention_init", "activation", "norm",
-            "max_relative_position",
+            "max_relative_position", "qk_norm",
         )  # fmt: skip
         settings = {name: getattr(config, name) for name in shared_settings}
         settings.update(key_dim=config.d_key, value_dim=config.d_value, dtype=policy)

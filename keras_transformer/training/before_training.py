@@ -49,7 +49,7 @@ def summarize(config, corpus, batches, shapes, *, num_parameters, learning_rate,
     minutes = f" or {_minutes(training)}" if training.max_minutes else ""
     departures = [
         f", {name} {getattr(model, name)}"
-        for name in ("activation", "norm", "positions", "attention_init", "depth_scaling")
+        for name in ("activation", "norm", "qk_norm", "positions", "attention_init", "depth_scaling")
         if getattr(model, name) != getattr(ModelConfig(), name)
     ]
     best = min(training.warmup_steps, training.max_steps)

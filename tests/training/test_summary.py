@@ -50,6 +50,7 @@ def test_departures_are_said_where_they_are_not_the_default():
     changes = {
         "activation": "geglu",
         "norm": "rms",
+        "qk_norm": True,
         "positions": "rotary",
         "attention_init": "separate",
         "depth_scaling": "deepnorm",

@@ -13,6 +13,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "feed_forward": ("FeedForward",),
         "gated_feed_forward": ("GatedFeedForward",),
         "masks": ("causal_mask", "padding_mask"),
+        "query_key_norm": ("QueryKeyNorm",),
         "relative_attention": ("RelativeAttention",),
         "residual": ("Residual",),
         "rms_norm": ("RMSNormalization",),

@@ -12,6 +12,7 @@ from keras_transformer.model.layers.feed_forward import FeedForward as FeedForwa
 from keras_transformer.model.layers.gated_feed_forward import GatedFeedForward as GatedFeedForward
 from keras_transformer.model.layers.masks import causal_mask as causal_mask
 from keras_transformer.model.layers.masks import padding_mask as padding_mask
+from keras_transformer.model.layers.query_key_norm import QueryKeyNorm as QueryKeyNorm
 from keras_transformer.model.layers.relative_attention import RelativeAttention as RelativeAttention
 from keras_transformer.model.layers.residual import Residual as Residual
 from keras_transformer.model.layers.rms_norm import RMSNormalization as RMSNormalization
@@ -28,6 +29,7 @@ __all__ = [
     "MultiHeadAttention",
     "PositionalEmbedding",
     "Projection",
+    "QueryKeyNorm",
     "RMSNormalization",
     "RelativeAttention",
     "Residual",

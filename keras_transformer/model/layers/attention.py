@@ -14,7 +14,8 @@ from keras_transformer.config.types import Shape, Tensor
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
 from keras_transformer.model.kernels.tensor_ops import reshape_static
 from keras_transformer.model.layers.basics import PACKAGE, Dropout, Layer, Projection
-from keras_transformer.model.layers.masks import combine_masks
+from keras_transformer.model.layers.masks import combine_call_masks
+from keras_transformer.model.layers.query_key_norm import QueryKeyNorm
 
 
 class Attention(NamedTuple):
@@ -102,6 +103,7 @@ class MultiHeadAttention(Layer):
             stacked and square.
         gain: factor on the initial matrices W^Q and W^K.
         value_gain: factor on the initial matrices W^V and W^O.
+        qk_norm: whether queries and keys are normalized (not in the paper, see `QueryKeyNorm`).
 
     Call arguments:
         query: float, shape `(batch, target_len, d_model)`.
@@ -128,7 +130,7 @@ class MultiHeadAttention(Layer):
     """
 
     arguments: tuple[str, ...] = (
-        "num_heads", "key_dim", "value_dim", "dropout", "use_bias", "stacked", "gain", "value_gain"
+        "num_heads", "key_dim", "value_dim", "dropout", "use_bias", "stacked", "gain", "value_gain", "qk_norm"
     )  # fmt: skip
 
     def __init__(
@@ -142,6 +144,7 @@ class MultiHeadAttention(Layer):
         stacked: Collection[str] = (),
         gain: float = 1.0,
         value_gain: float = 1.0,
+        qk_norm: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -157,6 +160,7 @@ class MultiHeadAttention(Layer):
         self.stacked = list(stacked)
         self.gain = gain
         self.value_gain = value_gain
+        self.qk_norm = qk_norm
         if unknown := set(stacked) - {"query", "key", "value"}:
             raise ValueError(f"`stacked` may contain query, key and value. Received: {sorted(unknown)}")
 
@@ -164,6 +168,7 @@ class MultiHeadAttention(Layer):
         self.key_projection = self._projection("key", num_heads * self.key_dim)
         self.value_projection = self._projection("value", num_heads * self.value_dim)
         self.weights_dropout = Dropout(dropout, dtype="float32", name="dropout")
+        self.query_key_norm = QueryKeyNorm(name="qk_norm", dtype=self.dtype_policy) if qk_norm else None
         self.output_projection: Any = None  # made in `build`, which knows the width of the queries
 
     def _projection(self, name, units):
@@ -181,6 +186,8 @@ class MultiHeadAttention(Layer):
             projection.build(shape)
         self.output_projection = self._projection("output", query_shape[-1])
         self.output_projection.build((*query_shape[:-1], self.num_heads * self.value_dim))
+        if self.query_key_norm is not None:
+            self.query_key_norm.build()
 
     def call(
         self,
@@ -194,7 +201,7 @@ class MultiHeadAttention(Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
     ) -> Tensor:
-        mask = _combine_call_masks(
+        mask = combine_call_masks(
             query_mask=query_mask, value_mask=value_mask, key_mask=key_mask, attention_mask=attention_mask
         )
         attention = self.attend(query, self.project(value, key), mask, training=training)
@@ -225,7 +232,7 @@ class MultiHeadAttention(Layer):
         key = value if key is None else key
         batch, length = ops.shape(value)[:2]
         return KeyValue(
-            self._place(self._split_heads(self.key_projection(key), batch, length)),
+            self._keys(key, batch, length),
             self._split_heads(self.value_projection(value), batch, length),
         )
 
@@ -253,10 +260,8 @@ class MultiHeadAttention(Layer):
             return self.weights_dropout(weights, training=training)
 
         batch, length = ops.shape(query)[:2]
-        query = self._place(self._split_heads(self.query_projection(query), batch, length))
-        heads = self._attention(
-            query, key_value, attention_mask, drop if self.dropout else None, training=training
-        )
+        query, dropout = self._queries(query, batch, length), drop if self.dropout else None
+        heads = self._attention(query, key_value, attention_mask, dropout, training=training)
         return Attention(self.output_projection(self._join_heads(heads.output, batch, length)), heads.weights)
 
     def empty_cache(self, batch_size: Tensor, max_slots: Tensor) -> KeyValue:
@@ -304,17 +309,16 @@ class MultiHeadAttention(Layer):
         Returns:
             `CachedStep`; its output has the shape of `query`.
         """
-        projections = self.query_projection, self.key_projection, self.value_projection
-        # The n hypotheses of a sentence take the place of n target positions.
-        query, key, value = (self._split_heads(layer(query), -1, num_hypotheses) for layer in projections)
         position = (ops.shape(cache.key)[2] if first_slot is None else first_slot) // num_hypotheses
-        pairs = zip(cache, (self._place(key, position), value), strict=True)
+        # The n hypotheses of a sentence take the place of n target positions.
+        value = self._split_heads(self.value_projection(query), -1, num_hypotheses)
+        pairs = zip(cache, (self._keys(query, -1, num_hypotheses, position), value), strict=True)
         if first_slot is None:
             cache = KeyValue(*(ops.concatenate(pair, axis=2) for pair in pairs))
         else:
             start = (0, 0, first_slot, 0)
             cache = KeyValue(*(ops.slice_update(slots, start, new) for slots, new in pairs))
-        query = self._place(query, position)
+        query = self._queries(query, -1, num_hypotheses, position)
         heads = self._attention(query, cache, mask, position=position, no_empty_rows=True)
         return CachedStep(self.output_projection(self._join_heads(heads.output, -1)), cache)
 
@@ -337,14 +341,24 @@ class MultiHeadAttention(Layer):
     def cross_attend(
         self, query: Tensor, key_value: KeyValue, mask: Tensor | None = None, *, num_hypotheses: int = 1
     ) -> Attention:
-        """As `cross_step`, and also returns the weights.
-
-        Returns:
-            `Attention`; its output has the shape of `query`, its weights `(batch, num_heads, n, source_len)`.
-        """
-        query = self._split_heads(self.query_projection(query), -1, num_hypotheses)
+        """As `cross_step`, but returns `Attention`, with weights `(batch, num_heads, n, source_len)`."""
+        query = self._queries(query, -1, num_hypotheses)
         heads = scaled_dot_product_attention(query, *key_value, mask)
         return Attention(self.output_projection(self._join_heads(heads.output, -1)), heads.weights)
+
+    def _queries(self, x, batch, length, position=None):
+        """Projects queries and splits them into heads; arguments as of `_split_heads` and `_place`."""
+        query = self._split_heads(self.query_projection(x), batch, length)
+        if self.query_key_norm is not None:
+            query = self.query_key_norm.query(query)
+        return self._place(query, position)
+
+    def _keys(self, x, batch, length, position=None):
+        """Projects keys and splits them into heads, like `_queries`."""
+        key = self._split_heads(self.key_projection(x), batch, length)
+        if self.query_key_norm is not None:
+            key = self.query_key_norm.key(key)
+        return self._place(key, position)
 
     def _place(self, x, position=None):
         """Returns queries or keys with their positions: as they are, because the embeddings have them.
@@ -373,21 +387,6 @@ class MultiHeadAttention(Layer):
         if x.shape[2] != 1:
             x = _swap_middle_axes(x)
         return reshape_static(x, (*leading, self.num_heads * x.shape[-1]))
-
-
-def _combine_call_masks(**masks):
-    """Combines the masks of a call into one mask with three axes; `None` if all of them are `None`."""
-    expanded = []
-    for name, mask in masks.items():
-        if mask is None:
-            continue
-        axes = "(batch, target_len, source_len)" if name == "attention_mask" else "(batch, length)"
-        if len(mask.shape) != len(axes.split(",")):
-            raise ValueError(f"`{name}` must have the axes {axes}. Received: shape {tuple(mask.shape)}")
-        if name != "attention_mask":
-            mask = ops.expand_dims(mask, 2 if name == "query_mask" else 1)
-        expanded.append(mask)
-    return combine_masks(*expanded)
 
 
 def _swap_middle_axes(x):

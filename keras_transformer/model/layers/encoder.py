@@ -40,6 +40,7 @@ class TransformerLayer(Layer):
             `RotaryAttention`); `None` if the inputs have their positions, as in the paper.
         max_relative_position: see `RelativeAttention`.
         norm: `"layer"`, or `"rms"` for RMSNorm in place of LayerNorm.
+        qk_norm: whether queries and keys are normalized (see `QueryKeyNorm`).
 
     Attributes:
         attentions: names of the attention sublayers, in the order of computation.
@@ -48,7 +49,7 @@ class TransformerLayer(Layer):
     arguments: tuple[str, ...] = (
         "num_heads", "key_dim", "d_ff", "value_dim", "residual_dropout", "attention_dropout", "relu_dropout",
         "activation", "norm_first", "layer_norm_epsilon", "attention_bias", "attention_init", "depth_scale",
-        "positions", "max_relative_position", "norm",
+        "positions", "max_relative_position", "norm", "qk_norm",
     )  # fmt: skip
     attentions: tuple[str, ...] = ("self_attention",)
 
@@ -72,6 +73,7 @@ class TransformerLayer(Layer):
         positions: str | None = None,
         max_relative_position: int = 16,
         norm: str = "layer",
+        qk_norm: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -93,6 +95,7 @@ class TransformerLayer(Layer):
         self.positions = positions
         self.max_relative_position = max_relative_position
         self.norm = norm
+        self.qk_norm = qk_norm
         alpha, gain, value_gain = depth_scale
 
         policy = self.dtype_policy
@@ -115,6 +118,7 @@ class TransformerLayer(Layer):
                 stacked=STACKED[attention_init][name],  # type: ignore[index]
                 gain=gain,
                 value_gain=value_gain,
+                qk_norm=qk_norm,
                 name=name,
                 dtype=policy,
             )

@@ -44,3 +44,18 @@ def combine_masks(*masks):
     """
     masks = [mask for mask in masks if mask is not None]
     return functools.reduce(ops.logical_and, masks) if masks else None
+
+
+def combine_call_masks(**masks):
+    """Combines the masks of a call into one mask with three axes; `None` if all of them are `None`."""
+    expanded = []
+    for name, mask in masks.items():
+        if mask is None:
+            continue
+        axes = "(batch, target_len, source_len)" if name == "attention_mask" else "(batch, length)"
+        if len(mask.shape) != len(axes.split(",")):
+            raise ValueError(f"`{name}` must have the axes {axes}. Received: shape {tuple(mask.shape)}")
+        if name != "attention_mask":
+            mask = ops.expand_dims(mask, 2 if name == "query_mask" else 1)
+        expanded.append(mask)
+    return combine_masks(*expanded)

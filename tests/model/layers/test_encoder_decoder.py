@@ -288,12 +288,14 @@ ATTENTION = {
     "stacked": ["key", "value"],
     "gain": 0.7,
     "value_gain": 0.9,
+    "qk_norm": True,
 }
 ARGUMENTS = {
     "Projection": {"units": 11, "use_bias": True, "activation": "relu", "gain": 0.7},
     "MultiHeadAttention": ATTENTION,
     "RelativeAttention": {**ATTENTION, "max_relative_position": 3},
     "RotaryAttention": ATTENTION,
+    "QueryKeyNorm": {},
     "Dropout": {"rate": 0.3, "seed": 5},
     "LayerNormalization": {"epsilon": 0.01},
     "RMSNormalization": {"epsilon": 0.01},
@@ -316,6 +318,7 @@ ARGUMENTS = {
             "positions": "relative",
             "max_relative_position": 3,
             "norm": "rms",
+            "qk_norm": True,
         }
         for name in ("EncoderLayer", "DecoderLayer")
     },

@@ -183,6 +183,12 @@ REFUSED = [
     ),
     (
         layer_to_keras_hub,
+        lambda: ours(EncoderLayer, qk_norm=True),
+        ValueError,
+        "Received: qk_norm=True",
+    ),
+    (
+        layer_to_keras_hub,
         lambda: ours(EncoderLayer, positions="rotary"),
         ValueError,
         "Received: RotaryAttention",
