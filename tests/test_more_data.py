@@ -1,5 +1,6 @@
 """`back-translate` and `distil` as they are called, with the model that comes with the package."""
 
+import errno
 import io
 import json
 import os
@@ -17,7 +18,7 @@ from keras_transformer.batches.training_data import check_training_data, load_tr
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.weights import write_model_weights
 from keras_transformer.cli import back_translate, distil, synthetic_corpora, translate
-from keras_transformer.config.settings import Config, override
+from keras_transformer.config.settings import Config, SearchConfig, override
 from keras_transformer.evaluation.bleu import bleu_scorer
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.text.lines import DataError
@@ -25,6 +26,8 @@ from keras_transformer.text.noise import Noise
 from keras_transformer.text.synthetic import read_manifest
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, load_tokenizers
 from keras_transformer.translation.synthetic import nearest
+from keras_transformer.translation.texts import NBest, Translation
+from keras_transformer.translation.translator import Translator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = "en-de-tatoeba"
@@ -306,6 +309,61 @@ def test_tags_of_sources_are_left_out():
 
     found = list(distil._read(Text(), {"<BT>", "<B>"}, {}))
     assert found == [("a dog", "x"), ("a <BTX> dog", "y"), ("a", "z")]
+
+
+class StandIn:
+    """Translates a line to its length and its number."""
+
+    search = SearchConfig()
+
+    def n_best(self, texts, *given, first_number, **options):
+        return [
+            NBest([Translation(f"{len(text)} wo {number}", 0.0, 0.0, [], [], True)], [], 1, False)
+            for number, text in enumerate(texts, first_number)
+        ]
+
+
+@pytest.mark.parametrize("program", [back_translate, distil])
+def test_a_full_disk_at_any_moment_loses_nothing(tmp_path, text, parallel, monkeypatch, program):
+    """Each call that renames or syncs a file fails once; then the same command ends with the same corpus."""
+    monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())
+    monkeypatch.setattr(synthetic_corpora, "CHUNK_LINES", 2)
+    monkeypatch.setattr(synthetic_corpora, "_CHUNKS_OF_A_PART", 1)
+    given = [MODEL, "--threads", 1] + {back_translate: ["--input", text], distil: ["--dataset", parallel]}[
+        program
+    ]
+    if program is back_translate:
+        given += ["--set", "cleaning.max_length_ratio=0"]
+    calls = {"left": -1}
+
+    def failing(function):
+        def call_or_fail(*args, **options):
+            calls["left"] -= 1
+            if calls["left"] == 0:
+                raise OSError(errno.ENOSPC, "No space left on device", str(args[0]))
+            return function(*args, **options)
+
+        return call_or_fail
+
+    for name in ("replace", "rename", "fsync"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
+    assert call(program, *given, "--output", tmp_path / "whole") == 0
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    whole = {name: (tmp_path / "whole" / name).read_bytes() for name in names}
+    number, failed = 0, True
+    while failed:
+        number += 1
+        out = tmp_path / f"out-{number}"
+        calls["left"] = number
+        code = call(program, *given, "--output", out)
+        failed, calls["left"] = calls["left"] <= 0, -1
+        assert code == (3 if failed else 0)
+        assert not out.exists() or sorted(path.name for path in out.iterdir()) == names
+        assert call(program, *given, "--output", out) == 0
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+        assert sorted(path.name for path in tmp_path.glob(f"{out.name}.*")) == []
+        assert not list(tmp_path.glob(".*"))
+    assert number > 10
 
 
 def test_a_process_that_comes_too_late_finds_the_corpus(tmp_path, text, monkeypatch):

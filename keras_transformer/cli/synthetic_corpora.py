@@ -140,7 +140,6 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
     try:
         translate_shards(_translation(args, corpus, counts), plan.search)
         if not corpus.translations.exists():  # other processes still translate
-            print(f"{name}: the process that completes the last part writes {corpus.folder}", file=sys.stderr)
             return {}
         return _write(corpus, runs, plan, cleaner, search.n_best)
     except (DataError, FileNotFoundError):
@@ -155,7 +154,7 @@ def _translation(args, corpus, counts):
     given = {
         "input": str(corpus.text), "output": str(corpus.translations), "shards": corpus.progress / PARTS,
         "num_shards": min(parts, MAX_PARTS), "chunk_lines": CHUNK_LINES,
-        "part": None, "prefix_file": None, "constraints": None,
+        "result": corpus.folder, "part": None, "prefix_file": None, "constraints": None,
         "format": "text", "scores": False, "alignment": False,
     }  # fmt: skip
     return argparse.Namespace(**vars(args) | given)

@@ -28,7 +28,8 @@ def translate_shards(args, search):
     """Translates one part of the input, or all that are missing, and joins them if all are complete.
 
     Args:
-        args: the parsed arguments.
+        args: the parsed arguments; optionally with `program`, the name in messages, and `result`, what is
+            made of the output.
         search: dict, fields of `SearchConfig`.
 
     Raises:
@@ -49,7 +50,8 @@ def translate_shards(args, search):
                 raise
             continue  # without --shard, processes share the parts
     complete, number = shards.num_complete, len(shards.parts)
-    later = f". The command that completes the last one writes {args.output}" if args.output else ""
+    result = getattr(args, "result", args.output)
+    later = f". The command that completes the last one writes {result}" if result else ""
     _say(args, f"{shards.folder}: {complete} of {number} parts are complete{later * (complete < number)}")
     if args.output and complete == number:
         shards.join(args.output)
