@@ -129,6 +129,25 @@ def test_noise_and_samples(tmp_path, text):
     ]
 
 
+def test_samples_are_of_the_whole_distribution_whatever_the_run_says(tmp_path, config, tokenizer, text):
+    run = RunFolder.create(
+        tmp_path / "run", override(config, ["search.top_k=3", "search.temperature=0.5"]), tokenizer
+    )
+    (run.path / "final").mkdir()
+    (run.path / "final/weights.index").touch()
+    given = [str(run.path), "--input", str(text), "--output", str(tmp_path / "out"), "--method", "sampling"]
+
+    def search(*more):
+        return back_translate.plan_of(back_translate.parse_args([*given, *more]), [run]).search
+
+    whole = {"sampling": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "n_best": 1}
+    assert search() == whole
+    assert search("--top-k", "7", "--seed", "2") == whole | {"top_k": 7, "seed": 2}
+    beam = [*given[:-2], "--beam-size", "3"]
+    args = back_translate.parse_args(beam)
+    assert back_translate.plan_of(args, [run]).search == {"sampling": False, "beam_size": 3, "n_best": 1}
+
+
 def test_a_run_of_the_wrong_direction_is_refused(tmp_path, capsys):
     german = write(tmp_path / "text.de", ["Die Kinder spielen im Garten.", "Wo ist der Bahnhof?"] * 5)
     out = tmp_path / "out"

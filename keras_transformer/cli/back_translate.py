@@ -166,6 +166,9 @@ def plan_of(args, runs):
         noise.check()
         changes["seed"] = None  # that of the noise
     changes["sampling"] = args.method == "sampling"
+    if changes["sampling"]:  # of the whole distribution, whatever the run's settings
+        usual = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        changes |= {name: value for name, value in usual.items() if getattr(args, name) is None}
     search = search_fields(args, n_best=1, **changes)
     on_bad_utf8, language = config.data.on_bad_utf8, data.source
     cleaner = make_cleaner(
