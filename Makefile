@@ -29,7 +29,7 @@ test-lowest:
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/constraints.txt -e '.[data,plots,serving]' pytest
 	.venv-lowest/bin/python -m pytest -W default $(LOWEST_TESTS)
 
-# The example with Apache Beam, which requires a protobuf older than SentencePiece's, in .venv-beam.
+# The examples with Apache Beam, which requires a protobuf older than SentencePiece's, in .venv-beam.
 test-beam:
 	$(PYTHON) -m venv .venv-beam
 	.venv-beam/bin/python -m pip install --quiet --disable-pip-version-check -e '.[beam]' pytest

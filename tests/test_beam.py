@@ -1,4 +1,4 @@
-"""The example with Apache Beam, which `make test-beam` runs: the lines of `translate.py`, in its order."""
+"""The examples with Apache Beam, which `make test-beam` runs: what the programs write, to the byte."""
 
 import gzip
 import importlib.util
@@ -18,8 +18,12 @@ def run(*command):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs the extra beam")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs the extra beam"),
+]
+
+
 @pytest.mark.parametrize("search", [SEARCH, [*SEARCH, "--sampling", "--seed", "3"]])
 def test_a_pipeline_gives_the_lines_of_the_program(tmp_path, search):
     names = ["The cat", "My old friend Tom", "Nobody in this town", "She"]
@@ -38,3 +42,84 @@ def test_a_pipeline_gives_the_lines_of_the_program(tmp_path, search):
     program = ["pipelines/translate.py", "en-de-tatoeba", "--input", tmp_path / "text.gz"]
     run(*program, "--output", tmp_path / "whole", *search)
     assert b"".join(file.read_bytes() for file in files) == (tmp_path / "whole").read_bytes()
+
+
+def make_corpora(folder):
+    """Two corpora with repeated pairs within and across shards and corpora, blank sides, a bad byte."""
+    names = ["The cat", "My old friend Tom", "Nobody in this town", "She"]
+    for corpus, first, number in (("one", 0, 61), ("two", 40, 37)):
+        (folder / corpus).mkdir(parents=True)
+        numbers = [first + i * (i % 3 != 2) for i in range(number)]  # every third pair is the same
+        source = [f"{names[i % 4]} has {i} books{', and reads one' * (i % 5)}." for i in numbers]
+        target = [f"{names[i % 4]} hat {i} Bücher{', und liest eins' * (i % 5)}." for i in numbers]
+        source[5], target[7], target[11] = "", "  ", source[11]
+        target[13] += " Und noch ein Satz, der viel zu lang ist" * 4
+        for language, lines in (("en", source), ("de", target)):
+            content = "".join(f"{line}\n" for line in lines).encode()
+            content = content.replace("Bücher".encode(), b"B\xfccher", 1)
+            (folder / corpus / f"train.{language}").write_bytes(content)
+            (folder / corpus / f"valid.{language}").write_text("".join(f"{line}\n" for line in lines[:3]))
+    return f"{folder}/one,{folder}/two"
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+FILTERS = ["drop_duplicates=true", "drop_identical=true", "max_length_ratio=2"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--vocab-size", "320", "--shard-pairs", "7", "--partitions", "3", *FILTERS],
+        ["--tokenizer", "en-de-tatoeba", "--shard-pairs", "20", *FILTERS[1:]],
+    ],
+    ids=["learned, without duplicates", "given"],
+)
+def test_a_prepared_corpus_is_that_of_the_program(tmp_path, flags):
+    filters = [flag for name in flags if "=" in name for flag in ("--set", f"cleaning.{name}")]
+    flags = [flag for flag in flags if "=" not in flag] + filters
+    given = [make_corpora(tmp_path / "text"), "--source", "en", "--target", "de"]
+    given += [*flags, "--set", "data.on_bad_utf8=replace", "--set", "data.max_length=60"]
+    run("examples/beam_prepare.py", given[0], tmp_path / "beam", *given[1:])
+    local = given[1:]
+    if "--partitions" in local:
+        del local[(at := local.index("--partitions")) : at + 2]
+    run("pipelines/prepare_wmt.py", given[0], tmp_path / "local", *local, "--workers", "1")
+    found, expected = contents(tmp_path / "beam"), contents(tmp_path / "local")
+    assert found.keys() == expected.keys()
+    assert sum(name.startswith("train-") for name in expected) > 9
+    for name, content in expected.items():
+        assert found[name] == content, name
+    report = json.loads(expected["manifest.json"])["report"]
+    assert bool(report["dropped"]["duplicate"]) == ("cleaning.drop_duplicates=true" in flags)
+    assert report["dropped"]["empty"] >= 2
+    assert report["dropped"]["identical"] >= 1
+    assert report["dropped"]["long"] + report["dropped"]["ratio"] >= 2
+    # A finished folder is not overwritten.
+    again = [sys.executable, "examples/beam_prepare.py", given[0], tmp_path / "beam", *given[1:]]
+    refused = subprocess.run(list(map(str, again)), cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "a prepared corpus. Choose another folder" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "text/one/train.de: line 1: byte 16 (0xfc) is not valid UTF-8"),
+        (
+            ["--set", "data.on_bad_utf8=replace", "--set", "cleaning.min_length=99"],
+            "all 98 pairs were dropped",
+        ),
+    ],
+)
+def test_invalid_text_is_one_line_without_a_manifest(tmp_path, flags, message):
+    corpora = make_corpora(tmp_path / "text")
+    command = ["examples/beam_prepare.py", corpora, tmp_path / "out", "--source", "en", "--target", "de"]
+    command += ["--tokenizer", "en-de-tatoeba", "--shard-pairs", "20", *flags]
+    done = subprocess.run([sys.executable, *map(str, command)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("beam_prepare.py: "))
+    assert message in line
+    assert not (tmp_path / "out" / "manifest.json").exists()

@@ -94,9 +94,14 @@ def file_entry(name, data):
 
 def write_array(folder, name, array):
     """Writes a `.npy` file atomically; returns its manifest entry."""
+    return write_file(folder, name, array_bytes(array))
+
+
+def array_bytes(array):
+    """Returns the content of a `.npy` file, bytes."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
-    return write_file(folder, name, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def write_json(path, values):

@@ -95,7 +95,7 @@ def prepare(
             killed; a later call continues.
     """
     folder = pathlib.Path(folder)
-    settings = _settings_of(config, tokenizers, shard_pairs)
+    settings = settings_of(config, tokenizers, shard_pairs)
     if (folder / MANIFEST).exists():
         return _open_finished(folder, settings)
     check_not_prepared(config.data.dataset)
@@ -126,7 +126,7 @@ def prepare_for_run(config, folder, tokenizers=None):
     folder, text = pathlib.Path(folder), open_text(config)
     splits = [first_split(text.datasets, split) for split in ("validation", "test")]
     text = text._replace(splits=[split.name for split in splits if split])
-    settings, inputs, prepared = _settings_of(config, tokenizers, SHARD_PAIRS), text.inputs, None
+    settings, inputs, prepared = settings_of(config, tokenizers, SHARD_PAIRS), text.inputs, None
     try:
         prepared = _open_finished(folder, settings | {"inputs": inputs})
     except ValueError:
@@ -163,7 +163,32 @@ def legacy_sha256(text, pairs, tokenizers):
     return digest.hexdigest()
 
 
-def _settings_of(config, tokenizers, shard_pairs):
+def last_files(settings, report, tokenizers, texts, shards):
+    """Returns the files that are written last, a dict from name to bytes; the last one is the manifest.
+
+    Args:
+        settings: dict, `settings_of` with `inputs`, the fingerprints of the text.
+        report: `CleaningReport`.
+        tokenizers: list of manifest entries, of the vocabularies.
+        texts: dict from a split to its manifest entry.
+        shards: list of manifest entries.
+    """
+    own = {name: value for name, value in settings.items() if name != "inputs"}
+    manifest = {
+        "format": FORMAT,
+        "languages": [settings["data"]["source"], settings["data"]["target"]],
+        "settings": own,
+        "inputs": settings["inputs"],
+        "num_pairs": report.num_kept,
+        "report": report.to_dict(),
+        "tokenizers": tokenizers,
+        "texts": texts,
+        "shards": shards,
+    }
+    return {REPORT: f"{report.table()}\n".encode(), MANIFEST: to_checked_json(manifest).encode()}
+
+
+def settings_of(config, tokenizers, shard_pairs):
     """Returns the settings that determine the prepared files, a dict for JSON."""
     _check_tags(config.data.tags, tokenizers)
     return {
@@ -172,6 +197,12 @@ def _settings_of(config, tokenizers, shard_pairs):
         "shard_pairs": shard_pairs,
         "tokenizers": [tokenizer.sha256 for tokenizer in tokenizers] if tokenizers else None,
     }
+
+
+def check_tags_of_text(text, settings, tokenizers):
+    """Raises `DataError` if synthetic text has a tag that the settings, those of `settings_of`, lack."""
+    remedy = "Add --new-vocabulary --set data.tags={tags}" if tokenizers else "Add --set data.tags={tags}"
+    check_tags(text.datasets, parse_tags(settings["data"]["tags"]), remedy)
 
 
 def _check_tags(tags, tokenizers):
@@ -224,8 +255,7 @@ def _open_finished(folder, settings):
 def _prepare(text, folder, settings, tokenizers, num_workers):
     """Writes all files of a prepared corpus; the manifest comes last. Returns the `PreparedCorpus`."""
     data, with_inputs = text.data, settings | {"inputs": text.inputs}
-    remedy = "Add --new-vocabulary --set data.tags={tags}" if tokenizers else "Add --set data.tags={tags}"
-    check_tags(text.datasets, parse_tags(settings["data"]["tags"]), remedy)
+    check_tags_of_text(text, settings, tokenizers)
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: a file, not a folder. Choose a folder")
     # A process that is killed at its start leaves only the lock.
@@ -243,19 +273,9 @@ def _prepare(text, folder, settings, tokenizers, num_workers):
         shards, report = write_shards(text, folder, tokenizers, num_workers, settings["shard_pairs"])
         report.check(data.dataset)
         vocabularies = vocabulary_files(tokenizers.shared)
-        manifest = {
-            "format": FORMAT,
-            "languages": [data.source, data.target],
-            "settings": settings,
-            "inputs": with_inputs["inputs"],
-            "num_pairs": report.num_kept,
-            "report": report.to_dict(),
-            "tokenizers": [file_entry(name, (folder / name).read_bytes()) for name in vocabularies],
-            "texts": texts,
-            "shards": shards,
-        }
-        write_atomically(folder / REPORT, f"{report.table()}\n".encode())
-        write_atomically(folder / MANIFEST, to_checked_json(manifest).encode())
+        entries = [file_entry(name, (folder / name).read_bytes()) for name in vocabularies]
+        for name, content in last_files(with_inputs, report, entries, texts, shards).items():
+            write_atomically(folder / name, content)
         shutil.rmtree(folder / PROGRESS)
     return PreparedCorpus(folder)
 

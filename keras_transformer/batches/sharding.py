@@ -138,6 +138,17 @@ class ShardJob(NamedTuple):
         """Size of the text in bytes."""
         return sum(len(block.source) + len(block.target) for block in self.blocks)
 
+    def decode(self, data):
+        """Yields (`Pairs`, number of lines with replaced UTF-8) of each block, for a `DataConfig`.
+
+        Raises:
+            DataError: as `decode_block`.
+        """
+        for packed in self.blocks:
+            # `BytesIO` splits at newlines only, `bytes.splitlines` also at carriage returns.
+            sides = {name: io.BytesIO(getattr(packed, name)).readlines() for name in ("source", "target")}
+            yield decode_block(packed._replace(**sides), on_bad_utf8=data.on_bad_utf8)
+
 
 def write_shards(text, folder, tokenizers, num_workers, shard_pairs):
     """Writes the shards that are missing.
@@ -159,7 +170,7 @@ def write_shards(text, folder, tokenizers, num_workers, shard_pairs):
         _progress_bar(total, unit) as bar,
         _shard_pool(num_workers, folder, text.data, text.cleaner, tokenizers) as make_shards,
     ):
-        for record in make_shards(_jobs(text, shard_pairs)):
+        for record in make_shards(shard_jobs(text, shard_pairs)):
             shard, part = record["shard"], CleaningReport.from_dict(record["report"])
             report += part
             if shard["num_pairs"]:
@@ -209,9 +220,15 @@ def _amount_of_text(datasets):
     return None, "pairs"
 
 
-def _jobs(text, shard_pairs):
-    """Yields a `ShardJob` for each shard, in order."""
-    seen = HashSet() if text.cleaner.config.drop_duplicates else None
+def shard_jobs(text, shard_pairs, *, finds_repeated=True):
+    """Yields a `ShardJob` for each shard, in order.
+
+    Args:
+        text: `RawText`.
+        shard_pairs: number of raw pairs per shard.
+        finds_repeated: bool, finds the pairs that occurred before, if duplicates are dropped.
+    """
+    seen = HashSet() if finds_repeated and text.cleaner.config.drop_duplicates else None
     numbers = itertools.count()
     job, num_pairs = None, 0
     for index, block in text.blocks(min(BLOCK_PAIRS, shard_pairs)):
@@ -280,13 +297,32 @@ def _make_shard(folder, data, cleaner, tokenizers, job):
     path = folder / PROGRESS / f"{job.name}.json"
     if path.exists():
         return {"num_bytes": job.num_bytes} | json.loads(path.read_bytes())
+    shard, report, arrays = encode_shard(data, cleaner, tokenizers, job)
+    for name, (file, array) in arrays.items():
+        shard[name] |= write_array(folder, file, array)
+    record = {"shard": shard, "report": report.to_dict(), "num_bytes": job.num_bytes}
+    write_json(path, record)
+    return record
+
+
+def encode_shard(data, cleaner, tokenizers, job):
+    """Cleans and encodes one shard.
+
+    Args:
+        data: `DataConfig`.
+        cleaner: `Cleaner`.
+        tokenizers: `Tokenizers`.
+        job: `ShardJob`.
+
+    Returns:
+        `(entry, report, arrays)`: the shard's entry in the manifest, without those of its files;
+        `CleaningReport`; dict from a side that has tokens to (file name, NumPy array of its ids).
+
+    Raises:
+        DataError: invalid UTF-8.
+    """
     report, num_pairs, sides = CleaningReport(), 0, ([], [])
-    for packed, repeated in zip(job.blocks, job.repeated, strict=True):
-        # `BytesIO` splits at newlines only, `bytes.splitlines` also at carriage returns.
-        block = packed._replace(
-            source=io.BytesIO(packed.source).readlines(), target=io.BytesIO(packed.target).readlines()
-        )
-        pairs, num_replaced = decode_block(block, on_bad_utf8=data.on_bad_utf8)
+    for (pairs, num_replaced), repeated in zip(job.decode(data), job.repeated, strict=True):
         codes = cleaner.text_reasons(*pairs)
         kept = np.flatnonzero(codes == 0)
         encoded = [
@@ -302,15 +338,13 @@ def _make_shard(folder, data, cleaner, tokenizers, job):
         num_pairs += int(np.sum(by_length == 0))
         for side, (ids, _), length, tokenizer in zip(sides, encoded, lengths, tokenizers, strict=True):
             side.append(ids[np.repeat(by_length == 0, length)].astype(id_type(tokenizer.vocab_size)))
-    shard = {"name": job.name, "dataset": job.dataset, "num_pairs": num_pairs}
+    shard, arrays = {"name": job.name, "dataset": job.dataset, "num_pairs": num_pairs}, {}
     for name, language, parts in zip(("source", "target"), (data.source, data.target), sides, strict=True):
         ids = np.concatenate(parts)
         shard[name] = {"num_tokens": len(ids)}
         if len(ids):
-            shard[name] |= write_array(folder, f"{job.name}.{language}.npy", ids)
-    record = {"shard": shard, "report": report.to_dict(), "num_bytes": job.num_bytes}
-    write_json(path, record)
-    return record
+            arrays[name] = f"{job.name}.{language}.npy", ids
+    return shard, report, arrays
 
 
 def id_type(vocab_size):

@@ -31,8 +31,8 @@ from keras_transformer.config.sections import TREES, DataConfig
 FOR_TRAINING = ("dataset", "dataset_weights", "weights", "temperature")
 
 
-def parse_args(argv=None):
-    """Parses the command line."""
+def make_parser():
+    """Returns the parser of the command line."""
     parser = program_parser("prepare")
     parser.add_argument(
         "dataset",
@@ -64,6 +64,12 @@ def parse_args(argv=None):
     )
     text = "write the pairs that pass the filters as text files, without vocabulary and ids"
     parser.add_argument("--text", action="store_true", help=text)
+    return parser
+
+
+def parse_args(argv=None):
+    """Parses the command line."""
+    parser = make_parser()
     args = parser.parse_args(argv)
     if args.text and not args.out:
         parser.error("--text needs a folder to write: DATASET OUT --text")

@@ -423,13 +423,13 @@ def test_killed_five_times_it_ends_with_the_same_bytes(corpus, tmp_path):
 
 def stop_after(number, monkeypatch):
     """Makes a preparation end after so many shards were begun."""
-    jobs = sharding._jobs
+    jobs = sharding.shard_jobs
 
     def some(*arguments):
         yield from itertools.islice(jobs(*arguments), number)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sharding, "_jobs", some)
+    monkeypatch.setattr(sharding, "shard_jobs", some)
 
 
 def test_it_continues_where_it_stopped(corpus, tmp_path, monkeypatch):
@@ -525,14 +525,14 @@ def test_a_refused_preparation_leaves_nothing_and_the_mended_text_is_prepared_th
 
 
 def test_a_file_that_cannot_be_read_for_a_while_is_no_end(corpus, tmp_path, monkeypatch):
-    jobs = sharding._jobs
+    jobs = sharding.shard_jobs
 
     def some(*arguments):
         yield from itertools.islice(jobs(*arguments), 5)
         raise DataError("train.en: cannot be read") from OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sharding, "_jobs", some)
+        patch.setattr(sharding, "shard_jobs", some)
         with pytest.raises(DataError, match="cannot be read"):
             prepare_some(corpus, tmp_path / "out", num_workers=1)
     assert list((tmp_path / "out").glob("train-*.npy"))
@@ -547,14 +547,14 @@ class Deadly:
 
 
 def test_a_killed_worker_is_told_and_the_next_call_continues(corpus, tmp_path, monkeypatch):
-    jobs = sharding._jobs
+    jobs = sharding.shard_jobs
 
     def some(*arguments):
         for number, job in enumerate(jobs(*arguments)):
             yield job._replace(repeated=[Deadly()]) if number == 5 else job
 
     with monkeypatch.context() as patch:
-        patch.setattr(sharding, "_jobs", some)
+        patch.setattr(sharding, "shard_jobs", some)
         with pytest.raises(UnfinishedError, match="a worker process was killed.*it continues"):
             prepare_some(corpus, tmp_path / "out", num_workers=1)
     assert (tmp_path / "out" / "progress").is_dir()
