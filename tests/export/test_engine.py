@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 
 import numpy as np
 import pytest
@@ -199,6 +200,12 @@ def test_what_ctranslate2_lacks_is_refused_or_left_to_tensorflow(search, uses, m
     ):
         choose_engine("ctranslate2", [run], settings, uses=uses)
     assert choose_engine("auto", [run], settings, uses=uses) == ("tensorflow", f"ctranslate2 has {message}")
+
+
+def test_a_model_that_ctranslate2_cannot_compute_is_left_to_tensorflow(path):
+    config = replace(RunFolder(path).config, model={"qk_norm": True})
+    run, greedy = types.SimpleNamespace(config=config), SearchConfig(beam_size=1)
+    assert choose_engine("auto", [run], greedy) == ("tensorflow", "ctranslate2 has no qk_norm")
 
 
 def test_auto_chooses_ctranslate2_for_equal_translations_only(path, monkeypatch):
