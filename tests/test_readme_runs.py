@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -54,7 +55,9 @@ def small(line):
 def check_served(shell, folder, environment):
     """The server of README answers the request of README."""
     request = next(line for line in readme_commands.shell_lines(README) if line.startswith("curl"))
-    server = subprocess.Popen(shell, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        shell, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         for line in server.stderr:
             if "ready after" in line:
@@ -62,7 +65,7 @@ def check_served(shell, folder, environment):
         answer = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=60)
         assert "translation" in json.loads(answer.stdout)["predictions"][0]
     finally:
-        server.kill()
+        os.killpg(server.pid, signal.SIGKILL)  # the shell and the server in it
         server.communicate()
 
 
