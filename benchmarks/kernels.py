@@ -34,6 +34,7 @@ from keras_transformer.model.kernels.basics import (  # noqa: E402
     dropout,
     layer_norm,
     product,
+    rms_norm,
 )
 from keras_transformer.model.kernels.losses import projected_losses, token_losses  # noqa: E402
 from keras_transformer.model.kernels.switch import VARIABLE  # noqa: E402
@@ -113,6 +114,14 @@ def works(size):
             (hidden,),
             (normal(width),) * 2,
             norms,
+            lambda f, *inputs: f(*inputs, 1e-6),
+        ),
+        Work(
+            "RMS norm (other models)",
+            rms_norm,
+            (hidden,),
+            (normal(width),),
+            0,
             lambda f, *inputs: f(*inputs, 1e-6),
         ),
         drop._replace(call=lambda f, x: f(x, DROPOUT, tf.constant([3, 4]))),

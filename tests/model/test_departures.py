@@ -39,6 +39,14 @@ KINDS = {
 ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 SHIFTED = ["relative", "rotary", "together"]  # without positions of tokens in the sentence
 every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def kinds(*quick):
+    """The other kinds are tested with the slow tests: a graph for each takes long."""
+    marks = [pytest.param(kind, marks=() if kind in quick else pytest.mark.slow) for kind in KINDS]
+    return pytest.mark.parametrize("kind", marks)
+
+
 SOURCE = np.array([[4, 9, 13, 5, 2, 0, 0], [7, 22, 2, 0, 0, 0, 0], [8, 8, 19, 6, 21, 10, 2]])
 TARGET = np.array([[1, 5, 9, 14, 20, 4], [1, 6, 6, 11, 0, 0], [1, 17, 3, 9, 12, 18]])
 LABELS = np.array([[5, 9, 14, 20, 4, 2], [6, 6, 11, 2, 0, 0], [17, 3, 9, 12, 18, 2]])
@@ -121,7 +129,7 @@ def test_cached_steps_equal_the_whole_decoder(kind, norm_first):
             np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
 
 
-@every_kind
+@kinds("relative", "together")
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_search_finds_the_probabilities_of_whole_sentences(kind, number):
     """In a graph for any shape, caches grow and finished sentences leave the batch; beams always move."""
@@ -155,7 +163,7 @@ def test_attention_of_all_layers_is_given_out(kind):
     assert np.all(np.triu(found.decoder[1].numpy()[2, 0], 1) == 0)
 
 
-@every_kind
+@kinds("relative", "together")
 def test_training_reaches_every_weight_and_recomputation_is_the_same(kind):
     results = {}
     for recompute in (False, True):
