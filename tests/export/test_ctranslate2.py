@@ -58,6 +58,7 @@ KINDS = {
     "target shared": {"tie_embeddings": "decoder", "output_bias": True},
     "deepnorm": {"depth_scaling": "deepnorm", "attention_bias": True, "num_encoder_layers": 3},
     "large epsilon": {"layer_norm_epsilon": 0.5},
+    "together": {"positions": "relative", "norm": "rms", "activation": "swiglu", "norm_first": True},
     "swiglu": {"activation": "swiglu"},
     "geglu": {"activation": "geglu", "depth_scaling": "deepnorm"},
     "RMSNorm": {"norm": "rms", "layer_norm_epsilon": 0.1},
@@ -263,9 +264,10 @@ def test_quantised_matrices_are_rounded_to_the_nearest_and_nothing_else_is(quant
         np.testing.assert_array_equal(rounded[name], exact[name], err_msg=name)
 
 
+@pytest.mark.parametrize("kind", ["pre-norm", "together"])
 @pytest.mark.parametrize(("quantization", "bound"), [("int16", 0.02), ("int8", 0.06)])
-def test_quantised_weights_are_near_and_smaller(quantization, bound, tmp_path):
-    model = random_model("pre-norm")
+def test_quantised_weights_are_near_and_smaller(quantization, bound, kind, tmp_path):
+    model = random_model(kind)
     paths = {name: tmp_path / name for name in ("float32", quantization)}
     sources, targets = random_rows([3, 9, 1, 14]), random_rows([5, 2, 8, 3])
     scores = {}
