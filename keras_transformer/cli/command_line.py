@@ -248,7 +248,7 @@ def search_settings(args, run):
 
     Args:
         args: arguments parsed by a parser with `add_search_flags`.
-        run: the run folder whose settings they override.
+        run: the run folder whose settings they override, or the name of a model that comes with the package.
 
     Returns:
         dict from name to value.
@@ -256,12 +256,13 @@ def search_settings(args, run):
     Raises:
         ValueError: a value is invalid; the message has the range.
     """
+    from keras_transformer.checkpoints.pretrained import resolve
     from keras_transformer.config.settings import from_dict, replace
     from keras_transformer.files import from_checked_json
 
     settings = given_settings(args, SEARCH_SETTINGS)
     try:
-        search = from_dict(from_checked_json((pathlib.Path(run) / "config.json").read_bytes())).search
+        search = from_dict(from_checked_json((resolve(run) / "config.json").read_bytes())).search
     except (OSError, ValueError):
         return settings  # not a run folder: opening it will raise the error
     check_sampling_settings(settings, replace(search, **settings))
