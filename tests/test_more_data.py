@@ -204,11 +204,17 @@ def test_a_mixture_trains_and_validates_on_real_text(tmp_path, text):
     settings += ["data.vocab_size=300", "data.dataset_weights=1.7,1", "data.max_length=60"]
     config = override(Config(), settings)
     lacks = "synthetic: its sources have the tag <BT>, which the vocabulary lacks"
-    with pytest.raises(DataError, match=f"{lacks}. Add --set data.tags=<BT>, or make .* with --no-tag"):
+    with pytest.raises(DataError, match=f"{lacks}. Add --set 'data.tags=<BT>', or make .* with --no-tag"):
         check_training_data(config)
-    with pytest.raises(DataError, match="which the vocabulary lacks. Add --set data.tags=<BT>"):
+    with pytest.raises(DataError, match="which the vocabulary lacks. Add --set 'data.tags=<BT>'"):
         load_training_data(config, tmp_path / "corpus")
     config = override(config, ["data.tags=<BT>"])
+    turned = override(config, ["data.source=en", "data.target=de"])
+    for check in (check_training_data, lambda config: load_training_data(config, tmp_path / "turned")):
+        with pytest.raises(
+            DataError, match="synthetic: was made for de to en: .*Use --source de --target en, or"
+        ):
+            check(turned)
     check_training_data(config)
     corpus = load_training_data(config, tmp_path / "corpus")
     tag = corpus.tokenizers.source.tags["<BT>"]
@@ -220,7 +226,7 @@ def test_a_mixture_trains_and_validates_on_real_text(tmp_path, text):
     assert tag not in corpus.tokenizers.source.encode(corpus.validation.source)[0]
     # A vocabulary that is given must have the tag, too.
     plain = load_tokenizers(ROOT / "keras_transformer/checkpoints/pretrained" / MODEL)
-    with pytest.raises(DataError, match="the vocabulary lacks. Add --new-vocabulary --set data.tags=<BT>"):
+    with pytest.raises(DataError, match="the vocabulary lacks. Add --new-vocabulary --set 'data.tags=<BT>'"):
         load_training_data(override(config, ["data.tags="]), tmp_path / "other", plain)
 
 

@@ -201,7 +201,7 @@ def settings_of(config, tokenizers, shard_pairs):
 
 def check_tags_of_text(text, settings, tokenizers):
     """Raises `DataError` if synthetic text has a tag that the settings, those of `settings_of`, lack."""
-    remedy = "Add --new-vocabulary --set data.tags={tags}" if tokenizers else "Add --set data.tags={tags}"
+    remedy = "Add --new-vocabulary --set 'data.tags={tags}'" if tokenizers else "Add --set 'data.tags={tags}'"
     check_tags(text.datasets, parse_tags(settings["data"]["tags"]), remedy)
 
 

@@ -100,7 +100,7 @@ def check_training_data(config):
     if all(name.startswith("cldr/") or pathlib.Path(name).is_dir() for name in names):
         datasets = open_text(config).datasets
         if not config.training.init_from or not config.training.init_vocabulary:
-            check_tags(datasets, parse_tags(data.tags), "Add --set data.tags={tags}")
+            check_tags(datasets, parse_tags(data.tags), "Add --set 'data.tags={tags}'")
 
 
 def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, writes=True):

@@ -37,7 +37,7 @@ def read_manifest(folder):
 
 
 def check_tags(datasets, tags, remedy):
-    """Checks that a vocabulary has the tags of synthetic corpora.
+    """Checks that tagged synthetic corpora are used in their direction, with a vocabulary that has the tags.
 
     Args:
         datasets: list of datasets as returned by `open_dataset`.
@@ -45,11 +45,17 @@ def check_tags(datasets, tags, remedy):
         remedy: str, a sentence for the message, with `{tags}` for all tags of the corpus.
 
     Raises:
-        DataError: a tag is missing.
+        DataError: a tag is missing, or the tagged side is the target.
     """
     for dataset in datasets:
         manifest = read_manifest(dataset.folder) if hasattr(dataset, "folder") else None
         needed = manifest["tags"] if manifest else []
+        source, target = manifest["languages"] if needed else (None, None)
+        if needed and dataset.source == target:
+            raise DataError(
+                f"{dataset.name}: was made for {source} to {target}: its {source} side has the tag "
+                f"{needed[0]}. Use --source {source} --target {target}, or make the corpus with --no-tag"
+            )
         if missing := [tag for tag in needed if tag not in tags]:
             raise DataError(
                 f"{dataset.name}: its sources have the tag {missing[0]}, which the vocabulary lacks. "

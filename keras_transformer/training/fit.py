@@ -143,7 +143,8 @@ def fit_session(session, devices, signals, resume_from, callbacks=()):
 def _is_finished(run, step, clock):
     """Whether a run has reached `max_steps` or `max_minutes`, or has stopped early."""
     training = run.config.training
-    time_is_up = training.max_minutes and clock.seconds >= 60 * training.max_minutes
+    # However little time there is, one update is made: a run without any has no weights to deliver.
+    time_is_up = step > 0 and training.max_minutes and clock.seconds >= 60 * training.max_minutes
     stopped_early = early_stopping_reason(run.read_history(), training)
     return step >= training.max_steps or bool(time_is_up or stopped_early)
 

@@ -122,9 +122,10 @@ class SyntheticCorpus:
             raise DataError(f"{path}: {error}") from error
 
     def _check(self, folder, before):
-        for name in sorted(before | self.settings):
-            if before.get(name) != self.settings.get(name):
-                said = f"{name}={before.get(name)!r}, not {self.settings.get(name)!r}"
+        before, now = _flat(before), _flat(self.settings)
+        for name in sorted(before | now):
+            if before.get(name) != now.get(name):
+                said = f"{name}={before.get(name)!r}, not {now.get(name)!r}"
                 said = {"models": "another model, or other weights", "inputs": "other text"}.get(name, said)
                 raise DataError(f"{folder}: was begun with {said}. {_SAME}")
 
@@ -337,3 +338,12 @@ def _list(number, dropped):
     """Returns the number of lines or pairs, and of those dropped for each reason, as text."""
     reasons = [f"{REASONS[name][0]}: {count:,}" for name, count in dropped.items() if count]
     return ", ".join([f"{number:,} read", *reasons])
+
+
+def _flat(settings):
+    """Returns the settings, with those of a section as `section.name`."""
+    flat = {}
+    for name, value in settings.items():
+        sections = isinstance(value, dict)
+        flat |= {f"{name}.{key}": item for key, item in value.items()} if sections else {name: value}
+    return flat

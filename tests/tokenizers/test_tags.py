@@ -121,7 +121,7 @@ def test_without_tags_a_vocabulary_has_the_bytes_of_before(kind):
         {"beam_size": 1},
         {"beam_size": 3, "n_best": 3},
         {"sampling": True, "n_best": 2},
-        {"no_repeat_ngram": 1},
+        {"no_repeat_ngram": 1, "min_length": 1},
     ],
 )
 def test_the_search_never_produces_a_tag(search):

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import signal
+import types
 
 import keras
 import numpy as np
@@ -430,6 +431,12 @@ def test_training_stops_when_the_time_is_up_and_is_complete(timed):
     assert checkpoint_names(timed) == ["step-0", "step-1"]
     assert [record["step"] for record in of_kind(timed.run, "validation")] == [1]
     assert len(timed.translations) == len(timed.pairs.source)
+
+
+def test_one_update_is_made_even_if_the_time_is_up_before(corpus):
+    run = types.SimpleNamespace(config=make_config(corpus, max_minutes=1.0), read_history=list)
+    clock = progress.Clock(earlier=61.0)
+    assert [fitting._is_finished(run, step, clock) for step in (0, 1)] == [False, True]
 
 
 def test_time_of_earlier_parts_counts(timed, capsys):

@@ -175,7 +175,8 @@ class Parrot:
     def __init__(self, calls=None):
         self.calls = [] if calls is None else calls
 
-    def translate(self, texts, *, beam_size):
+    def translate(self, texts, *, beam_size, n_best, mbr):
+        assert (n_best, mbr) == (1, False)  # whatever the search settings of the run are
         self.calls.append(texts)
         reference = dict(zip(*PAIRS, strict=True))
         return ["falsch" if text == PAIRS.source[0] else reference[text] for text in texts]

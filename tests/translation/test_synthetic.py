@@ -165,11 +165,16 @@ def test_lines_are_collected_once(tmp_path):
 
 
 def test_other_settings_are_refused(tmp_path):
-    collected(tmp_path / "out", models=["a"], inputs=[1], method="beam")
-    same = {"models": ["a"], "inputs": [1], "method": "beam"}
+    search = {"beam_size": 4, "alpha": 0.6}
+    collected(tmp_path / "out", models=["a"], inputs=[1], method="beam", search=search)
+    same = {"models": ["a"], "inputs": [1], "method": "beam", "search": search}
     corpus(tmp_path / "out", **same)
     for changes, said in (
         ({"method": "sampling"}, "out.progress: was begun with method='beam', not 'sampling'"),
+        (
+            {"search": {"beam_size": 4, "alpha": 0.1}},
+            "out.progress: was begun with search.alpha=0.6, not 0.1",
+        ),
         ({"models": ["b"]}, "was begun with another model, or other weights"),
         ({"inputs": [2]}, "was begun with other text"),
         ({"tag": ""}, "was begun with tag='<BT>', not ''"),
