@@ -239,7 +239,8 @@ def test_a_client_of_libretranslate(tiny, tmp_path):
         text = "The dog reads a text."
         assert client.translate(text, "en", "de") == tiny.translator.translate([text])[0]
         (detected,) = client.detect(text)  # English or German, by its words
-        assert detected["language"] == "en" and 80 < detected["confidence"] <= 100
+        assert detected["language"] == "en"
+        assert 80 < detected["confidence"] <= 100
         assert [entry["code"] for entry in client.languages()] == ["en", "de"]
         with pytest.raises(urllib.error.HTTPError, match="401"):
             package.LibreTranslateAPI(server.address).translate(text, "en", "de")
