@@ -15,6 +15,13 @@ from keras_transformer.config.console import console
 from keras_transformer.config.programs import ExitCode, TrainingError
 
 PATIENCE_SECONDS = 0.5
+# Environment variable -> parameter of `mallopt`, as in <malloc.h>, and its value: no block is mapped on its
+# own, none is given back to the system, and the heap grows by 64 MiB at a time.
+_MALLOC = {
+    "MALLOC_MMAP_MAX_": (-4, 0),
+    "MALLOC_TRIM_THRESHOLD_": (-1, 2**31 - 1),
+    "MALLOC_TOP_PAD_": (-2, 2**26),
+}
 _kept_errors = None
 
 
@@ -42,6 +49,20 @@ def import_quietly(module="keras_transformer.model.transformer", *, batches_at_o
                 tf.config.threading.set_intra_op_parallelism_threads(1)
         importlib.import_module(module)
         tf.config.list_physical_devices()  # here CUDA logs that there is no GPU
+
+
+def keep_freed_memory():
+    """Makes the C library keep freed memory for reuse, because getting it again costs a training step time.
+
+    Does nothing where the C library is not GNU's, and does not change what the user has set by environment
+    variables (`MALLOC_MMAP_MAX_`, ...).
+    """
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    for name, (parameter, value) in _MALLOC.items():
+        if mallopt is not None and name not in os.environ:
+            mallopt(parameter, value)
 
 
 def open_closed_streams():

@@ -29,7 +29,7 @@ from keras_transformer.cli.command_line import (
 )
 from keras_transformer.cli.early_checks import check_run
 from keras_transformer.cli.foreign_flags import TRAINING
-from keras_transformer.cli.process import exit_code, import_quietly, open_closed_streams
+from keras_transformer.cli.process import exit_code, import_quietly, keep_freed_memory, open_closed_streams
 from keras_transformer.config import programs
 from keras_transformer.config.sections import DataConfig
 from keras_transformer.config.training import DeviceConfig
@@ -299,6 +299,7 @@ def main(argv=None):
             "resume_from": args.resume_from,
         }
         check_run(config, run_dir, **options)
+        keep_freed_memory()
         import_quietly("keras_transformer.training.run")
         from keras_transformer.training.run import train
 

@@ -115,6 +115,17 @@ class DeviceConfig:
         "pass. Saves memory with long sentences or many layers, takes about a fifth more time",
     )
 
+    cpu_towers: int = setting(
+        0,
+        "parts of each batch whose gradients are computed side by side on a CPU, each with its share of the "
+        "cores; 0 for one part per core, at most 4; 1 disables. The same updates up to rounding and dropout",
+        at_least=0,
+    )
+
     def __post_init__(self):
         demand = "`strategy='none'` uses one device; for several, choose strategy='mirrored'"
         require(self.strategy != "none" or self.replicas <= 1, demand, replicas=self.replicas)
+        demand = (
+            "`devices.cpu_towers` must be 0 or 1 with `devices.xla`, which compiles for every batch shape"
+        )
+        require(not self.xla or self.cpu_towers <= 1, demand, cpu_towers=self.cpu_towers)

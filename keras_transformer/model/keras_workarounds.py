@@ -103,6 +103,7 @@ class KerasWorkarounds:
         loss_weights=None,
         ema_decay=0.0,
         recompute=False,
+        towers=1,
         **kwargs,
     ):
         """Configures the model for `fit` and `evaluate`, like `keras.Model.compile`.
@@ -122,6 +123,8 @@ class KerasWorkarounds:
                 disables it.
             recompute: gradient checkpointing: keeps only the inputs of each layer in memory, and recomputes
                 the other activations for the gradient.
+            towers: number of parts of each batch whose gradients are computed side by side. On a CPU, as many
+                towers as cores, with one thread for each operation, are faster than several threads for each.
             **kwargs: see `keras.Model.compile`. `jit_compile` is off by default, because XLA compiles once
                 per shape, and batches have many shapes.
 
@@ -136,6 +139,8 @@ class KerasWorkarounds:
         per_token = token_loss(loss, pad_id=self.special.pad, vocab_size=vocab_size)
         if not 0 <= ema_decay < 1:
             raise ValueError(f"`ema_decay` must be at least 0 and below 1. Received: {ema_decay}")
+        if towers < 1 or (towers > 1 and kwargs.get("jit_compile")):
+            raise ValueError(f"`towers` must be at least 1, and 1 with `jit_compile`. Received: {towers}")
         if type(self).compute_metrics is not keras.Model.compute_metrics:
             raise ValueError(
                 f"{type(self).__name__} overrides `compute_metrics`, which the token-weighted step does not "
@@ -170,6 +175,7 @@ class KerasWorkarounds:
                 normalizer=None,
                 ema_decay=ema_decay,
                 recompute=recompute,
+                towers=towers,
                 ema_weights=[
                     tf.Variable(weight.value, trainable=False, name="ema") for weight in weights if ema_decay
                 ],
@@ -186,6 +192,7 @@ class KerasWorkarounds:
             config.update(keras.saving.serialize_keras_object(self._compiled_state.arguments))
             config["ema_decay"] = self._compiled_state.ema_decay
             config["recompute"] = self._compiled_state.recompute
+            config["towers"] = self._compiled_state.towers
         return config
 
     def compile_from_config(self, config):

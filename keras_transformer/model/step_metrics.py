@@ -5,6 +5,7 @@ in its metric variables, because Keras sums these variables over replicas when i
 is a true mean over the real target tokens of all replicas.
 """
 
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
@@ -47,6 +48,21 @@ class Batch(NamedTuple):
     def micro_batch(self, index):
         """Returns one micro-batch as a `Batch`."""
         return Batch(*(None if array is None else array[index] for array in self))
+
+    def split(self, number):
+        """Splits a batch with axes `(rows, length)` into `number` batches of about as many rows each.
+
+        With fewer rows than batches, some are empty.
+
+        Returns:
+            list of `Batch`.
+        """
+        rows = tf.shape(self.labels)[0]
+        bounds = [rows * index // number for index in range(number + 1)]
+        return [
+            Batch(*(None if array is None else array[begin:end] for array in self))
+            for begin, end in itertools.pairwise(bounds)
+        ]
 
 
 class Normalizer(NamedTuple):

@@ -87,6 +87,32 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         """
         if batch.has_micro_batches:
             return *self._sum_micro_batches(batch, normalizer, training=True), None
+        return self._sum_towers(self._tower_gradients, batch, normalizer)
+
+    def _sum_towers(self, compute, batch, normalizer):
+        """Computes the towers of a batch, parts that do not wait for each other, and adds their results.
+
+        Args:
+            compute: function, `(Batch, Normalizer)` -> `(gradients, Sums, logits)`.
+            batch: `Batch` with axes `(rows, length)`.
+            normalizer: `Normalizer` of the whole update.
+
+        Returns:
+            `(gradients, Sums, logits)`, as `compute`, of the whole batch.
+        """
+        towers = self._compiled_state.towers
+        if towers == 1:
+            return compute(batch, normalizer)
+        normalizer = normalizer._replace(num_parts=towers * normalizer.num_parts)
+        results = [compute(part, normalizer) for part in batch.split(towers)]
+        gradients, sums, logits = zip(*results, strict=True)
+        gradients, sums = tf.nest.map_structure(
+            lambda *parts: tf.add_n(parts), *zip(gradients, sums, strict=True)
+        )
+        return gradients, sums, None if logits[0] is None else tf.concat(logits, axis=0)
+
+    def _tower_gradients(self, batch, normalizer):
+        """As `_gradients`, of a batch or a part of one that is computed at once."""
         weights = self.trainable_variables
         with tf.GradientTape() as tape:
             sums, logits = self._sums(batch, normalizer, training=True)
@@ -100,6 +126,10 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
                 for weight, gradient in zip(weights, gradients, strict=True)
             ]
         return list(map(tf.convert_to_tensor, gradients)), sums, logits
+
+    def _tower_sums(self, batch, normalizer):
+        """As `_tower_gradients`, for evaluation: without gradients or dropout."""
+        return [], *self._sums(batch, normalizer, training=False)
 
     def _replica_loss(self, sums, normalizer):
         """Returns this replica's share of the loss of the whole update."""
@@ -193,7 +223,7 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         if batch.has_micro_batches:
             _, sums = self._sum_micro_batches(batch, normalizer, training=False)
         else:
-            sums, logits = self._sums(batch, normalizer, training=False)
+            _, sums, logits = self._sum_towers(self._tower_sums, batch, normalizer)
             self._update_logit_metrics(batch, logits)
         sums = sum_over_replicas(sums)
         self._add_to_metrics(sums, self._logged_statistics(sums), metric_state, None, None)

@@ -24,6 +24,7 @@ _CROSS_DEVICE_OPS = {
     "reduction": tf.distribute.ReductionToOneDevice,
 }
 _COLLECTIVES = {"auto": "AUTO", "nccl": "NCCL", "ring": "RING"}
+MOST_TOWERS = 4  # chosen by itself; more make the products small
 _GO = b"go\n"
 _RETRY_SECONDS = 0.5
 
@@ -35,11 +36,14 @@ class Devices(NamedTuple):
         strategy: `tf.distribute.Strategy`; TensorFlow's default strategy for one device.
         num_workers: number of processes that train together.
         worker: index of this process; worker 0 is the chief, which writes the run folder.
+        towers: number of parts of each batch that this process computes side by side, see
+            `DeviceConfig.cpu_towers`. As many batches are translated side by side, too.
     """
 
     strategy: tf.distribute.Strategy
     num_workers: int = 1
     worker: int = 0
+    towers: int = 1
 
     @property
     def is_chief(self):
@@ -118,11 +122,16 @@ def choose_devices(config, *, precision="float32"):
             "strategy=multiworker needs the environment variable TF_CONFIG with the addresses of all workers "
             "and the index of this one. See docs/distributed.md, or use strategy=mirrored"
         )
+    if gpus and config.cpu_towers > 1:
+        raise ValueError(
+            f"devices.cpu_towers={config.cpu_towers} is for training on a CPU, but TensorFlow sees "
+            f"{len(gpus)} GPUs. Remove it, or hide them with CUDA_VISIBLE_DEVICES=-1"
+        )
     names = _device_names(
         config, gpus, needs_gpu=config.replicas > 0 or config.strategy in ("mirrored", "multiworker")
     )
     if strategy == "none":
-        return Devices(tf.distribute.get_strategy())
+        return Devices(tf.distribute.get_strategy(), towers=1 if gpus else divide_cores(config))
     num_replicas = len(names) * (len(workers) if strategy == "multiworker" else 1)
     if precision == "mixed_float16" and num_replicas > 1:
         raise ValueError(
@@ -131,14 +140,31 @@ def choose_devices(config, *, precision="float32"):
         )
     if strategy == "mirrored":
         _check_choice(config.cross_device_ops, _CROSS_DEVICE_OPS, "on one machine")
-        return Devices(mirrored(names, config.cross_device_ops))
+        return Devices(mirrored(names, config.cross_device_ops), towers=max(1, config.cpu_towers))
     implementation = _check_choice(config.cross_device_ops, _COLLECTIVES, "between machines")
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation[implementation]
     )
     wait_for_workers(workers, worker)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    return Devices(strategy, len(workers), worker)
+    return Devices(strategy, len(workers), worker, max(1, config.cpu_towers))
+
+
+def divide_cores(config):
+    """Returns the number of towers on a CPU, and gives each operation of TensorFlow its share of the cores.
+
+    Two cores that each compute a product of their own are faster than two that share one. TensorFlow that has
+    started already keeps its number of threads.
+
+    Args:
+        config: `DeviceConfig`. With XLA, whose shapes are fixed, there is one tower.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    towers = config.cpu_towers or (1 if config.xla else min(cores, MOST_TOWERS))
+    if towers > 1:
+        with contextlib.suppress(RuntimeError):
+            tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // towers))
+    return towers
 
 
 def mirrored(names, cross_device_ops="auto"):

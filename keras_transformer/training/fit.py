@@ -45,7 +45,12 @@ logger = logging.getLogger(__name__)
 
 
 def compile_model(
-    model: Transformer, training: TrainingConfig, *, xla: bool = False, recompute: bool = False
+    model: Transformer,
+    training: TrainingConfig,
+    *,
+    xla: bool = False,
+    recompute: bool = False,
+    towers: int = 1,
 ) -> None:
     """Compiles a `Transformer` with optimizer, schedule, loss and metrics of section 5.
 
@@ -54,6 +59,7 @@ def compile_model(
         training: `TrainingConfig`.
         xla: whether XLA compiles the training step; see `DeviceConfig`.
         recompute: whether the backward pass recomputes the layers to save memory; see `DeviceConfig`.
+        towers: number of parts of each batch that are computed side by side; see `DeviceConfig.cpu_towers`.
     """
     optimizer = Adam(
         learning_rate_schedule(model.config, training),
@@ -68,7 +74,13 @@ def compile_model(
     )
     metrics = [TokenAccuracy(pad_id=pad_id), Perplexity(pad_id=pad_id), StepCounters()]
     model.compile(
-        optimizer, loss, metrics, ema_decay=training.ema_decay, recompute=recompute, jit_compile=xla
+        optimizer,
+        loss,
+        metrics,
+        ema_decay=training.ema_decay,
+        recompute=recompute,
+        towers=towers,
+        jit_compile=xla,
     )
 
 
@@ -96,7 +108,13 @@ def fit_session(session, devices, signals, resume_from, callbacks=()):
     keras.utils.set_random_seed(training.seed)
     with devices.strategy.scope():
         model = Transformer(config.model, dtype=training.precision)
-        compile_model(model, training, xla=config.devices.xla, recompute=config.devices.recompute)
+        compile_model(
+            model,
+            training,
+            xla=config.devices.xla,
+            recompute=config.devices.recompute,
+            towers=devices.towers,
+        )
     if devices.is_chief:
         share = devices.share(config.devices.micro_batch_tokens)  # how batches are divided among devices
         # (rows, source_len, target_len) of the micro-batches of one device in the first epoch.
@@ -193,7 +211,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     search_validator = None
     if training.validation_sentences and run.writes:
         make, validate = (Parser, BracketValidator) if config.data.parses else (Translator, BleuValidator)
-        translator = make(model, session.corpus.tokenizers, config.search)
+        translator = make(model, session.corpus.tokenizers, config.search, threads=devices.towers)
         search_validator = validate(translator, session.corpus.validation, config, is_interrupted)
     validation_callback = Validation(
         run,

@@ -84,7 +84,7 @@ def train(
         session = open_session(config, pathlib.Path(run_dir), devices, allowed, stack)
         try:
             step = fit_session(session, devices, signals, resume_from, callbacks)
-            result = _translate_unseen(session, step) if devices.is_chief else None
+            result = _translate_unseen(session, devices, step) if devices.is_chief else None
             # Wait for the chief: TensorFlow reports a worker that exits first as crashed.
             devices.gather(0)
         except tf.errors.OpError as error:
@@ -94,7 +94,7 @@ def train(
         return result
 
 
-def _translate_unseen(session, step):
+def _translate_unseen(session, devices, step):
     """Translates the test (or validation) split with the final weights and scores it.
 
     Translations that an earlier call has stored for this step are reused.
@@ -109,9 +109,10 @@ def _translate_unseen(session, step):
         verb = "parsing" if run.config.data.parses else "translating"
         logger.info(f"\n{verb} {split} with the final weights ({beam})")
         if run.config.data.parses:
-            translations = [parsed.text for parsed in Parser.load(run.path).parse(pairs.source)]
+            parser = Parser.load(run.path, threads=devices.towers)
+            translations = [parsed.text for parsed in parser.parse(pairs.source)]
         else:
-            translations = Translator.load(run.path).translate(pairs.source)
+            translations = Translator.load(run.path, threads=devices.towers).translate(pairs.source)
     if run.config.data.parses:
         scores = compare_lines(translations, pairs.target, name=str(run.path), reference_name=split)
     else:

@@ -26,12 +26,18 @@ def two_devices():
     return mirrored(["CPU:0", "CPU:1"])
 
 
+def two_towers():
+    return one_device()
+
+
 def made(strategy=one_device, cls=Transformer, loss=None, metrics=None, optimizer=None, change=None, **how):
     """A compiled model with the weights of `small_model`; SGD with rate 1 moves them by the gradient.
 
     Most run eagerly, which for a step or two is the quicker way.
     """
     weights = small_model().get_weights()
+    if strategy is two_towers:
+        how = {"towers": 2, **how}
     with strategy().scope():
         model = cls(small_model().config)
         model.set_weights(weights)
@@ -81,6 +87,7 @@ def nll(labels, logits):
 PLACES = [
     pytest.param(one_device, 0, id="one"),
     pytest.param(two_devices, 2, id="two-micro"),
+    pytest.param(two_towers, 0, id="towers"),
     pytest.param(two_devices, 0, id="two", marks=pytest.mark.slow),
     pytest.param(one_device, 2, id="micro", marks=pytest.mark.slow),
 ]

@@ -156,22 +156,26 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    ("name", "strategy", "micro_batches"),
+    ("name", "strategy", "micro_batches", "towers"),
     [
-        ("sgd", two_devices, 0),
-        slow("sgd", one_device, 4),
-        slow("sgd", two_devices, 4),
-        slow("adam", two_devices, 0),
-        slow("adam", one_device, 4),
-        ("adam", two_devices, 4),
-        slow("clipped", two_devices, 4),
-        slow("decayed", two_devices, 0),
+        ("sgd", two_devices, 0, 1),
+        slow("sgd", one_device, 4, 1),
+        slow("sgd", two_devices, 4, 1),
+        slow("adam", two_devices, 0, 1),
+        slow("adam", one_device, 4, 1),
+        ("adam", two_devices, 4, 1),
+        slow("clipped", two_devices, 4, 1),
+        slow("decayed", two_devices, 0, 1),
+        ("sgd", one_device, 0, 3),  # of a batch of one row, two towers are empty
+        slow("adam", one_device, 0, 2),
+        slow("adam", one_device, 2, 2),
+        slow("clipped", two_devices, 0, 2),
     ],
 )
-def test_ten_steps_are_those_of_one_device_with_whole_batches(name, strategy, micro_batches):
+def test_ten_steps_are_those_of_one_device_with_whole_batches(name, strategy, micro_batches, towers):
     optimizer, tolerance = OPTIMIZERS[name]
     weights, logs = whole(name)
-    parted, found = fit(strategy(), BATCHES, optimizer, micro_batches=micro_batches)
+    parted, found = fit(strategy(), BATCHES, optimizer, micro_batches=micro_batches, towers=towers)
     for weight in parted.weights:
         np.testing.assert_allclose(
             weight.numpy(), weights[weight.path], atol=tolerance, rtol=0, err_msg=weight.path
@@ -292,6 +296,59 @@ def test_replicas_draw_masks_of_their_own_and_the_same_ones_again():
         np.testing.assert_array_equal(one, other)
     for mask in first:
         assert 0.3 < (mask == 0).mean() < 0.7
+
+
+def test_towers_draw_masks_of_their_own():
+    twice = [np.repeat(side, 2, axis=0) for side in keras.tree.flatten(rows(3, (7,)))]  # the same row twice
+    batch = (twice[0], twice[1]), twice[2]
+    found = {}
+    for dropout in (0.0, 0.5):
+        for _ in range(2):
+            model = make_model(one_device(), lambda: keras.optimizers.SGD(1.0), dropout=dropout, towers=2)
+            seen = []
+            compute = model._tower_gradients
+
+            def kept(*arguments, compute=compute, seen=seen):
+                results = compute(*arguments)
+                seen.append(results[1].statistics.loss)
+                return results
+
+            model._tower_gradients = kept
+            model.run_eagerly = True
+            model.train_on_batch(*batch)
+            found.setdefault(dropout, []).append([float(loss) for loss in seen])
+    (one, other), *_ = found[0.0]
+    assert one == pytest.approx(other, rel=1e-6)  # the towers have the same row
+    for one, other in found[0.5]:
+        assert abs(one - other) > 1e-3
+    assert found[0.5][0] == found[0.5][1]
+
+
+def test_the_towers_of_a_graph_do_not_wait_for_each_other():
+    model = make_model(one_device(), lambda: keras.optimizers.SGD(1.0), dropout=0.1, towers=2)
+    ids = tf.TensorSpec((None, None), tf.int32)
+
+    @tf.function(input_signature=[ids, ids, ids])
+    def step(source, target, labels):
+        return model.train_step(((source, target), labels))["loss"]
+
+    operations = step.get_concrete_function().graph.get_operations()
+    products = [operation for operation in operations if operation.type == "MatMul"]
+    first, last = products[0], products[-1]  # of the first tower, and of the second
+    seen, waiting = set(), [last]
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in seen:
+            seen.add(operation.name)
+            waiting += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    assert first.name not in seen
+    assert sum(product.name in seen for product in products) < len(products) / 2 + 1
+
+
+@pytest.mark.parametrize("how", [{"towers": 0}, {"towers": 2, "jit_compile": True}])
+def test_towers_that_cannot_be_are_refused(how):
+    with pytest.raises(ValueError, match="`towers` must be at least 1, and 1 with `jit_compile`"):
+        make_model(one_device(), lambda: keras.optimizers.SGD(1.0), **how)
 
 
 def test_models_of_two_sizes_train_one_after_the_other_in_one_process():
