@@ -14,8 +14,10 @@ words of a variant are joined by `+`.
 Each environment of peers has a Python of its own: `--install` makes them under `.venv-bench/` from
 `benchmarks/peers/requirements-*.txt`; where PEER_TORCH (PyTorch, Marian, CTranslate2), PEER_OPENNMT_TF,
 PEER_TF_MODELS, PEER_KERASHUB, PEER_JOEYNMT or PEER_OURS names a Python, that is taken as it is. A peer that
-cannot be had, or fails, is a line in the table. The peer `before` is this package as `--before` has it, a
-checkout of another commit: its own programs, run by our Python.
+cannot be had, or fails, is a line in the table. On AMD's processors MKL, and so PyTorch, is made to use
+AVX-512, if there is a C compiler. `--malloc` is the same for all peers: `tuned` keeps freed memory. The peer
+`before` is this package as `--before` has it, a checkout of another commit: its own programs, run by our
+Python.
 """
 
 import argparse
@@ -25,9 +27,10 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 
 from peers.environments import BEFORE, NEWEST_PYTHON, environment_of, install, python_of
-from peers.running import child_environment, launch, machine
+from peers.running import child_environment, launch, machine, unlocked_mkl
 from peers.tables import TITLES, UNITS, groups_of, is_ours, report
 from peers.work import SIZES
 from refusing import Parser, refused
@@ -55,6 +58,7 @@ def parse_args(argv=None):
     parser.add_argument("--seconds", type=float, default=15.0, help="timed in each process, about (15)")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds until a process is killed (600)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each peer (all cores)")
+    parser.add_argument("--malloc", choices=("tuned", "default"), default="tuned", help="of all (tuned)")
     parser.add_argument("--records", type=pathlib.Path, metavar="FILE", help="records are appended to it")
     parser.add_argument("--show", nargs="+", type=pathlib.Path, metavar="FILE", help="measures nothing")
     parser.add_argument("--output", type=pathlib.Path, metavar="FOLDER", help="for tables and pictures")
@@ -122,6 +126,7 @@ class Comparison:
         self._run_process = run_process
         self._given_up = set()
         self._about = {}
+        self._mkl = None
         tasks = {"train": args.train or [], "decode": args.decode or []}
         self.jobs = [(task, size, peer) for size in args.sizes for task in tasks for peer in tasks[task]]
 
@@ -137,10 +142,15 @@ class Comparison:
 
     def run(self):
         """Measures all rounds."""
-        run = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._about["run"] = run
+        self._about["run"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        with tempfile.TemporaryDirectory() as folder:
+            self._mkl = unlocked_mkl(pathlib.Path(folder))
+            self._run()
+
+    def _run(self):
         args = self.args
         settings = {"threads": args.threads, "rounds": args.rounds, "seconds": args.seconds}
+        settings |= {"malloc": args.malloc, "mkl": "unlocked" if self._mkl else "as it is"}
         self._write({"task": "machine", **self._about, **machine(), **settings})
         for number in range(args.rounds):
             self._about["round"] = number
@@ -175,7 +185,12 @@ class Comparison:
         print(
             f"round {self._about['round'] + 1}: {' '.join(what.values())}{how}", file=sys.stderr, flush=True
         )
-        variables = child_environment(self.args.threads, onednn=onednn)
+        variables = child_environment(
+            self.args.threads,
+            onednn=onednn,
+            malloc=self.args.malloc,
+            preload=self._mkl if environment == "torch" else None,
+        )
         try:
             python = python_of(environment)
             records = self._run_process(

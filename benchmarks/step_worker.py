@@ -98,7 +98,8 @@ def training_step(settings, rows, length):
     config = override(Config(), settings)
     keras.utils.set_random_seed(1)
     model = Transformer(config.model, dtype=config.training.precision)
-    compile_model(model, config.training, xla=config.devices.xla, recompute=config.devices.recompute)
+    how = {"xla": config.devices.xla, "recompute": config.devices.recompute}
+    compile_model(model, config.training, **how, towers=config.devices.cpu_towers or 1)
     rng = np.random.default_rng(1)
     vocabularies = config.model.source_vocab_size, *[config.model.target_vocab_size] * 2
     first = model.special.unk + 1

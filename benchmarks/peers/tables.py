@@ -159,7 +159,8 @@ def _about(records):
             lines.append(
                 f"- {record['run']}: {record['processor']}, {record['cores']} cores, {record['system']}; "
                 f"{record['threads']} threads for each peer, {record['rounds']} rounds, "
-                f"about {record['seconds']:g} s timed in each process"
+                f"about {record['seconds']:g} s timed in each process; "
+                f"malloc {record.get('malloc', 'default')}, MKL {record.get('mkl', 'as it is')}"
             )
     versions = {}
     for record in records:

@@ -1,12 +1,14 @@
 """This package in training: `compile_model` and `model.fit`, as `train_wmt.py` does.
 
-Variants: `static`, batches whose shape the graph knows; `xla`; `bfloat16`, a mixed policy.
+Variants: `static`, batches whose shape the graph knows; `xla`; `bfloat16`, a mixed policy; `one_tower`, each
+batch as a whole.
 """
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.config.settings import TrainingConfig
+from keras_transformer.config.settings import DeviceConfig, TrainingConfig
+from keras_transformer.training.devices import choose_devices
 from keras_transformer.training.fit import compile_model
 from peers.models_ours import build
 from peers.timing import parse_job, time_training
@@ -41,7 +43,9 @@ def repeated(batch, *, static):
 
 def main():
     """Runs this peer."""
-    job = parse_job(("static", "xla", "bfloat16"))
+    job = parse_job(("static", "xla", "bfloat16", "one_tower"))
+    towers = 1 if "one_tower" in job.words else 0
+    devices = choose_devices(DeviceConfig(xla="xla" in job.words, cpu_towers=towers))
     keras.utils.set_random_seed(0)
     precision = "mixed_bfloat16" if "bfloat16" in job.words else "float32"
     training = TrainingConfig(
@@ -52,7 +56,7 @@ def main():
         precision=precision,
     )
     model = build(job.size, dtype=training.precision)
-    compile_model(model, training, xla="xla" in job.words)
+    compile_model(model, training, xla="xla" in job.words, towers=devices.towers)
     data = repeated(training_batch(job.size), static="static" in job.words)
 
     def run(steps):

@@ -1,9 +1,11 @@
 """The comparison of speeds: hand counts, ratios within a round, peers that fail. Nothing is timed."""
 
 import contextlib
+import ctypes
 import functools
 import json
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +18,8 @@ sys.path.append(str(BENCHMARKS))
 
 import compare  # noqa: E402
 from peers import environments, running, tables, timing, work  # noqa: E402
+
+from keras_transformer.cli import process  # noqa: E402
 
 SIZE = work.Size(vocab_size=11, d_model=2, num_heads=1, d_ff=3, num_layers=5, batch=7, length=13)
 
@@ -189,6 +193,29 @@ def test_a_process_leaves_its_records_and_the_load_beside_them(tmp_path):
     assert (found["threads"], found["of"]) == (3, "peers.train_torch")
     assert found["others_cores"] >= 0
     assert found["stolen_cores"] >= 0
+
+
+def test_malloc_is_the_same_for_all(monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    tuned, default = (running.child_environment(2, malloc=malloc) for malloc in ("tuned", "default"))
+    assert tuned["MALLOC_MMAP_MAX_"] == "0"
+    assert {name for name in tuned if name.startswith("MALLOC_")} == {*running.TUNED_MALLOC}
+    assert not [name for name in default if name.startswith("MALLOC_")]
+    own = {f"{name}": str(value) for name, (_, value) in process._MALLOC.items()}
+    assert own == running.TUNED_MALLOC  # as our own programs have it
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize(("vendor", "is_made"), [("AuthenticAMD", True), ("GenuineIntel", False)])
+def test_mkl_is_unlocked_on_the_processors_that_it_locks(tmp_path, vendor, is_made):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"vendor_id : {vendor}\n")
+    library = running.unlocked_mkl(tmp_path, cpuinfo=cpuinfo)
+    assert (library is not None) == is_made
+    if is_made:
+        loaded = ctypes.CDLL(str(library))
+        assert (loaded.mkl_serv_intel_cpu(), loaded.mkl_serv_intel_cpu_true()) == (1, 1)
+        assert running.child_environment(1, preload=library)["LD_PRELOAD"] == str(library)
 
 
 @pytest.mark.parametrize(
