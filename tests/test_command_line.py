@@ -275,6 +275,7 @@ REFUSED = {
         ("run --input used/file --output out --seed 3", "needs --method sampling or noised-beam"),
         ("run --input used/file --output out --top-k 3", "needs --method sampling"),
         ("run --input used/file --output out --sampling", "use --method sampling"),
+        ("run --input used/file --output out --method sampling --beam-size 3", "has no beam. Remove one"),
         ("run --input used/file --output out --n-best 2", "each line has one translation"),
         ("run --checkpoint step-5 --input used/file --output o --method noised-beam --filler ''", "`filler`"),
     ],

@@ -593,6 +593,13 @@ def test_what_is_said_of_a_search(settings, words):
         ("translate", ["{run}", "--top-k", "5"], "--top-k needs --sampling"),
         ("translate", ["{run}", "--samples", "5"], "--samples needs --mbr"),
         ("translate", ["en-de-tatoeba", "--samples", "5"], "--samples needs --mbr"),
+        (
+            "translate",
+            ["{run}", "--sampling", "--beam-size", "2"],
+            "--beam-size: --sampling has no beam. Remove",
+        ),
+        ("translate", ["{run}", "--mbr", "--early-stop"], "--early-stop: --mbr has no beam. Remove one"),
+        ("translate", ["{run}", "--mbr", "--sampling"], "--sampling: --mbr draws samples itself. Remove one"),
         ("translate", ["{run}", "--mbr", "--n-best", "65"], "`n_best` must be at most `samples` of `mbr`"),
         ("translate", ["{run}", "--threads", "0"], "`--threads` must be at least 1. Received: 0"),
         ("translate", ["{run}", "--output", "{folder}"], "is a folder. Choose a file in it"),

@@ -36,6 +36,7 @@ from keras_transformer.checkpoints.history import HISTORY, History
 from keras_transformer.checkpoints.new_folder import CONFIG, LOCK, check_unused, leftover_files
 from keras_transformer.checkpoints.pretrained import pretrained_models, resolve
 from keras_transformer.checkpoints.weights import NamedWeights
+from keras_transformer.config import programs
 from keras_transformer.config import settings as configs
 from keras_transformer.config.types import PathLike
 from keras_transformer.files import (
@@ -62,6 +63,7 @@ if TYPE_CHECKING:  # programs check a run before they import TensorFlow
 logger = logging.getLogger(__name__)
 
 _SUMS = "tokenizer.sha256"
+_CTRANSLATE2_MODEL = "model.bin"  # in a CTranslate2 export, whose config.json is another
 _CONFIG_REMEDY = (
     "Restore it from a copy. To change settings, do not edit the file: use --set NAME=VALUE of the training "
     "command, and --allow-config-change NAME where it asks for that"
@@ -93,6 +95,11 @@ class RunFolder:
         self.averages = Averages(self)
         self._history = History(self.path / HISTORY, writes=writes, warn=self._warn_once)
         file = self.path / CONFIG
+        if (self.path / _CTRANSLATE2_MODEL).is_file():
+            raise ValueError(
+                f"{self.path}: a CTranslate2 export, not a run folder. Translate with it by "
+                f"{programs.command('translate-ctranslate2')} {self.path}, or name the run it was made from"
+            )
         try:
             content = file.read_bytes()
         except OSError as error:

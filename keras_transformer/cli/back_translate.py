@@ -87,6 +87,9 @@ def parse_args(argv=None):
         methods = METHODS[1:] if name == "seed" else METHODS[1:2]
         if getattr(args, name) is not None and args.method not in methods:
             parser.error(f"--{name.replace('_', '-')} needs --method {' or '.join(methods)}")
+    for name in ("beam_size", "early_stop"):
+        if args.method == "sampling" and getattr(args, name):
+            parser.error(f"--{name.replace('_', '-')}: --method sampling has no beam. Remove one of them")
     if args.method != "noised-beam":
         for name in _NOISE:
             if getattr(args, name) is not None:

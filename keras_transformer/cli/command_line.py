@@ -26,6 +26,7 @@ VOCABULARY_FLAGS = ("vocab_size", "model_type")
 DEVICE_SETTINGS = ("strategy", "replicas", "cross_device_ops", "allow_cpu")
 _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "seed")
 _MBR_SETTINGS = ("samples", "utility")
+_BEAM_SETTINGS = ("beam_size", "early_stop")
 
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
@@ -270,7 +271,7 @@ def search_settings(args, run):
 
 
 def check_sampling_settings(settings, changed):
-    """Raises `ValueError` if settings of sampling are given without `sampling` or `mbr`.
+    """Raises `ValueError` if settings of another search than the one chosen are given.
 
     Args:
         settings: dict from name to value, the settings given.
@@ -287,6 +288,11 @@ def check_sampling_settings(settings, changed):
         unused = [name for name in names if name in settings and not is_on]
         if unused:
             raise ValueError(f"--{unused[0].replace('_', '-')} needs {flag}. Add {flag} or remove it")
+    flag = "--mbr" if changed.mbr else "--sampling"
+    for name in (*_BEAM_SETTINGS, *(["sampling"] if changed.mbr else [])):
+        if samples and settings.get(name):
+            reason = "draws samples itself" if name == "sampling" else "has no beam"
+            raise ValueError(f"--{name.replace('_', '-')}: {flag} {reason}. Remove one of them")
 
 
 def number_of_threads(args):

@@ -165,8 +165,10 @@ class SyntheticCorpus:
                     if references is not None:
                         references.write(f"{reference}\n".encode())
                 if not number:
-                    said = _list(counts.get("lines read", 0), counts.get("dropped before translation", {}))
-                    raise DataError(f"{self.folder}: no line is left to translate ({said})")
+                    said = counts.get("lines read", 0), counts.get("dropped before translation", {})
+                    raise DataError(
+                        f"{self.folder}: no line is left to translate ({_list(*said)}){_change(*said)}"
+                    )
             values = {"settings": self.settings, "counts": counts | {"lines translated": number}}
             write_text(self.progress / _COLLECTED, to_checked_json(values))
             return values["counts"]
@@ -225,8 +227,10 @@ class SyntheticCorpus:
                         digest.update(data := f"{text}\n".encode())
                         file.write(data)
         if not report.num_kept:
+            said = report.num_pairs, report.dropped
             raise DataError(
-                f"{self.folder}: the filters drop all pairs ({_list(report.num_pairs, report.dropped)})"
+                f"{self.folder}: the filters drop all pairs ({_list(*said)}){_change(*said)} with another "
+                f"--output. {self.progress} has the translations"
             )
         manifest = {
             "format": FORMAT,
@@ -338,6 +342,14 @@ def _list(number, dropped):
     """Returns the number of lines or pairs, and of those dropped for each reason, as text."""
     reasons = [f"{REASONS[name][0]}: {count:,}" for name, count in dropped.items() if count]
     return ", ".join([f"{number:,} read", *reasons])
+
+
+def _change(number, dropped):
+    """Returns the end of a message: which filter to change, the one that drops most."""
+    most = max(dropped, key=dropped.get, default=None)
+    if not number or not dropped.get(most):
+        return ". Give text with lines" if not number else ""
+    return f". Check the text, or change --set {REASONS[most][1]}"
 
 
 def _flat(settings):

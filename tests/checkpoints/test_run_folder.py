@@ -37,6 +37,15 @@ def test_the_tokenizer_is_that_of_the_run(saved, tokenizer):
     assert RunFolder(saved).load_tokenizers().source.encode(TEXTS) == tokenizer.encode(TEXTS)
 
 
+def test_an_export_is_refused_with_what_translates_by_it(tmp_path):
+    for name in ("config.json", "model.bin"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(
+        ValueError, match="a CTranslate2 export, not a run folder. Translate with it by .*translate.c"
+    ):
+        RunFolder(tmp_path)
+
+
 def test_a_folder_without_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not a run folder.*No such file"):
         RunFolder(tmp_path)

@@ -132,7 +132,10 @@ def test_lines_are_filtered_before_they_are_translated(tmp_path):
 
 def test_nothing_left_is_an_error_and_leaves_no_corpus(tmp_path):
     made = collected(tmp_path / "out", ["a"], None, ["a"])
-    with pytest.raises(DataError, match=r"the filters drop all pairs \(1 read, both sides identical: 1\)"):
+    with pytest.raises(
+        DataError,
+        match=r"all pairs \(1 read, both sides identical: 1\).*change --set cleaning.drop_identical with",
+    ):
         written(made)
     assert not made.folder.exists()
     other = corpus(tmp_path / "other")
@@ -141,7 +144,9 @@ def test_nothing_left_is_an_error_and_leaves_no_corpus(tmp_path):
         counts |= {"lines read": 3, "dropped before translation": {"empty": 3, "long": 0}}
         return iter(())
 
-    with pytest.raises(DataError, match=r"no line is left to translate \(3 read, a side is blank: 3\)"):
+    with pytest.raises(
+        DataError, match=r"to translate \(3 read, a side is blank: 3\). Check .*--set cleaning.drop_empty"
+    ):
         other.collect(read)
     assert not (other.progress / "collected.json").exists()
 
