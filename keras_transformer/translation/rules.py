@@ -101,7 +101,7 @@ class Rules(NamedTuple):
         return ops.where(log_probs > NEG_INF, score, NEG_INF)
 
     def continuations(
-        self, step: Step, ids: Tensor, position: Tensor, forced_ids: Tensor | None, number: int
+        self, step: Step, ids: Tensor, position: Tensor, forced_ids: Tensor | None, number: int | None
     ) -> tuple[Tensor, Tensor]:
         """Returns the most probable next tokens that the rules allow.
 
@@ -111,12 +111,13 @@ class Rules(NamedTuple):
             position: int32 scalar, number of tokens so far.
             forced_ids: int32, shape `(rows,)`, the only allowed token (of a prefix), or `pad_id`
                 where any token is allowed; `None` if no row has a forced token.
-            number: int, number of tokens to return for each row.
+            number: int, number of tokens to return for each row; `None` for the whole vocabulary, unsorted.
 
         Returns:
             `(log_probs, ids)`, float32 and int32, shape `(rows, width)`. `width` is at least
             `number`, or the vocabulary size if that is smaller. Allowed tokens are sorted, best
-            first; forbidden tokens may stand between them and have log-probability -inf.
+            first, unless `number` is `None`; forbidden tokens may stand between them and have
+            log-probability -inf.
         """
         logits, normalized = ops.cast(step.logits, "float32"), step.normalized
         demands, unmasked = step.demands, logits
@@ -127,19 +128,23 @@ class Rules(NamedTuple):
                 logits = ops.where((forced_ids == self.pad_id)[:, None], logits, unmasked)
             normalized = True
         # Take more tokens than needed, so that enough remain: cheaper than masking the whole vocabulary.
-        width = min(number + len(self.forbidden_ids) + 1, logits.shape[-1])
-        if demands is None:
+        width = None if number is None else min(number + len(self.forbidden_ids) + 1, logits.shape[-1])
+        if demands is None and width is not None:
             best, ids = _top_k(logits, width)  # --> [rows, width]
+            max_logit, top_id = best[:, :1], ids[:, :1]
         else:
             top_id = ops.cast(ops.argmax(unmasked, axis=-1), "int32")[:, None]
-            best, ids = self._demanded(logits, unmasked, top_id, position, demands, width)
-        max_logit, max_log_prob = 0.0, 0.0
-        if not normalized:
+            max_logit = take_along(unmasked, top_id)
+            best, ids = (
+                _top_k(logits, width)
+                if demands is None
+                else self._demanded(logits, unmasked, top_id, position, demands, width)
+            )
+        max_log_prob = 0.0
+        if normalized:
+            max_logit = 0.0
+        else:
             # softmax takes half the time of log_softmax; the largest probability cannot underflow.
-            if demands is None:
-                max_logit, top_id = best[:, :1], ids[:, :1]
-            else:
-                max_logit = take_along(unmasked, top_id)
             max_log_prob = ops.log(take_along(ops.softmax(unmasked, axis=-1), top_id))
             best = (best - max_logit) + max_log_prob
         allowed = best > NEG_INF  # False for NaN
@@ -281,9 +286,12 @@ def without_repeated_ngrams(log_probs, ids, position, size):
 def _top_k(values, k):
     """`ops.top_k` for long rows in two steps: first the k best blocks, then the k best values in them.
 
-    The maximum of each block is one vectorized pass; the sorted list that `ops.top_k` keeps is not.
+    The maximum of each block is one vectorized pass; the sorted list that `ops.top_k` keeps is not. If `k` is
+    `None`, returns all values, unsorted.
     """
     width = values.shape[-1]
+    if k is None:
+        return values, ops.zeros_like(values, dtype="int32") + ops.arange(width, dtype="int32")
     block = next((size for size in range(64, 257) if width % size == 0), width)
     if width // block <= k:
         best, ids = ops.top_k(values, k)

@@ -111,10 +111,10 @@ def sample(
 ) -> Hypotheses:  # fmt: skip
     """Samples `n_best` independent hypotheses of each sentence.
 
-    Token t of hypothesis i is drawn by inverse transform sampling: the tokens are sorted by
-    probability, and the first one whose cumulative probability exceeds
-    `uniforms[sentence, i, t]` is taken. If the caller derives `uniforms` from the sentence,
-    the samples do not depend on the batch.
+    Token t of hypothesis i is drawn by inverse transform sampling: of the tokens in the order of the
+    vocabulary (sorted by probability with `top_k` or `top_p`), the first one whose cumulative
+    probability exceeds `uniforms[sentence, i, t]` is taken. If the caller derives `uniforms` from
+    the sentence, the samples do not depend on the batch.
 
     `log_probs` and `scores` are those of the model, before temperature, top-k and top-p.
 
@@ -141,22 +141,25 @@ def sample(
     sentences = make_sentences(max_lengths, max_length, prefix_ids, rules, uniforms)
 
     def select_token(log_probs, ids, position, sentences):
-        # Sort again: forbidden tokens, with -inf, move to the end.
-        order = ops.cast(ops.argsort(-log_probs, axis=-1), "int32")
-        log_probs, ids = take_along(log_probs, order), take_along(ids, order)
+        if top_k or top_p < 1:
+            # Sort again: forbidden tokens, with -inf, move to the end.
+            order = ops.cast(ops.argsort(-log_probs, axis=-1), "int32")
+            log_probs, ids = take_along(log_probs, order), take_along(ids, order)
         top = log_probs if not top_k else log_probs[:, :top_k]
-        weights = ops.exp((top - top[:, :1]) / temperature)
+        weights = ops.exp((top - ops.max(top, axis=-1, keepdims=True)) / temperature)
         weights = ops.where(top > NEG_INF, weights, 0.0)
-        mass_before = ops.cumsum(weights, axis=-1) - weights
-        weights = ops.where(mass_before < top_p * ops.sum(weights, axis=-1, keepdims=True), weights, 0.0)
+        if top_p < 1:
+            mass_before = ops.cumsum(weights, axis=-1) - weights
+            weights = ops.where(mass_before < top_p * ops.sum(weights, axis=-1, keepdims=True), weights, 0.0)
         cumulative = ops.cumsum(weights, axis=-1)
         uniform = ops.reshape(gather(sentences.uniforms, position, axis=2), (-1, 1))
         skipped = cumulative <= uniform * cumulative[:, -1:]
-        last = ops.sum(ops.cast(weights > 0, "int32"), axis=-1) - 1  # rounding errors may skip all tokens
-        index = ops.minimum(ops.sum(ops.cast(skipped, "int32"), axis=-1), ops.maximum(last, 0))
+        positions = ops.arange(ops.shape(top)[1], dtype="int32")
+        last = ops.max(ops.where(weights > 0, positions, 0), axis=-1)  # rounding errors may skip all tokens
+        index = ops.minimum(ops.sum(ops.cast(skipped, "int32"), axis=-1), last)
         return tuple(take_along(x, index[:, None])[:, 0] for x in (log_probs, ids))
 
-    k = top_k or 10**9  # 0 means all tokens
+    k = top_k or None  # all tokens
     return _decode_independently(
         step, state, first_ids, rules, sentences, max_length, select_token, select_sentences, k=k, n=n_best
     )
@@ -294,8 +297,9 @@ def _decode_independently(
 
     Args:
         select_token: function, `(log_probs, ids, position, sentences)` -> `(log_prob, id)`, both `(rows,)`.
-            `log_probs` and `ids`, both `(rows, width)`, are the `k` best allowed tokens or more, best first.
-            Forbidden tokens, with log-probability -inf, may stand between them.
+            `log_probs` and `ids`, both `(rows, width)`, are the `k` best allowed tokens or more, best first;
+            all tokens in the order of the vocabulary if `k` is `None`. Forbidden tokens, with
+            log-probability -inf, may stand between them.
     """
 
     def advance(position, sentences, old, state):

@@ -385,7 +385,7 @@ def step_of(rows):
 def test_greedy_search_takes_a_wanted_token_where_it_would_end():
     # By hand: 4 is best, then eos. Token 3 must occur once, and eos is best again after it.
     step = step_of([[0.1, 0.1, 0.1, 0.1, 0.6], [0.1, 0.1, 0.5, 0.1, 0.2]])
-    for find, settings in [(greedy_search, {}), (sample, {"uniforms": np.zeros((1, 1, 9))})]:
+    for find, settings in [(greedy_search, {}), (sample, {"uniforms": np.zeros((1, 1, 9)), "top_k": 5})]:
         constrained = Constrained(Numbers(5, [1]), step, 1)
         state = constrained.start((), [9])
         found = to_numpy(

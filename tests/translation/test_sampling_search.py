@@ -59,6 +59,7 @@ def wanted(temperature=1.0, top_k=0, top_p=1.0, forbidden=()):
         {"top_p": 0.6},
         {"top_k": 5, "top_p": 0.8, "temperature": 1.5},
         {"forbidden": (3, PAD)},
+        {"forbidden": (7, 6, PAD), "temperature": 0.7},
     ],
     ids=str,
 )
@@ -116,15 +117,17 @@ def test_a_low_temperature_and_a_single_candidate_are_greedy():
 def test_extreme_numbers_draw_the_first_and_the_last_token():
     largest = np.nextafter(np.float32(1), np.float32(0))
     found = draw([[[0.0]], [[largest]]])
+    assert found.ids[:, 0, 0].tolist() == [0, 7]  # of the vocabulary
+    found = draw([[[0.0]], [[largest]]], top_k=8)
     assert found.ids[:, 0, 0].tolist() == [3, 0]  # the most and the least probable
 
 
-@pytest.mark.parametrize(("settings", "last"), [({}, 0), ({"top_k": 3}, 6), ({"top_p": 0.5}, 5)])
+@pytest.mark.parametrize(("settings", "last"), [({}, 7), ({"top_k": 3}, 6), ({"top_p": 0.5}, 5)])
 def test_a_number_that_rounds_to_1_draws_the_last_token_that_may_be_drawn(settings, last):
     assert np.float32(1 - 1e-9) == 1
     assert draw([[[1 - 1e-9]]], **settings).ids.item() == last
     rules = Rules(EOS, PAD, forbidden_ids=(PAD, BOS, 4))
-    assert draw([[[1 - 1e-9]]], rules=rules).ids.item() in (EOS, 7)  # of equal probability
+    assert draw([[[1 - 1e-9]]], rules=Rules(EOS, PAD, forbidden_ids=(7, 6))).ids.item() == 5
     if settings:
         assert draw([[[1 - 1e-9]]], rules=rules, **settings).ids.item() == last
 
