@@ -195,6 +195,12 @@ def test_a_process_leaves_its_records_and_the_load_beside_them(tmp_path):
     assert found["stolen_cores"] >= 0
 
 
+def test_no_file_here_takes_the_place_of_a_library_that_a_peer_imports():
+    # Peers run in this folder; transformers imports `kernels` where there is one.
+    names = {path.stem for path in BENCHMARKS.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert not names & {*sys.stdlib_module_names, "kernels", "torch", "datasets", "evaluate", "tokenizers"}
+
+
 def test_malloc_is_the_same_for_all(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     tuned, default = (running.child_environment(2, malloc=malloc) for malloc in ("tuned", "default"))

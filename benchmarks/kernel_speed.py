@@ -1,7 +1,7 @@
 """What each kernel is worth: its fast form beside its plain one, and a whole training step with either.
 
-    python benchmarks/kernels.py
-    python benchmarks/kernels.py --size small --turns 9 --steps 5
+    python benchmarks/kernel_speed.py
+    python benchmarks/kernel_speed.py --size small --turns 9 --steps 5
 
 Values and gradients, in a graph, at the sizes of a training step (`benchmarks/peers/work.py`). The forms take
 turns; compared are medians of processor time, which other programs on the machine change less than the clock.
