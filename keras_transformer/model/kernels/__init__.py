@@ -8,8 +8,8 @@ The environment variable `KERAS_TRANSFORMER_KERNELS` selects the form of all ker
 `plain`. It is read at each call of a kernel, so a compiled graph keeps the form it was traced with. Backends
 other than TensorFlow always use the plain form.
 
-`tests/model/test_kernels.py` compares the two forms of every kernel. `benchmarks/kernel_speed.py` measures their
-speed.
+`tests/model/test_kernels.py` compares the two forms of every kernel. `benchmarks/kernel_speed.py` measures
+their speed.
 """
 
 from keras_transformer import lazy_names
