@@ -148,6 +148,14 @@ def test_samples_are_of_the_whole_distribution_whatever_the_run_says(tmp_path, c
     assert back_translate.plan_of(args, [run]).search == {"sampling": False, "beam_size": 3, "n_best": 1}
 
 
+def test_a_bad_byte_is_refused_in_one_line(tmp_path, capsys):
+    (tmp_path / "text.en").write_bytes(b"A cat.\nA bad \xff byte.\nIt rains.\n")
+    assert call(back_translate, MODEL, "--input", tmp_path / "text.en", "--output", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "text.en: line 2: byte 7 (0xff) is not valid UTF-8. Convert the file to UTF-8" in error
+
+
 def test_a_run_of_the_wrong_direction_is_refused(tmp_path, capsys):
     german = write(tmp_path / "text.de", ["Die Kinder spielen im Garten.", "Wo ist der Bahnhof?"] * 5)
     out = tmp_path / "out"

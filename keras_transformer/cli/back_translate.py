@@ -36,7 +36,7 @@ from keras_transformer.config.settings import Config, replace
 from keras_transformer.config.tags import is_tag
 from keras_transformer.text.folders import file_identity
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
-from keras_transformer.text.lines import DataError, LineReader, iterate_lines
+from keras_transformer.text.lines import DataError, LineReader
 from keras_transformer.text.noise import Noise
 from keras_transformer.translation.synthetic import Side, monolingual_cleaner, monolingual_lines
 
@@ -142,8 +142,8 @@ def check_direction(args, runs):
         return
     for path in args.input:
         with LineReader(path) as reader:
-            lines = iterate_lines(reader, str(path), on_bad_utf8="replace")
-            sample = list(itertools.islice(filter(str.strip, lines), SAMPLE_SIZE))
+            lines = (line.decode("utf-8", "replace").strip() for line in reader)
+            sample = list(itertools.islice(filter(None, lines), SAMPLE_SIZE))
         try:
             check = check_languages(sample, sample, first.source, first.target)
         except MissingExtraError:
