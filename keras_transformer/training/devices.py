@@ -92,7 +92,7 @@ class Devices(NamedTuple):
         """Returns a description such as `"2 GPUs"`."""
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         if self.num_replicas == 1:
-            return f"one {kind}"
+            return f"one {kind}, {self.towers} towers" if self.towers > 1 else f"one {kind}"
         text = f"{self.num_replicas} {kind}s"
         return f"{text} of {self.num_workers} workers" if self.num_workers > 1 else text
 
