@@ -50,6 +50,9 @@ PAPER = {
     "smoothing 0.2": Figures(5.47, 25.7),
     "learned positions": Figures(4.92, 25.7),
 }
+# Of rows in tables and plots; "dropout less" is only in grids of models with more dropout than the paper's.
+ORDER = [*PAPER]
+ORDER.insert(ORDER.index("dropout more"), "dropout less")
 # Printed below the table.
 SIGNS = (
     "Sign of both: the row differs from the base row as the paper's does (agrees), the other way (differs), "
@@ -149,13 +152,17 @@ def by_row(records):
 
 
 def summaries(records):
-    """Returns a `Summary` of each row, in the order of the records' first occurrence, the base row first.
+    """Returns a `Summary` of each row, in the order of the paper's table, the base row first.
+
+    Rows that the paper's table does not have come last, in the order of the records.
 
     Raises:
         ValueError: as `by_row`.
     """
     found = []
-    for name, own in sorted(by_row(records).items(), key=lambda row: row[0] != BASE):
+    places = {counterpart: place for place, counterpart in enumerate(ORDER)}
+    rows = by_row(records).items()
+    for name, own in sorted(rows, key=lambda row: places.get(row[1][0]["counterpart"], len(ORDER))):
         perplexities, bleus, minutes = (
             [record[key] for record in own] for key in ("perplexity", "bleu", "minutes")
         )

@@ -163,3 +163,11 @@ def test_a_grid_is_trained_measured_and_resumed(tmp_path, capsys):
     assert "0 of 2 models to train" in out
     assert re.search(r"\| heads 1 \| 1 \| [\d,]+ \| ", out)
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_rows_are_in_the_order_of_the_papers_table_whichever_ended_first():
+    rows = [("positions", "learned positions"), ("dropout 0.1", "dropout less"), ("other", "none")]
+    rows += [("heads 1", "heads, fewest"), (BASE, BASE), ("dropout 0", "dropout 0"), ("last", "none too")]
+    records = [record(row, 1, 5.0, 25.0, counterpart) for row, counterpart in rows]
+    found = [summary.row for summary in summaries(records)]
+    assert found == [BASE, "heads 1", "dropout 0", "dropout 0.1", "positions", "other", "last"]
