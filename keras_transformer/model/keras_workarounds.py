@@ -123,8 +123,8 @@ class KerasWorkarounds:
                 disables it.
             recompute: gradient checkpointing: keeps only the inputs of each layer in memory, and recomputes
                 the other activations for the gradient.
-            towers: number of parts of each batch whose gradients are computed side by side. On a CPU, as many
-                towers as cores, with one thread for each operation, are faster than several threads for each.
+            towers: number of parts of each batch whose gradients are computed side by side. On a CPU, one
+                tower for each core, with one thread for each operation, is faster than one tower.
             **kwargs: see `keras.Model.compile`. `jit_compile` is off by default, because XLA compiles once
                 per shape, and batches have many shapes.
 

@@ -50,7 +50,7 @@ class Batch(NamedTuple):
         return Batch(*(None if array is None else array[index] for array in self))
 
     def split(self, number):
-        """Splits a batch with axes `(rows, length)` into `number` batches of about as many rows each.
+        """Splits a batch with axes `(rows, length)` into `number` batches with nearly equal numbers of rows.
 
         With fewer rows than batches, some are empty.
 

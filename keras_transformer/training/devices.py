@@ -37,7 +37,7 @@ class Devices(NamedTuple):
         num_workers: number of processes that train together.
         worker: index of this process; worker 0 is the chief, which writes the run folder.
         towers: number of parts of each batch that this process computes side by side, see
-            `DeviceConfig.cpu_towers`. As many batches are translated side by side, too.
+            `DeviceConfig.cpu_towers`; also the number of batches that it translates side by side.
     """
 
     strategy: tf.distribute.Strategy
