@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py --text test.en
     python benchmarks/serving.py throughput engines --models small --seconds 20 --rounds 3
+    python benchmarks/serving.py throughput --models small --engine ctranslate2
     python benchmarks/serving.py overload sigterm --text test.en
 
 `small` is a model of that preset with random weights, whose translations are as long as the source; other
@@ -64,6 +65,7 @@ def parse_args(argv=None):
     parser.add_argument("--times", type=float, default=10.0, help="the capacity, in overload (10)")
     parser.add_argument("--texts-per-request", type=int, default=32, help="in overload (32)")
     parser.add_argument("--connections", type=int, default=400, help="at most, in overload (400)")
+    parser.add_argument("--engine", default="tensorflow", help="of run folders (tensorflow)")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="flags of the merged servers")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
@@ -183,10 +185,12 @@ class Offline:
     Args:
         model: path of a run folder or an export.
         text: path of the sentences.
+        engine: str, as in `Translator.load`.
     """
 
-    def __init__(self, model, text):
+    def __init__(self, model, text, engine):
         command = [sys.executable, __file__, "--worker", "offline", "--models", model, "--text", text]
+        command += ["--engine", engine]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -218,7 +222,7 @@ def work(args):
         make_small(model)
         return
     import_quietly("keras_transformer.serving.engines", batches_at_once=True)
-    translate = offline_translator(model)
+    translate = offline_translator(model, args.engine)
     for request in sys.stdin:
         size, seconds = int(request.split()[0]), float(request.split()[1])
         chunks = [
@@ -239,7 +243,7 @@ def work(args):
         print(json.dumps({**figures, "translations": found}), flush=True)
 
 
-def offline_translator(model):
+def offline_translator(model, engine):
     """Returns a function that translates a list of str, `CORES` batches at once."""
     import concurrent.futures
 
@@ -250,12 +254,12 @@ def offline_translator(model):
     if kind == "run":
         from keras_transformer.translation.translator import Translator
 
-        return Translator.load(model, threads=CORES).translate
+        return Translator.load(model, engine=engine, threads=CORES).translate
     if kind == "ctranslate2":
         from keras_transformer.export.ctranslate2 import CTranslate2Translator
 
         return CTranslate2Translator(model, inter_threads=CORES, intra_threads=1).translate
-    engine = load_engine(model)
+    loaded = load_engine(model)
     pool = concurrent.futures.ThreadPoolExecutor(CORES)
 
     def translate(texts):
@@ -263,7 +267,7 @@ def offline_translator(model):
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
         size = min(128, -(-len(order) // CORES))
         parts = [order[begin : begin + size] for begin in range(0, len(order), size)]
-        results = pool.map(lambda part: engine.translate([texts[index] for index in part], {}), parts)
+        results = pool.map(lambda part: loaded.translate([texts[index] for index in part], {}), parts)
         found = dict(zip(itertools.chain(*parts), itertools.chain(*results), strict=True))
         return [found[index].best.text for index in range(len(texts))]
 
@@ -348,9 +352,9 @@ def throughput(args, model, stack, folder):
     chosen = args.ways or ["merged", "unmerged", "alone", "offline", f"offline-{args.clients}"]
     servers = {}
     if {"merged", "alone"} & {*chosen}:
-        servers["merged"] = servers["alone"] = started(model, folder, stack, args.serve)
+        servers["merged"] = servers["alone"] = started(model, args, folder, stack, args.serve)
     if "unmerged" in chosen:
-        servers["unmerged"] = started(model, folder, stack, ["--batch-tokens", "1"])
+        servers["unmerged"] = started(model, args, folder, stack, ["--batch-tokens", "1"])
     for number in range(args.rounds):
         for way in chosen:
             if way.startswith("offline"):
@@ -365,7 +369,7 @@ def engines(args, model, stack, folder):
     """Yields a record for each engine, merged and offline, in turns."""
     texts = read_texts(args.text)
     paths = {"run": model, **exported(model, folder)}
-    servers = {kind: started(path, folder, stack, args.serve) for kind, path in paths.items()}
+    servers = {kind: started(path, args, folder, stack, args.serve) for kind, path in paths.items()}
     offlines = {kind: started_offline(path, args, stack) for kind, path in paths.items()}
     expected = {kind: offline.translations for kind, offline in offlines.items()}
     for number, kind in itertools.product(range(args.rounds), paths):
@@ -392,7 +396,7 @@ def overload(args, model, stack, folder):
     """Yields a record of an open load at `--times` the speed of a closed one."""
     texts, offline = read_texts(args.text), started_offline(model, args, stack)
     expected = offline.translations
-    server = started(model, folder, stack, args.serve)
+    server = started(model, args, folder, stack, args.serve)
     short = argparse.Namespace(warmup=args.warmup, seconds=min(args.seconds, 10))
     capacity = measured(server, texts, expected, args.clients, short)["sentences_per_second"]
     rate = args.times * capacity / args.texts_per_request
@@ -434,7 +438,7 @@ def sigterm(args, model, stack, folder):
     texts, offline = read_texts(args.text), started_offline(model, args, stack)
     expected = offline.translations
     for number in range(args.rounds):
-        server = started(model, folder, stack, args.serve)
+        server = started(model, args, folder, stack, args.serve)
         load = LoadProcess(server, texts, connections=args.clients, seconds=args.warmup + 10)
         time.sleep(args.warmup)
         sent = time.monotonic()
@@ -459,9 +463,14 @@ def sigterm(args, model, stack, folder):
         }
 
 
-def started(model, folder, stack, flags=()):
+def started(model, args, folder, stack, flags=()):
     """Starts a server that ends with `stack`."""
+    from keras_transformer.checkpoints.pretrained import resolve
+    from keras_transformer.serving.engines import kind_of
+
     number = len(list(folder.glob("*.log")))
+    if kind_of(resolve(model)) == "run":
+        flags = ["--engine", args.engine, *flags]
     server = ServerProcess(model, folder / f"{number}.log", flags)
     stack.callback(server.stop)
     return server
@@ -469,7 +478,7 @@ def started(model, folder, stack, flags=()):
 
 def started_offline(model, args, stack):
     """Starts an `Offline` that ends with `stack`."""
-    offline = Offline(model, args.text)
+    offline = Offline(model, args.text, args.engine)
     stack.callback(offline.stop)
     return offline
 

@@ -2,6 +2,7 @@
 
     keras-transformer serve runs/m30k
     keras-transformer serve german=runs/m30k served/french --port 8000
+    keras-transformer serve runs/m30k --engine ctranslate2 --early-stop
     curl -d '{"instances": ["A man is riding a horse."]}' http://localhost:8501/v1/models/m30k:predict
 
 A MODEL is a run folder, an exported SavedModel or CTranslate2 model, a folder of numbered versions, or the
@@ -29,10 +30,13 @@ from keras_transformer.cli.command_line import (
     program_parser,
 )
 from keras_transformer.cli.early_checks import check_task, open_runs
+from keras_transformer.cli.engine import add_engine_flag
 from keras_transformer.cli.process import exit_code, import_quietly
 from keras_transformer.config import programs
 from keras_transformer.config.extras import needs
+from keras_transformer.config.settings import SearchConfig
 from keras_transformer.export.serving import curl_command
+from keras_transformer.serving.engines import SERVER_SEARCH_SETTINGS
 from keras_transformer.serving.settings import ServerConfig, utc_time
 
 logger = logging.getLogger("keras_transformer.serving")
@@ -50,7 +54,13 @@ def parse_args(argv=None):
         help="FOLDER, NAME=FOLDER, or a model that comes with the package",
     )
     add_checkpoint_flag(parser)
+    add_engine_flag(parser)
     add_setting_flags(parser, ServerConfig)
+    group = parser.add_argument_group(
+        "search",
+        "what requests do not set, for run folders and CTranslate2 exports; without a flag, as in the model",
+    )
+    add_setting_flags(group, SearchConfig, SERVER_SEARCH_SETTINGS)
     return parser.parse_args(argv)
 
 
@@ -60,7 +70,6 @@ def main(argv=None):
     ended_by = []
 
     def work():
-        from keras_transformer.serving.engines import kind_of
         from keras_transformer.serving.models import Models, named_paths
 
         config = ServerConfig(**given_settings(args, SERVER_SETTINGS))
@@ -70,16 +79,20 @@ def main(argv=None):
             import prometheus_client  # noqa: F401 - here, before TensorFlow, which takes seconds
             import starlette  # noqa: F401
             import uvicorn  # noqa: F401
-        paths = named_paths(args.models)
-        runs = [path for path in paths.values() if (path / "config.json").exists() and kind_of(path) == "run"]
-        check_task(open_runs(runs, args.checkpoint), parses=False)
         if args.token == "":
             raise ValueError("--token is empty. Give a word, or leave it out")
-        import_quietly("keras_transformer.serving.app", batches_at_once=config.workers != 1)
+        paths = named_paths(args.models)
+        options = {
+            "checkpoint": args.checkpoint,
+            "engine": args.engine,
+            "search": given_settings(args, SERVER_SEARCH_SETTINGS),
+        }
+        if needs_tensorflow(paths, **options) or config.explorer:
+            import_quietly("keras_transformer.serving.app", batches_at_once=config.workers != 1)
         from keras_transformer.serving.app import Server, create_app
 
         workers = config.workers or len(os.sched_getaffinity(0))
-        server = Server(config, Models(paths, checkpoint=args.checkpoint, workers=workers), log=_log)
+        server = Server(config, Models(paths, workers=workers, **options), log=_log)
         with _json_log():
             ended_by.append(_serve(server, create_app(server), config))
 
@@ -87,6 +100,42 @@ def main(argv=None):
     if code or not ended_by:
         return code
     return programs.ExitCode.INTERRUPTED if ended_by == [signal.SIGINT] else programs.ExitCode.TERMINATED
+
+
+def needs_tensorflow(paths, *, checkpoint, engine, search):
+    """Checks models, and says what translates with them where `engine` has a choice.
+
+    Args:
+        paths: dict, name -> folder.
+        checkpoint, engine, search: as in `serving.engines.load_engine`.
+
+    Returns:
+        bool, whether TensorFlow is needed to load them.
+
+    Raises:
+        ValueError: a model cannot be served with these options.
+    """
+    from keras_transformer.export.conversions import conversion_path
+    from keras_transformer.serving.engines import kind_of, translated_by
+    from keras_transformer.serving.models import check_model
+
+    folders = {name: check_model(path) for name, path in paths.items()}
+    runs = {name: path for name, path in folders.items() if kind_of(path) == "run"}
+    check_task(opened := open_runs(runs.values(), checkpoint), parses=False)
+    if engine != "tensorflow" and not runs:
+        raise ValueError(f"--engine {engine}: it is for run folders, and none is given. Leave it out")
+    needed = False
+    for name, path in folders.items():
+        choice = translated_by(path, engine, search)
+        if choice.reason:
+            _say(f"{programs.name('serve')}: {name}: {choice.name}: {choice.reason}")
+        needed |= choice.name != "ctranslate2"
+    if not needed:
+        for name, run in zip(runs, opened, strict=True):
+            if not conversion_path(run, checkpoint).is_dir():
+                _say(f"{programs.name('serve')}: {name}: ctranslate2: converting the weights, once")
+                needed = True
+    return needed
 
 
 def _log(record):

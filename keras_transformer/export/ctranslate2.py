@@ -132,6 +132,14 @@ class CTranslate2Translator(TextTranslator):
         """Returns the maximum number of source tokens, with the end of sentence."""
         return min(config.max_source_length, self._max_positions)
 
+    def checked(self, search):
+        """Returns the `SearchConfig` with the settings of a dict.
+
+        Raises:
+            ValueError: a setting is invalid, or CTranslate2 does not have it.
+        """
+        return self._config(search)
+
     def _config(self, search):
         config = super()._config(search)
         for name, kind in (("sampling", "Sampling"), ("mbr", "Minimum Bayes risk decoding")):

@@ -6,8 +6,10 @@ import pathlib
 import threading
 from typing import Any, NamedTuple
 
+from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config import programs
 from keras_transformer.config.settings import SearchConfig, replace
+from keras_transformer.export.engines import EngineChoice, choose_engine
 from keras_transformer.export.versions import CARD, METADATA, load_exported
 from keras_transformer.translation.long_texts import sentence_separator
 from keras_transformer.translation.texts import NBest, Translation
@@ -16,6 +18,13 @@ from keras_transformer.translation.texts import NBest, Translation
 REQUEST_SETTINGS: tuple[str, ...] = (
     "beam_size", "n_best", "alpha", "coverage_penalty", "max_length_offset", "no_repeat_ngram", "min_length"
 )  # fmt: skip
+# Settings of search that a server may have for all its run folders and CTranslate2 exports.
+SERVER_SEARCH_SETTINGS: tuple[str, ...] = (
+    *(name for name in REQUEST_SETTINGS if name != "n_best"),
+    "length_penalty",
+    "early_stop",
+    "max_length_ratio",
+)
 WARMUP_TEXTS = ("1 2 3", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20.")
 _BYTES_PER_TOKEN = 3
 
@@ -31,7 +40,7 @@ class Engine:
     """A loaded model that translates lists of sentences in any thread.
 
     Attributes:
-        kind: str, `"run"`, `"ctranslate2"` or `"savedmodel"`.
+        kind: str, `"run"`, `"ctranslate2"` or `"savedmodel"`: what translates.
         path: `pathlib.Path` it was loaded from.
         languages: `Languages`.
         search: `SearchConfig`, the default settings.
@@ -65,6 +74,10 @@ class Engine:
         """
         return self.translator.n_best(list(texts), **settings)
 
+    def explorable(self):
+        """Returns the `Translator` that the explorer shows; `None` for an exported model."""
+        return None
+
     def warm_up(self):
         """Translates a short and a longer text, so that the first request does not wait for a compilation."""
         self.translate(list(WARMUP_TEXTS), {})
@@ -83,32 +96,88 @@ class Engine:
 
 
 class RunEngine(Engine):
-    """A run folder, with this package's search."""
+    """A run folder, with this package's search.
+
+    Args:
+        path: of the run folder.
+        checkpoint: as in `RunFolder.load_weights`.
+        search: dict, search settings that replace those of the run.
+    """
 
     kind = "run"
 
-    def __init__(self, path, *, checkpoint="final"):
-        from keras_transformer.checkpoints.run_folder import RunFolder
+    def __init__(self, path, *, checkpoint="final", search=None):
         from keras_transformer.translation.translator import Translator
 
         config = RunFolder(path).config
         self.translator = Translator.load(path, checkpoint=checkpoint)
+        self.translator.search = replace(self.translator.search, **(search or {}))
         super().__init__(path, (config.data.source, config.data.target), self.translator.search)
+
+    def explorable(self):
+        return self.translator
 
 
 class CTranslate2Engine(Engine):
-    """A CTranslate2 export."""
+    """A CTranslate2 export.
+
+    Args:
+        path: of the export.
+        workers: int, batches in parallel.
+        search: dict, search settings that replace those of the export.
+    """
 
     kind = "ctranslate2"
     request_settings = tuple(name for name in REQUEST_SETTINGS if name != "coverage_penalty")
 
-    def __init__(self, path, *, workers=1):
+    def __init__(self, path, *, workers=1, search=None):
+        translator, languages = self._load(pathlib.Path(path), workers)
+        translator.search = translator.checked(search or {})
+        self.translator = translator
+        super().__init__(path, languages, translator.search)
+
+    def _load(self, path, workers):
+        """Returns (`CTranslate2Translator`, (source language, target language))."""
         from keras_transformer.export.ctranslate2 import CTranslate2Translator
 
-        languages = json.loads((pathlib.Path(path) / METADATA).read_text(encoding="utf-8"))["languages"]
+        languages = json.loads((path / METADATA).read_text(encoding="utf-8"))["languages"]
         cores = max(1, len(os.sched_getaffinity(0)) // workers)
-        self.translator = CTranslate2Translator(path, inter_threads=workers, intra_threads=cores)
-        super().__init__(path, (languages["source"], languages["target"]), self.translator.search)
+        translator = CTranslate2Translator(path, inter_threads=workers, intra_threads=cores)
+        return translator, (languages["source"], languages["target"])
+
+    def check_settings(self, settings):
+        """As `Engine.check_settings`."""
+        super().check_settings(settings)
+        return self.translator.checked(settings)
+
+
+class ConvertedRunEngine(CTranslate2Engine):
+    """A run folder that CTranslate2 translates with, by a conversion that is kept in the folder.
+
+    Args:
+        path: of the run folder.
+        checkpoint: as in `RunFolder.load_weights`.
+        workers, search: as in `CTranslate2Engine`.
+    """
+
+    def __init__(self, path, *, checkpoint="final", workers=1, search=None):
+        self._checkpoint, self._explorable = checkpoint, None
+        super().__init__(path, workers=workers, search=search)
+
+    def _load(self, path, workers):
+        from keras_transformer.export.conversions import load_conversion
+
+        run = RunFolder(path)
+        data = run.config.data
+        return load_conversion(run, self._checkpoint, threads=workers), (data.source, data.target)
+
+    def explorable(self):
+        """As `Engine.explorable`; loads the run with TensorFlow when it is first called."""
+        with _loading:
+            if self._explorable is None:
+                self._explorable = RunEngine(self.path, checkpoint=self._checkpoint).translator
+                self._explorable.search = self.search
+        return self._explorable
 
 
 class SavedModelEngine(Engine):
@@ -187,30 +256,64 @@ class SavedModelEngine(Engine):
 _loading = threading.Lock()  # Keras builds models in one thread at a time
 
 
-def load_engine(path, *, checkpoint="final", workers=1):
+def load_engine(path, *, checkpoint="final", workers=1, engine="tensorflow", search=None):
     """Loads the model in a folder and translates a text with it.
 
     Args:
         path: a run folder, a CTranslate2 export or a version of a SavedModel.
         checkpoint: weights of a run folder, as in `RunFolder.load_weights`.
         workers: int, batches in parallel, for CTranslate2's threads.
+        engine: str, what translates with a run folder, as in `export.choose_engine`.
+        search: dict, those of `SERVER_SEARCH_SETTINGS` that replace the settings of a run folder or of a
+            CTranslate2 export.
 
     Returns:
         `Engine`.
 
     Raises:
-        ValueError: none of these, a parser, or damaged; one line with the path.
+        ValueError: none of these, a parser, or damaged; `search` for a SavedModel; or CTranslate2 lacks
+            something that is needed. One line with the path.
     """
-    kind = kind_of(path)
+    kind = translated_by(path, engine, search).name
     with _loading:
         if kind == "savedmodel":
-            engine = SavedModelEngine(path)
+            loaded = SavedModelEngine(path)
+        elif kind_of(path) == "ctranslate2":
+            loaded = CTranslate2Engine(path, workers=workers, search=search)
         elif kind == "ctranslate2":
-            engine = CTranslate2Engine(path, workers=workers)
+            loaded = ConvertedRunEngine(path, checkpoint=checkpoint, workers=workers, search=search)
         else:
-            engine = RunEngine(path, checkpoint=checkpoint)
-        engine.warm_up()
-    return engine
+            loaded = RunEngine(path, checkpoint=checkpoint, search=search)
+        loaded.warm_up()
+    return loaded
+
+
+def translated_by(path, engine="tensorflow", search=None):
+    """Returns what translates with the model in a folder, an `EngineChoice`, without loading it.
+
+    Its name is `"tensorflow"`, `"ctranslate2"` or `"savedmodel"`.
+
+    Args:
+        path, engine, search: as in `load_engine`.
+
+    Raises:
+        ValueError: as `load_engine`.
+    """
+    kind = kind_of(path)
+    if kind != "run":
+        if kind == "savedmodel" and search:
+            raise ValueError(
+                f"{path}: the search settings of a SavedModel are fixed. Received: "
+                f"{', '.join(f'{name}={value}' for name, value in search.items())}. Export it again with them"
+            )
+        return EngineChoice(kind, "")
+    if engine == "tensorflow":
+        return EngineChoice(engine, "")
+    run = RunFolder(path)
+    try:
+        return choose_engine(engine, [run], replace(run.config.search, **(search or {})))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def kind_of(path):

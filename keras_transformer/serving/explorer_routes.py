@@ -41,17 +41,18 @@ class _Explorers:
         Raises:
             NotFoundError: no such model, or none that the explorer can show.
         """
-        version = self._server.models.version(name)
-        if version.engine.kind != "run":
-            raise NotFoundError(f"{name!r} is an exported model. The explorer shows run folders")
+        engine = self._server.models.version(name).engine
         made = self._made.get(name)
-        if made is None or made[0] is not version.engine:
-            self._made[name] = version.engine, Explorer(version.engine.translator, name)
+        if made is None or made[0] is not engine:
+            translator = engine.explorable()
+            if translator is None:
+                raise NotFoundError(f"{name!r} is an exported model. The explorer shows run folders")
+            self._made[name] = engine, Explorer(translator, name)
         return self._made[name][1]
 
     def all(self):
         """Returns list of the `Explorer`s of all models that can be shown."""
-        shown = [model for model in self._server.models if model.newest and model.newest.engine.kind == "run"]
+        shown = [model for model in self._server.models if model.newest and model.newest.engine.explorable()]
         return [self.of(model.name) for model in shown]
 
     def warm_up(self):

@@ -85,14 +85,15 @@ class Models:
 
     Args:
         paths: dict, name -> folder, in the order in which the explorer lists them.
-        checkpoint: weights of run folders, as in `RunFolder.load_weights`.
-        workers: int, batches in parallel.
-        load: function, `(path, checkpoint=, workers=)` -> `Engine`.
+        checkpoint, engine, search, workers: as in `load_engine`.
+        load: function, with the arguments of `load_engine`, which returns an `Engine`.
     """
 
-    def __init__(self, paths, *, checkpoint="final", workers=1, load=load_engine):
+    def __init__(
+        self, paths, *, checkpoint="final", engine="tensorflow", search=None, workers=1, load=load_engine
+    ):
         self._models = {name: Model(name, path) for name, path in paths.items()}
-        self._options = {"checkpoint": checkpoint, "workers": workers}
+        self._options = {"checkpoint": checkpoint, "engine": engine, "search": search, "workers": workers}
         self._load = load
 
     def __iter__(self):
@@ -222,13 +223,19 @@ def named_paths(arguments):
 
 
 def check_model(path):
-    """Raises `ValueError` if a folder has neither a model nor versions of one; loads nothing."""
+    """Returns the folder of a model, or of its newest version; loads nothing.
+
+    Raises:
+        ValueError: the folder has neither a model nor versions of one.
+    """
     if not path.is_dir():
         raise ValueError(
             f"{path}: no such folder. Give a run folder, an exported model, or a model that comes with the "
             f"package: {', '.join(pretrained_models())}"
         )
-    kind_of(_folder_of(path, version_numbers(path)[-1]) if _is_versioned(path) else path)
+    folder = _folder_of(path, version_numbers(path)[-1]) if _is_versioned(path) else path
+    kind_of(folder)
+    return folder
 
 
 def _is_versioned(path):

@@ -70,7 +70,7 @@ class FakeEngine(Engine):
 class Engines(dict):
     """Loads engines by the name of their folder: `Engines(m30k=FakeEngine())`; an exception is raised."""
 
-    def __call__(self, path, *, checkpoint, workers):
+    def __call__(self, path, **options):
         engine = self[path.name]
         if isinstance(engine, Exception):
             raise engine
