@@ -5,6 +5,7 @@ vocabularies, `keras_transformer.json` with the settings, and a manifest. Transl
 folder nor Keras and TensorFlow.
 """
 
+import itertools
 import pathlib
 import shlex
 
@@ -184,13 +185,12 @@ class CTranslate2Translator(TextTranslator):
 
         batches = batches_by_length(lengths, fits)
         results = self._search(parts, batches, limit, config, details)
-        # The limit of a batch is that of its longest text. A text that went beyond its own is searched again.
-        late = [
-            [index]
-            for batch in batches
-            for index in batch
-            if max(map(len, results[index].hypotheses)) > limit([index])
-        ]
+        # The limit of a batch is that of its longest text. Texts that went beyond their own are searched again.
+        late = []
+        for batch in batches:
+            beyond = [i for i in batch if max(map(len, results[i].hypotheses)) > limit([i])]
+            equal = itertools.groupby(sorted(beyond, key=lambda i: limit([i])), lambda i: limit([i]))
+            late += [list(group) for _, group in equal]
         results |= self._search(parts, late, limit, config, details)
         translations = [self._from_result(part, results[i], config, details) for i, part in enumerate(parts)]
         return self._add_log_probs(parts, translations, config) if details else translations
