@@ -148,12 +148,47 @@ def test_samples_are_of_the_whole_distribution_whatever_the_run_says(tmp_path, c
     assert back_translate.plan_of(args, [run]).search == {"sampling": False, "beam_size": 3, "n_best": 1}
 
 
+def test_ctranslate2_makes_both_kinds_of_corpora(tmp_path, text, parallel, capsys):
+    pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
+    given = [MODEL, *FAST, "--early-stop", "--engine"]
+    back = ["--input", text, "--output", tmp_path / "back"]
+    assert call(back_translate, *given, "ctranslate2", *back) == 0
+    expected = translations(LINES, "--early-stop", "--engine", "ctranslate2")
+    assert lines_of(tmp_path / "back", "train.de") == [f"<BT> {line}" for line in expected]
+    assert read_manifest(tmp_path / "back")["settings"]["engine"] == "ctranslate2"
+    capsys.readouterr()
+    assert call(back_translate, *given, "tensorflow", *back) == 2
+    assert "was begun with engine='ctranslate2', not 'tensorflow'. Use" in capsys.readouterr().err
+    refused = ["--method", "sampling", "--threads", 1, "--input", text, "--output", tmp_path / "no"]
+    assert call(back_translate, MODEL, "--engine", "ctranslate2", *refused) == 2
+    assert "ctranslate2 has no sampling. Choose the engine tensorflow" in capsys.readouterr().err
+    assert call(distil, *given, "auto", "--dataset", parallel, "--output", tmp_path / "out") == 0
+    assert lines_of(tmp_path / "out", "train.de") == expected[:3]
+    error = capsys.readouterr().err
+    assert "distil: ctranslate2: the same translations, faster on a CPU\n" in error
+    assert error.count("the same translations") == 1
+
+
+def test_with_minimum_bayes_risk_decoding_chunks_are_small(tmp_path, text, monkeypatch):
+    found = []
+
+    def note(args, search, engine):
+        found.append(args.chunk_lines)
+
+    monkeypatch.setattr(synthetic_corpora, "translate_shards", note)
+    shared = [MODEL, "--threads", 1, "--input", text, "--output"]
+    for more in ([], ["--mbr"], ["--mbr", "--samples", 5], ["--mbr", "--samples", 1000]):
+        assert call(back_translate, *shared, tmp_path / f"out{len(found)}", *more) == 0
+    assert found == [1024, 16, 204, 16]
+
+
 def test_a_bad_byte_is_refused_in_one_line(tmp_path, capsys):
     (tmp_path / "text.en").write_bytes(b"A cat.\nA bad \xff byte.\nIt rains.\n")
     assert call(back_translate, MODEL, "--input", tmp_path / "text.en", "--output", tmp_path / "out") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "text.en: line 2: byte 7 (0xff) is not valid UTF-8. Convert the file to UTF-8" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["text.en"]  # no folder of the progress
 
 
 def test_a_run_of_the_wrong_direction_is_refused(tmp_path, capsys):

@@ -20,49 +20,66 @@ def add_engine_flag(parser):
     )
 
 
-def engine_loader(args, runs, search, *, is_file):
-    """Chooses the engine and imports TensorFlow if it needs it; prints the choice to standard error.
+def chosen_engine(args, runs, search):
+    """Returns the name of the engine of `--engine`; prints the reason to standard error, if there is one.
 
     Args:
-        args: arguments parsed by a parser with `add_engine_flag` and `add_search_flags`.
+        args: arguments parsed by a parser with `add_engine_flag` and `add_search_flags`; optionally with
+            `program`, the name in messages.
         runs: list of `RunFolder`.
         search: dict, search settings that override those of the run.
+
+    Returns:
+        `"tensorflow"` or `"ctranslate2"`.
+
+    Raises:
+        ValueError: ctranslate2 lacks something that is needed, or a setting is invalid.
+    """
+    if args.engine == "tensorflow":
+        return args.engine
+    from keras_transformer.config.settings import replace
+    from keras_transformer.export.engines import choose_engine
+
+    flags = {"--prefix-file": "prefix_file", "--constraints": "constraints"}
+    uses = tuple(flag for flag, name in flags.items() if getattr(args, name, None))
+    choice = choose_engine(args.engine, runs, replace(runs[0].config.search, **search), uses=uses)
+    if choice.reason:
+        _say(args, f"{choice.name}: {choice.reason}")
+    return choice.name
+
+
+def engine_loader(engine, args, runs, *, is_file):
+    """Imports what an engine needs.
+
+    Args:
+        engine: str, the result of `chosen_engine`.
+        args, runs: as in `chosen_engine`.
         is_file: whether the input is a file: its lines are divided among the cores. Otherwise, all cores
             translate the line that has arrived.
 
     Returns:
         Function that loads the `Translator` or `CTranslate2Translator`.
-
-    Raises:
-        ValueError: ctranslate2 lacks something that is needed, or a setting is invalid.
     """
-    if args.engine != "tensorflow":
-        from keras_transformer.config.settings import replace
+    if engine == "ctranslate2":
         from keras_transformer.export.conversions import load_conversion
-        from keras_transformer.export.engines import choose_engine
 
-        flags = {"--prefix-file": args.prefix_file, "--constraints": args.constraints}
-        uses = tuple(flag for flag, value in flags.items() if value)
-        choice = choose_engine(args.engine, runs, replace(runs[0].config.search, **search), uses=uses)
-        if choice.reason:
-            _say(f"{choice.name}: {choice.reason}")
-        if choice.name == "ctranslate2":
-            threads = args.threads
-            if threads is None:
-                threads = len(os.sched_getaffinity(0)) if is_file else 1
-            # At once, as TensorFlow may be imported for it, before the output is opened.
-            translator = load_conversion(runs[0], args.checkpoint, threads=threads, before=_announce)
-            return lambda: translator
+        threads = args.threads
+        if threads is None:
+            threads = len(os.sched_getaffinity(0)) if is_file else 1
+        announce = functools.partial(_announce, args)
+        # At once, as TensorFlow may be imported for it, before the output is opened.
+        translator = load_conversion(runs[0], args.checkpoint, threads=threads, before=announce)
+        return lambda: translator
     threads = number_of_threads(args)
     from keras_transformer.translation.translator import Translator
 
     return functools.partial(Translator.load, args.runs, checkpoint=args.checkpoint, threads=threads)
 
 
-def _announce():
-    _say("ctranslate2: converting the weights, once")
+def _announce(args):
+    _say(args, "ctranslate2: converting the weights, once")
     import_quietly()
 
 
-def _say(text):
-    print(f"{programs.name('translate')}: {text}", file=sys.stderr)
+def _say(args, text):
+    print(f"{programs.name(getattr(args, 'program', 'translate'))}: {text}", file=sys.stderr)

@@ -30,8 +30,6 @@ def check_shard_flags(parser, args):
             parser.error(f"--{name.replace('_', '-')} needs --shards DIR")
     if args.shards and not args.input:
         parser.error("--shards needs --input FILE, as each part is read from it")
-    if args.shards and args.engine != "tensorflow":
-        parser.error("--shards translates with TensorFlow. Leave out --engine")
     if args.shard is not None:
         match = re.fullmatch(r"(\d+)/(\d+)", args.shard)
         if not match or not 1 <= int(match[1]) <= int(match[2]):

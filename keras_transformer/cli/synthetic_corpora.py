@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer.cli.command_line import add_checkpoint_flag, add_search_flags, search_settings
 from keras_transformer.cli.early_checks import check_task, open_runs
+from keras_transformer.cli.engine import add_engine_flag, chosen_engine
 from keras_transformer.cli.shard_flags import MAX_PARTS
 from keras_transformer.cli.translate_shards import translate_shards
 from keras_transformer.config import programs
@@ -22,6 +23,7 @@ from keras_transformer.translation.synthetic import PARTS, Side, SyntheticCorpus
 
 CHUNK_LINES = 1024
 _CHUNKS_OF_A_PART = 16
+_FEWEST_LINES = 16  # of a chunk, with minimum Bayes risk decoding, which takes many samples of each line
 _FILTERS = ("cleaning.", "data.max_length=", "data.on_bad_utf8=")
 
 
@@ -57,6 +59,7 @@ def add_shared_flags(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="SECTION.FIELD=VALUE",
         help="change a filter: cleaning.*, data.max_length or data.on_bad_utf8; may be repeated",
     )  # fmt: skip
+    add_engine_flag(parser)
     add_search_flags(parser)
 
 
@@ -114,8 +117,10 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
     """
     config, name = plan.config, programs.name(plan.program)
     search = replace(runs[0].config.search, **plan.search)
+    engine = chosen_engine(args, runs, plan.search)
     settings = {
         "program": plan.program,
+        "engine": engine,
         "models": [run.fingerprint(args.checkpoint) for run in runs],
         "search": dataclasses.asdict(search),
         "tag": plan.side.tag,
@@ -138,7 +143,7 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
     counts = corpus.collect(plan.read)
     print(f"{name}: {counts['lines translated']:,} lines to translate", file=sys.stderr)
     try:
-        translate_shards(_translation(args, corpus, counts), plan.search)
+        translate_shards(_translation(args, corpus, counts, search), plan.search, engine)
         if not corpus.translations.exists():  # other processes still translate
             return {}
         return _write(corpus, runs, plan, cleaner, search.n_best)
@@ -148,12 +153,13 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
         raise
 
 
-def _translation(args, corpus, counts):
+def _translation(args, corpus, counts, search):
     """Returns the arguments of `translate_shards`."""
-    parts = math.ceil(counts["lines translated"] / (CHUNK_LINES * _CHUNKS_OF_A_PART))
+    chunk = max(_FEWEST_LINES, CHUNK_LINES // search.samples) if search.mbr else CHUNK_LINES
+    parts = math.ceil(counts["lines translated"] / (chunk * _CHUNKS_OF_A_PART))
     given = {
         "input": str(corpus.text), "output": str(corpus.translations), "shards": corpus.progress / PARTS,
-        "num_shards": min(parts, MAX_PARTS), "chunk_lines": CHUNK_LINES,
+        "num_shards": min(parts, MAX_PARTS), "chunk_lines": chunk,
         "result": corpus.folder, "part": None, "prefix_file": None, "constraints": None,
         "format": "text", "scores": False, "alignment": False,
     }  # fmt: skip

@@ -25,7 +25,7 @@ from keras_transformer.cli.command_line import (
     search_settings,
 )
 from keras_transformer.cli.early_checks import check_task, open_runs
-from keras_transformer.cli.engine import add_engine_flag, engine_loader
+from keras_transformer.cli.engine import add_engine_flag, chosen_engine, engine_loader
 from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.line_translation import (
     Inputs,
@@ -84,7 +84,8 @@ def main(argv=None, stdin=None, stdout=None):
             return translate_shards(args, search)
         with contextlib.ExitStack() as stack:
             inputs = open_inputs(args, stdin, stack)
-            load = engine_loader(args, runs, search, is_file=inputs.source.is_regular)
+            engine = chosen_engine(args, runs, search)
+            load = engine_loader(engine, args, runs, is_file=inputs.source.is_regular)
             end_on_sigterm()
             # Opened after the imports, during which a signal ends the program without cleaning up.
             output = open_output(args, stdout, stack)

@@ -7,8 +7,8 @@ import itertools
 import pathlib
 import sys
 
-from keras_transformer.cli.command_line import number_of_threads
 from keras_transformer.cli.early_checks import open_runs
+from keras_transformer.cli.engine import chosen_engine, engine_loader
 from keras_transformer.cli.line_translation import (
     Inputs,
     TranslationProgress,
@@ -24,21 +24,24 @@ from keras_transformer.translation.lines import Input
 from keras_transformer.translation.shards import BusyError, Shards
 
 
-def translate_shards(args, search):
+def translate_shards(args, search, engine=None):
     """Translates one part of the input, or all that are missing, and joins them if all are complete.
 
     Args:
         args: the parsed arguments; optionally with `program`, the name in messages, and `result`, what is
             made of the output.
         search: dict, fields of `SearchConfig`.
+        engine: str, what translates; `None` for that of `--engine`.
 
     Raises:
         DataError: the input or the folder cannot be used.
         BusyError: another process is translating the part of `--shard`.
     """
-    shards = open_shards(args, search)
+    runs = open_runs(args.runs, args.checkpoint)
+    engine = engine or chosen_engine(args, runs, search)
+    shards = open_shards(args, runs, search, engine)
     numbers = [args.part] if args.part else range(1, len(shards.parts) + 1)
-    load = functools.cache(lambda: _load(args, search))
+    load = functools.cache(lambda: _load(args, runs, search, engine))
     for part in (shards.parts[number - 1] for number in numbers):
         try:
             if not part.is_complete:
@@ -57,8 +60,14 @@ def translate_shards(args, search):
         shards.join(args.output)
 
 
-def open_shards(args, search):
-    """Returns the `Shards` of the command line; the first process plans them."""
+def open_shards(args, runs, search, engine):
+    """Returns the `Shards` of the command line; the first process plans them.
+
+    Args:
+        args, search: as in `translate_shards`.
+        runs: list of `RunFolder`.
+        engine: str, what translates.
+    """
     files = {"input": args.input, "prefix_file": args.prefix_file, "constraints": args.constraints}
     files = {name: path for name, path in files.items() if path}
     for path in files.values():
@@ -69,11 +78,11 @@ def open_shards(args, search):
         LineReader(path).close()  # raises if it cannot be read
     if args.output:
         check_output(args.output, *files.values())
-    runs = open_runs(args.runs, args.checkpoint)
     settings = {
         "models": [run.fingerprint(args.checkpoint) for run in runs],
         **{name: getattr(args, name) for name in ("format", "scores", "alignment", "chunk_lines")},
         **_recorded(replace(runs[0].config.search, **search)),
+        "engine": engine,
     }
     ending = ".jsonl" if args.format == "jsonl" else ".txt"
     return Shards(args.shards, files, settings, args.num_shards, ending=ending)
@@ -124,13 +133,11 @@ def _open_inputs(args, part, skipped, stack):
     return Inputs(inputs["input"], inputs.get("prefix_file"), inputs.get("constraints")), left
 
 
-def _load(args, search):
-    """Returns the `Translator`, whose import takes seconds."""
-    threads = number_of_threads(args)
-    from keras_transformer.translation.translator import Translator
-
+def _load(args, runs, search, engine):
+    """Returns the translator; imports that take seconds are done here."""
+    load = engine_loader(engine, args, runs, is_file=True)
     end_on_sigterm()
-    translator = Translator.load(args.runs, checkpoint=args.checkpoint, threads=threads)
+    translator = load()
     warn_of_narrow_beam(args, search, translator)
     return translator
 

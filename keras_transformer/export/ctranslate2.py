@@ -185,7 +185,7 @@ class CTranslate2Translator(TextTranslator):
 
         batches = batches_by_length(lengths, fits)
         results = self._search(parts, batches, limit, config, details)
-        # The limit of a batch is that of its longest text. Texts that went beyond their own are searched again.
+        # The limit of a batch is that of its longest text. Texts beyond their own limit are searched again.
         late = []
         for batch in batches:
             beyond = [i for i in batch if max(map(len, results[i].hypotheses)) > limit([i])]

@@ -115,6 +115,7 @@ class RunEngine(Engine):
         super().__init__(path, (config.data.source, config.data.target), self.translator.search)
 
     def explorable(self):
+        """As `Engine.explorable`: the run."""
         return self.translator
 
 

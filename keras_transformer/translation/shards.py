@@ -185,6 +185,8 @@ class Shards:
         there, sizes = manifest["parts"], _file_sizes(self.files)
         now = {**settings, "num_shards": num_parts or len(there), "files": sorted(sizes)}
         before = {**manifest["settings"], "num_shards": len(there), "files": sorted(manifest["file_sizes"])}
+        for values in (now, before):
+            values.setdefault("engine", "tensorflow")  # manifests of earlier versions have none
         for name in sorted(now | before):
             if now.get(name) != before.get(name):
                 said = f"{name}={before.get(name)!r}, not {now.get(name)!r}"

@@ -46,6 +46,7 @@ from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 
 TEXT, REFERENCES, TRANSLATIONS, PARTS = "text.txt", "references.txt", "translations.txt", "parts"
 _COLLECTED = "collected.json"
+_LOCK = "lock"
 _BLOCK = 5000  # lines that are cleaned together
 _SAME = "Use the same, or choose another folder"
 
@@ -123,6 +124,8 @@ class SyntheticCorpus:
 
     def _check(self, folder, before):
         before, now = _flat(before), _flat(self.settings)
+        for values in (before, now):
+            values.setdefault("engine", "tensorflow")  # manifests of earlier versions have none
         for name in sorted(before | now):
             if before.get(name) != now.get(name):
                 said = f"{name}={before.get(name)!r}, not {now.get(name)!r}"
@@ -133,8 +136,18 @@ class SyntheticCorpus:
     def _lock(self):
         """Locks the folder of the progress; waits for another process that collects or writes."""
         self.progress.mkdir(parents=True, exist_ok=True)
-        with process_lock(self.progress / "lock", waits=True):
+        with process_lock(self.progress / _LOCK, waits=True):
             yield
+
+    @contextlib.contextmanager
+    def _removed_if_unused(self):
+        """Removes the folder of the progress after an error, if it holds nothing but the lock."""
+        try:
+            yield
+        except BaseException:
+            if [path.name for path in self.progress.iterdir()] == [_LOCK]:
+                shutil.rmtree(self.progress)
+            raise
 
     def collect(self, read: Callable[[dict], Iterator[tuple[str, str]]]) -> dict[str, Any]:
         """Writes the lines to translate, unless they are there.
@@ -153,7 +166,7 @@ class SyntheticCorpus:
             if collected := self._collected():
                 return collected["counts"]
             counts: dict[str, Any] = {}
-            with contextlib.ExitStack() as stack:
+            with self._removed_if_unused(), contextlib.ExitStack() as stack:
                 text = stack.enter_context(open_atomically(self.text))
                 references = None
                 if self.settings.get("interpolate"):

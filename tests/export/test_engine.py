@@ -281,3 +281,18 @@ def test_the_program_gives_the_same_details(both, path):
             assert ours[name] == theirs[name]
         assert theirs["score"] == pytest.approx(ours["score"], abs=1e-4)
         assert theirs["token_log_probs"] == pytest.approx(ours["token_log_probs"], abs=1e-4)
+
+
+def test_parts_are_translated_as_in_one_go(both, path, tmp_path, capsys):
+    lines = [f"I am {number} here." for number in range(11)]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines))
+    flags = [str(path), "--engine", "ctranslate2", "--input", str(tmp_path / "text"), "--chunk-lines", "3"]
+    assert translate.main([*flags, "--output", str(tmp_path / "whole")]) == 0
+    parts = ["--shards", str(tmp_path / "parts"), "--output", str(tmp_path / "joined")]
+    assert translate.main([*flags, *parts, "--shard", "2/4"]) == 0
+    assert translate.main([*flags, *parts]) == 0
+    assert (tmp_path / "joined").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert len(set((tmp_path / "whole").read_text().splitlines())) > 5
+    capsys.readouterr()
+    assert translate.main([*flags, *parts, "--engine", "tensorflow"]) == 2
+    assert "was begun with engine='ctranslate2', not 'tensorflow'. Use" in capsys.readouterr().err
