@@ -20,9 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "keras_transformer").rglob("*.py"))
 # Import names of what the extras for users install.
 OPTIONAL = (
-    "babel", "ctranslate2", "datasets", "ftfy", "importlib_resources", "IPython", "jupytext", "keras_hub",
-    "matplotlib", "multipart", "nbclient", "num2words", "prometheus_client", "py3langid", "python_multipart",
-    "starlette", "tensorflow_datasets", "tensorflow_serving", "uvicorn",
+    "babel", "ctranslate2", "datasets", "ftfy", "httptools", "importlib_resources", "IPython", "jupytext",
+    "keras_hub", "matplotlib", "multipart", "nbclient", "num2words", "prometheus_client", "py3langid",
+    "python_multipart", "starlette", "tensorflow_datasets", "tensorflow_serving", "uvicorn",
 )  # fmt: skip
 WITHOUT_EXTRAS = f"""
 import sys

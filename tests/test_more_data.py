@@ -87,13 +87,18 @@ def test_translations_become_tagged_sources(tmp_path, text, capsys):
     assert printed.endswith(f"next:\n  keras-transformer train --dataset REAL,{out} {tail}\n")
     settings = read_manifest(out)["settings"]
     assert (settings["method"], settings["tag"], settings["noise"]) == ("beam", "<BT>", None)
-    # The same command does nothing, another one is refused.
+    # The same command does nothing, also with a copy of the text; another one is refused.
+    os.utime(text, ns=(1, 1))
+    text = text.rename(tmp_path / "moved.en")
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     assert call(back_translate, MODEL, *FAST, "--input", text, "--output", out) == 0
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
     assert capsys.readouterr().out == printed
     assert call(back_translate, MODEL, *FAST, "--input", text, "--output", out, "--no-tag") == 2
     assert "was begun with tag='<BT>', not ''. Use the same" in capsys.readouterr().err
+    text.write_text(text.read_text().replace("three", "seven"))  # of the same size
+    assert call(back_translate, MODEL, *FAST, "--input", text, "--output", out) == 2
+    assert "was begun with other text. Use the same" in capsys.readouterr().err
 
 
 def test_noise_and_samples(tmp_path, text):

@@ -12,6 +12,7 @@ interrupted one; several processes with the same command share the work.
 """
 
 import functools
+import hashlib
 import itertools
 import pathlib
 
@@ -34,7 +35,6 @@ from keras_transformer.config import programs
 from keras_transformer.config.extras import MissingExtraError
 from keras_transformer.config.settings import Config, replace
 from keras_transformer.config.tags import is_tag
-from keras_transformer.text.folders import file_identity
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.text.lines import DataError, LineReader
 from keras_transformer.text.noise import Noise
@@ -180,10 +180,16 @@ def plan_of(args, runs):
     tokenizer = runs[0].load_tokenizers().source
     return Plan(
         args.program, Side(True, args.tag, noise), (data.target, data.source), config, search,
-        {"method": args.method, "inputs": [file_identity(path) for path in args.input]},
+        {"method": args.method, "inputs": [_identity(path) for path in args.input]},
         functools.partial(_read, args.input, cleaner, tokenizer, on_bad_utf8),
         lambda folder: None,
     )  # fmt: skip
+
+
+def _identity(path):
+    """Returns a dict with the SHA-256 and the size in bytes of a file, which a copy has, too."""
+    with open(path, "rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": file.tell()}
 
 
 def _read(paths, cleaner, tokenizer, on_bad_utf8, counts):

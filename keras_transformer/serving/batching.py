@@ -1,12 +1,13 @@
 """The queue: merges the texts of concurrent requests into batches of similar length.
 
 A text starts at once if no batch is running. Otherwise, once a thread is free, it waits for at most
-`max_wait_ms` for others, unless a full batch is there earlier, or as many texts as the last batch had: its
-clients have then sent their next ones. A batch contains the text that has waited longest and those of its
-group (same model and search settings) that are most similar in length, as many as fit into `batch_tokens`
-with padding, but no more than one thread's share of all texts that wait or run. In a long queue the texts of
-the next few batches are chosen among: else each request would wait for the last text that resembles one of
-its own.
+`max_wait_ms` for others, unless there is a full batch or enough to choose from earlier, or as many texts have
+come as the last batch had: its clients have then sent their next ones. A batch contains the text that has
+waited longest and those of its group (same model and search settings) that are most similar in length, as
+many as fit into `batch_tokens` with padding. If many texts wait or run, it leaves enough of them for the next
+batch to be chosen from: texts of similar length cost less than a larger batch saves. In a long queue the
+texts of the next few batches are chosen among: else each request would wait for the last text that resembles
+one of its own.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ from keras_transformer.serving.errors import BusyError, EngineError, RequestErro
 logger = logging.getLogger(__name__)
 
 _BATCHES_AHEAD = 4  # a batch is chosen among as many texts as fit into these
+_CHOICE = 2  # times as many texts as a batch has are enough to choose from
+_FEW = 16  # up to so many, a larger batch saves more than texts of similar length do
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -181,7 +184,11 @@ class BatchingQueue:
             # The clients of a batch that has just ended send their next texts now: so the time begins again,
             # and ends when as many have come. Otherwise the first of them would be a small batch, which ends
             # early, and so on.
-            enough = self._tokens >= self.batch_tokens or 0 < self._ended <= self._arrived
+            enough = (
+                self._tokens >= self.batch_tokens
+                or len(self._waiting) >= _CHOICE * self._share()
+                or 0 < self._ended <= self._arrived
+            )
             waited = time.monotonic() - max(self._waiting[0].since, self._free_since)
             if self._running and not enough and not self.is_closed and waited < self._max_wait:
                 if self._timer is None:
@@ -206,6 +213,12 @@ class BatchingQueue:
         self._free_since = time.monotonic()
         self._start_batches()
 
+    def _share(self):
+        """Returns the most texts of the next batch: an equal part for each thread and `_CHOICE` more."""
+        number = len(self._waiting) + sum(map(len, self._running.values()))
+        few = min(-(-number // self._workers), _FEW)
+        return max(few, -(-number // (self._workers + _CHOICE)))
+
     def _next_batch(self):
         """Returns the items of the next batch: the oldest and those most similar to it in length."""
         oldest = self._waiting[0]
@@ -219,8 +232,7 @@ class BatchingQueue:
         fits = itertools.takewhile(
             lambda number: (number + 1) * longest[number] <= self.batch_tokens, range(len(group))
         )
-        share = -(-(len(self._waiting) + sum(map(len, self._running.values()))) // self._workers)
-        return group[: max(1, min(share, len(list(fits))))]
+        return group[: max(1, min(self._share(), len(list(fits))))]
 
     async def _translate(self, batch):
         loop, begin = asyncio.get_running_loop(), time.monotonic()
