@@ -322,6 +322,11 @@ def test_distilled_targets_are_the_models_translations(tmp_path, parallel, capsy
     for name in ("valid.en", "valid.de", "test.1.en", "test.1.de"):  # as they were
         assert (out / name).read_bytes() == (parallel / name).read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "real"]
+    for path in parallel.iterdir():  # a copy of the corpus is the same corpus
+        os.utime(path, ns=(1, 1))
+    moved = parallel.rename(tmp_path / "moved")
+    assert call(distil, MODEL, *FAST, "--dataset", moved, "--output", out) == 0
+    parallel = moved.rename(parallel)
     command = f"train --dataset {out} --source en --target de --preset auto --run-dir RUN"
     assert capsys.readouterr().out.endswith(f"next:\n  keras-transformer {command}\n")
     check_training_data(override(Config(), [f"data.dataset={out}"]))

@@ -12,7 +12,6 @@ interrupted one; several processes with the same command share the work.
 """
 
 import functools
-import hashlib
 import itertools
 import pathlib
 
@@ -22,6 +21,7 @@ from keras_transformer.cli.process import exit_code
 from keras_transformer.cli.synthetic_corpora import (
     Plan,
     add_shared_flags,
+    content_identity,
     filters,
     make,
     make_cleaner,
@@ -180,16 +180,10 @@ def plan_of(args, runs):
     tokenizer = runs[0].load_tokenizers().source
     return Plan(
         args.program, Side(True, args.tag, noise), (data.target, data.source), config, search,
-        {"method": args.method, "inputs": [_identity(path) for path in args.input]},
+        {"method": args.method, "inputs": [content_identity(path) for path in args.input]},
         functools.partial(_read, args.input, cleaner, tokenizer, on_bad_utf8),
         lambda folder: None,
     )  # fmt: skip
-
-
-def _identity(path):
-    """Returns a dict with the SHA-256 and the size in bytes of a file, which a copy has, too."""
-    with open(path, "rb") as file:
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": file.tell()}
 
 
 def _read(paths, cleaner, tokenizer, on_bad_utf8, counts):

@@ -11,6 +11,7 @@ The same command continues an interrupted one; several processes with the same c
 """
 
 import functools
+import os
 
 from keras_transformer.cli.command_line import FOLDER_SETTINGS, add_setting_flags, program_parser
 from keras_transformer.cli.foreign_flags import TRANSLATING
@@ -18,6 +19,7 @@ from keras_transformer.cli.process import exit_code
 from keras_transformer.cli.synthetic_corpora import (
     Plan,
     add_shared_flags,
+    content_identity,
     filters,
     make,
     open_translating_runs,
@@ -91,10 +93,18 @@ def plan_of(args, runs):
 
     return Plan(
         args.program, Side(False), (config.data.source, config.data.target), config, search,
-        {"inputs": text.inputs, "interpolate": args.interpolate},
+        {"inputs": _contents(text.inputs), "interpolate": args.interpolate},
         functools.partial(_read, text, tags),
         add_splits,
     )  # fmt: skip
+
+
+def _contents(inputs):
+    """Returns nested lists of fingerprints; those of files have the content in place of path and time."""
+    if isinstance(inputs, list):
+        return list(map(_contents, inputs))
+    path = inputs.get("path", "") if isinstance(inputs, dict) else ""
+    return content_identity(path) if os.path.isfile(path) else inputs
 
 
 def _read(text, tags, counts):

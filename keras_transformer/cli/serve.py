@@ -87,6 +87,9 @@ def main(argv=None):
             "engine": args.engine,
             "search": given_settings(args, SERVER_SEARCH_SETTINGS),
         }
+        size, most = options["search"].get("beam_size", 1), config.max_beam_size
+        if size > most:
+            raise ValueError(f"--beam-size {size} is above --max-beam-size {most}. Change one of them")
         if needs_tensorflow(paths, **options) or config.explorer:
             import_quietly("keras_transformer.serving.app", batches_at_once=config.workers != 1)
         from keras_transformer.serving.app import Server, create_app

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import functools
+import hashlib
 import math
 import pathlib
 import shlex
@@ -92,6 +93,12 @@ def filters(args: argparse.Namespace, config: Config) -> Config:
                 f"--set {text}: not a filter. Use cleaning.*, data.max_length or data.on_bad_utf8"
             )
     return override(config, args.set)
+
+
+def content_identity(path: str) -> dict[str, Any]:
+    """Returns a dict with the SHA-256 and the size in bytes of a file, which a copy has, too."""
+    with open(path, "rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": file.tell()}
 
 
 def search_fields(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Engine:
         for name in settings:
             if name not in self.request_settings:
                 allowed = ", ".join(self.request_settings) or "none"
-                raise ValueError(f"`{name}` is fixed in this model. Settings that can be changed: {allowed}")
+                raise ValueError(f"`{name}` cannot be set for this model. Settings that can: {allowed}")
         return replace(self.search, **settings) if settings else self.search
 
 
@@ -300,19 +300,23 @@ def translated_by(path, engine="tensorflow", search=None):
     Raises:
         ValueError: as `load_engine`.
     """
-    kind = kind_of(path)
+    kind, search = kind_of(path), search or {}
+    if kind == "savedmodel" and search:
+        raise ValueError(
+            f"{path}: the search settings of a SavedModel are fixed. Received: "
+            f"{', '.join(f'{name}={value}' for name, value in search.items())}. Export it again with them"
+        )
+    if kind == "ctranslate2" and search.get("coverage_penalty"):
+        raise ValueError(f"{path}: CTranslate2 has no coverage penalty. Leave out --coverage-penalty")
     if kind != "run":
-        if kind == "savedmodel" and search:
-            raise ValueError(
-                f"{path}: the search settings of a SavedModel are fixed. Received: "
-                f"{', '.join(f'{name}={value}' for name, value in search.items())}. Export it again with them"
-            )
+        replace(SearchConfig(), **search)  # raises if a value is out of range
         return EngineChoice(kind, "")
-    if engine == "tensorflow":
+    if engine == "tensorflow" and not search:
         return EngineChoice(engine, "")
     run = RunFolder(path)
+    changed = replace(run.config.search, **search)
     try:
-        return choose_engine(engine, [run], replace(run.config.search, **(search or {})))
+        return choose_engine(engine, [run], changed)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -54,7 +54,7 @@ def test_ctranslate2_serves_a_run_without_tensorflow(tiny, tmp_path):
             assert_same_rows(server.rows("tiny", SENTENCES, beam_size=1, alpha=0.2), narrow)
             for setting, message in (
                 ({"alpha": 25}, "alpha of at most 20"),
-                ({"coverage_penalty": 0.2}, "`coverage_penalty` is fixed"),
+                ({"coverage_penalty": 0.2}, "`coverage_penalty` cannot be set"),
             ):
                 status, answer = server.post("/v1/models/tiny:predict", {"instances": ["a"], **setting})
                 assert (status, message in answer["error"]) == (400, True)
@@ -109,12 +109,14 @@ def test_what_cannot_be_served_is_answered_with_one_line(tiny, tmp_path, capsys)
     assert f"{tiny.path}: ctranslate2 has no coverage penalty. Choose the engine tensorflow" in line
     tiny.translator.export(tmp_path / "fast", "ctranslate2", config=tiny.config)
     assert "--engine auto: it is for run folders" in refusal(tmp_path / "fast", "--engine", "auto")
-    assert "A coverage penalty is not available" in refusal(
-        tmp_path / "fast", "--coverage-penalty", 0.2, "--port", 0
-    )
+    line = refusal(tmp_path / "fast", "--coverage-penalty", 0.2)
+    assert f"{tmp_path / 'fast'}: CTranslate2 has no coverage penalty. Leave out" in line
+    assert "`search.beam_size` must be" in refusal(tmp_path / "fast", "--beam-size", 0)
+    line = refusal(tiny.path, "--beam-size", 40)
+    assert "--beam-size 40 is above --max-beam-size 16. Change one of them" in line
     saved = tmp_path / "saved"
     saved.mkdir()
     (saved / "saved_model.pb").touch()
     line = refusal(tiny.path, saved, "--alpha", 1.3)
     assert f"{saved}: the search settings of a SavedModel are fixed. Received: alpha=1.3" in line
-    assert "`search.alpha` must be at least 0" in refusal(tiny.path, "--alpha", -1, "--port", 0)
+    assert "`search.alpha` must be at least 0" in refusal(tiny.path, "--alpha", -1)

@@ -99,7 +99,7 @@ def test_all_formats_are_served_together(tiny, exports, tmp_path):
         found = [[text.encode() for text in row["translations"]] for row in rows]
         assert found == several["translations"].numpy().tolist()
         status, answer = server.post("/v1/models/saved:predict", {"instances": ["a"], "beam_size": 2})
-        assert (status, "`beam_size` is fixed in this model" in answer["error"]) == (400, True)
+        assert (status, "`beam_size` cannot be set for this model" in answer["error"]) == (400, True)
         many = [f"text {index}" for index in range(150)]  # more than the graph takes at a time
         assert len(server.rows("saved", many)) == 150
         state = json.loads(server.get("/v1/models/saved"))["model_version_status"][0]
