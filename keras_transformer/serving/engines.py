@@ -40,7 +40,6 @@ class Engine:
     """A loaded model that translates lists of sentences in any thread.
 
     Attributes:
-        kind: str, `"run"`, `"ctranslate2"` or `"savedmodel"`: what translates.
         path: `pathlib.Path` it was loaded from.
         languages: `Languages`.
         search: `SearchConfig`, the default settings.
@@ -48,7 +47,6 @@ class Engine:
         max_n_best: int, most translations of a sentence; `None` for any up to the beam size.
     """
 
-    kind = ""
     request_settings = REQUEST_SETTINGS
     max_n_best: int | None = None
     translator: Any = None
@@ -104,8 +102,6 @@ class RunEngine(Engine):
         search: dict, search settings that replace those of the run.
     """
 
-    kind = "run"
-
     def __init__(self, path, *, checkpoint="final", search=None):
         from keras_transformer.translation.translator import Translator
 
@@ -128,7 +124,6 @@ class CTranslate2Engine(Engine):
         search: dict, search settings that replace those of the export.
     """
 
-    kind = "ctranslate2"
     request_settings = tuple(name for name in REQUEST_SETTINGS if name != "coverage_penalty")
 
     def __init__(self, path, *, workers=1, search=None):
@@ -183,8 +178,6 @@ class ConvertedRunEngine(CTranslate2Engine):
 
 class SavedModelEngine(Engine):
     """A SavedModel of this package. Its search settings are fixed, except those that are inputs."""
-
-    kind = "savedmodel"
 
     def __init__(self, path):
         path = pathlib.Path(path)
@@ -322,7 +315,7 @@ def translated_by(path, engine="tensorflow", search=None):
 
 
 def kind_of(path):
-    """Returns the kind of the model in a folder, as `Engine.kind`, without loading it.
+    """Returns what a folder has, `"run"`, `"ctranslate2"` or `"savedmodel"`, without loading it.
 
     Raises:
         ValueError: the folder has no model; the message says what can be served.

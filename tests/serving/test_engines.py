@@ -10,6 +10,7 @@ from served import SENTENCES, Served, assert_same_rows, tiny_translator
 from starlette.testclient import TestClient
 
 from keras_transformer.cli import serve
+from keras_transformer.serving import engines
 from keras_transformer.serving.app import Server, create_app
 from keras_transformer.serving.engines import load_engine, translated_by
 from keras_transformer.serving.models import Models
@@ -65,8 +66,9 @@ def test_auto_takes_ctranslate2_where_translations_are_the_same(tiny):
     assert translated_by(tiny.path, "auto").name == "tensorflow"
     assert translated_by(tiny.path, "auto", {"early_stop": True}).name == "ctranslate2"
     assert translated_by(tiny.path).name == "tensorflow"
-    assert load_engine(tiny.path, engine="auto", search={"beam_size": 1}).kind == "ctranslate2"
-    assert load_engine(tiny.path, engine="auto").kind == "run"
+    fast = load_engine(tiny.path, engine="auto", search={"beam_size": 1})
+    assert isinstance(fast, engines.ConvertedRunEngine)
+    assert isinstance(load_engine(tiny.path, engine="auto"), engines.RunEngine)
 
 
 @pytest.mark.parametrize("engine", ["tensorflow", "ctranslate2"])

@@ -33,8 +33,6 @@ class FakeEngine(Engine):
         gate: event; a call of `translate` waits until it is set.
     """
 
-    kind = "fake"
-
     def __init__(self, path="fake", languages=("en", "de"), search=None):
         super().__init__(path, languages, search or SearchConfig())
         self.batches, self.failing = [], set()
