@@ -106,7 +106,7 @@ def main(argv=None):
 
 
 def needs_tensorflow(paths, *, checkpoint, engine, search):
-    """Checks models, and says what translates with them where `engine` has a choice.
+    """Checks models; prints the engine of each run folder and the reason, if `engine` leaves a choice.
 
     Args:
         paths: dict, name -> folder.

@@ -25,8 +25,8 @@ from keras_transformer.serving.errors import BusyError, EngineError, RequestErro
 logger = logging.getLogger(__name__)
 
 _BATCHES_AHEAD = 4  # a batch is chosen among as many texts as fit into these
-_CHOICE = 2  # times as many texts as a batch has are enough to choose from
-_FEW = 16  # up to so many, a larger batch saves more than texts of similar length do
+_CHOICE = 2  # a batch is chosen from at least this multiple of its size, if that many texts wait
+_FEW = 16  # below this size, a larger batch saves more time than similar lengths do
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -214,7 +214,10 @@ class BatchingQueue:
         self._start_batches()
 
     def _share(self):
-        """Returns the most texts of the next batch: an equal part for each thread and `_CHOICE` more."""
+        """Returns the maximum number of texts of the next batch.
+
+        Of `workers` + `_CHOICE` batches of this size, `_CHOICE` wait while the others are translated.
+        """
         number = len(self._waiting) + sum(map(len, self._running.values()))
         few = min(-(-number // self._workers), _FEW)
         return max(few, -(-number // (self._workers + _CHOICE)))
