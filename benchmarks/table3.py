@@ -5,6 +5,7 @@
     python benchmarks/table3.py wmt14_translate/de-en --preset base --out runs/table3   # the paper's own rows
     python benchmarks/table3.py --show runs/table3 --plot table3.png
     python benchmarks/table3.py DIR --grid sensitivity --set training.max_steps=3000 --seeds 1 --out runs/lr
+    python benchmarks/table3.py DIR --grid departures --preset multi30k_tiny_pre_norm --out runs/departures
 
 DIR is a folder with train.*, valid.*, or another dataset of `train_wmt.py`. It is prepared once, so all
 models have the same vocabulary and the same batches. Every row changes the settings of `--preset` (and
@@ -12,7 +13,8 @@ models have the same vocabulary and the same batches. Every row changes the sett
 layers, narrower and wider models, dropout, label smoothing, learned positions (`--list` prints them).
 
 `--grid sensitivity` has other rows: post-norm and pre-norm, each with the preset's warm-up and an eighth of
-it, and peak learning rates from a quarter to four times the preset's.
+it, and peak learning rates from a quarter to four times the preset's. The rows of `--grid departures` are
+relative and rotary positions, QK-norm, RMSNorm, SwiGLU and GEGLU, one at a time.
 
 Perplexity is per sub-word token and without label smoothing. BLEU is sacreBLEU of translations found with
 the search settings of the preset. Both are of the newest weights, without averaging, as in the paper's
@@ -37,6 +39,7 @@ import sys
 import threading
 import time
 
+import departure_rows
 import sensitivity_rows
 import table3_rows
 from refusing import Parser, refused
@@ -48,6 +51,7 @@ PIPELINES = pathlib.Path(__file__).resolve().parents[1] / "pipelines"
 GRIDS = {
     "table3": (table3_rows.grid, table3_rows.markdown, "table3_differences"),
     "sensitivity": (sensitivity_rows.grid, sensitivity_rows.markdown, "sensitivity_curves"),
+    "departures": (departure_rows.grid, departure_rows.markdown, "table3_differences"),
 }
 
 
@@ -184,7 +188,8 @@ class Grid:
             print(f"training {row.name}, seed {seed}: {log}", flush=True)
             code = self._call("train_wmt.py", flags, log=log, cores=cores, accepted=(0, ExitCode.NOT_FINITE))
             context = multiprocessing.get_context("spawn")
-            with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+            pinned = {"initializer": os.sched_setaffinity, "initargs": (0, cores)}
+            with concurrent.futures.ProcessPoolExecutor(1, context, **pinned) as pool:
                 found = pool.submit(measure, str(run), self.args.checkpoint, stopped=code != 0).result()
             record = {"row": row.name, "counterpart": row.counterpart, "seed": seed, "common": self.common()}
             record |= {"grid": self.args.grid, "settings": row.settings, **found}
@@ -248,7 +253,8 @@ def measure(run_dir, checkpoint, *, stopped=False):
             perplexity, and empty translations.
 
     Returns:
-        dict: parameters, perplexity (or `None`), bleu, signature, steps and minutes of training.
+        dict: parameters, perplexity (or `None`), bleu, signature, steps and minutes of training, and
+        sentences_per_second of the search (or `None`), timed in a second pass.
     """
     from keras_transformer.cli.process import import_quietly
 
@@ -265,10 +271,15 @@ def measure(run_dir, checkpoint, *, stopped=False):
     pairs = open_split(data.dataset, "validation", data.source, data.target).load()
     if stopped:
         model, measured, translations = Transformer(run.config.model), None, [""] * len(pairs.source)
+        rate = None
     else:
         scorer = Scorer.load(run_dir, checkpoint=checkpoint, max_length=1024)
         model, measured = scorer.model, perplexity(scorer.score(pairs.source, pairs.target))
-        translations = Translator.load(run_dir, checkpoint=checkpoint).translate(pairs.source)
+        translator = Translator.load(run_dir, checkpoint=checkpoint)
+        translations = translator.translate(pairs.source)
+        start = time.monotonic()
+        translator.translate(pairs.source)
+        rate = len(pairs.source) / (time.monotonic() - start)
     bleu = bleu_scorer(data.target)
     score = bleu.corpus_score(translations, [pairs.target]).score
     steps = [record for record in run.read_history() if record["kind"] == "train"]
@@ -280,6 +291,7 @@ def measure(run_dir, checkpoint, *, stopped=False):
         "signature": str(bleu.get_signature()),
         "steps": last["step"],
         "minutes": last["minutes"],
+        "sentences_per_second": rate,
         "measured": time.strftime("%Y-%m-%d"),
     }
 
