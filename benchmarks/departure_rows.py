@@ -38,32 +38,32 @@ def grid(config, preset=""):
 def markdown(records):
     """Returns the table in Markdown, the base row first.
 
-    Training and search have the speed of the row over that of the base row.
+    Training and search have the speed of the row over that of the base row: geometric means over the seeds
+    that both have.
 
     Raises:
         ValueError: as `table3_rows.by_row`.
     """
     rows = by_row(records)
-    order = sorted(rows, key=lambda name: name != BASE)
-    speeds = {
-        name: [statistics.fmean(values) for values in ((1 / r["minutes"] for r in own), _search(own))]
-        for name, own in rows.items()
-    }
+    bases = {record["seed"]: record for record in rows.get(BASE, [])}
     lines = [
         "| row | seeds | weights | perplexity | BLEU | speed of training | of search |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in order:
+    for name in sorted(rows, key=lambda name: name != BASE):
         own = rows[name]
         figures = (mean_and_range([r[key] for r in own], n) for key, n in (("perplexity", 3), ("bleu", 2)))
-        ratios = ["", ""]
-        if BASE in rows:
-            ratios = [f"{a / b:.2f}" for a, b in zip(speeds[name], speeds[BASE], strict=True)]
-        cells = name, len(own), f"{own[0]['parameters']:,}", *figures, *ratios
+        pairs = [(record, bases[record["seed"]]) for record in own if record["seed"] in bases]
+        training = ratio((base["minutes"], row["minutes"]) for row, base in pairs)
+        search = ratio((row["sentences_per_second"], base["sentences_per_second"]) for row, base in pairs)
+        cells = name, len(own), f"{own[0]['parameters']:,}", *figures, training, search
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, "", f"BLEU: `{records[0]['signature']}`"])
 
 
-def _search(records):
-    """Returns sentences per second of each seed."""
-    return [record["sentences_per_second"] for record in records]
+def ratio(pairs):
+    """Returns the geometric mean of a / b over pairs as text; "" without pairs, or if one has no number."""
+    pairs = list(pairs)
+    if not pairs or not all(a and b for a, b in pairs):
+        return ""
+    return f"{statistics.geometric_mean(a / b for a, b in pairs):.2f}"

@@ -3,14 +3,17 @@
     python pipelines/export_model.py RUN served --length-penalty average
     python benchmarks/exported_translation.py RUN test.en --reference test.de \
         --saved-model served/1 --ctranslate2 exported/float32 exported/int8
+    python benchmarks/exported_translation.py TEACHER test.en --runs STUDENT --lines 1 --threads 1
 
 Every system translates all lines, in turns; a line says the median time, BLEU, and how many
 translations are those of the run. The length penalty is length^alpha everywhere, and the search
 goes on as long as a better translation can come (CTranslate2: until twice the beam has ended).
 Loading is not counted.
 
-The SavedModel is asked as clients would: lines in their order, `--lines` in a call, as many
-callers as there are threads; its process has TensorFlow and TensorFlow Text and not this package.
+With `--lines`, a system gets so many lines in a call, in their order: 1 is the speed for one sentence.
+Without it, a run and CTranslate2 get all lines at once, and sort them. The SavedModel is asked as clients
+would: as many callers as there are threads; its process has TensorFlow and TensorFlow Text and not this
+package.
 """
 
 import argparse
@@ -34,10 +37,12 @@ def parse_args(argv=None):
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("text", metavar="FILE", help="one sentence a line")
     parser.add_argument("--reference", metavar="FILE", help="its translation, for BLEU")
+    parser.add_argument("--runs", nargs="*", default=[], metavar="RUN", help="other run folders")
     parser.add_argument("--saved-model", nargs="*", default=[], metavar="FOLDER", help="of a version each")
-    parser.add_argument("--lines", type=int, default=128, help="in a call of a SavedModel (128)")
+    parser.add_argument("--lines", type=int, help="in a call (all; SavedModels: 128)")
     parser.add_argument("--ctranslate2", nargs="*", default=[], metavar="FOLDER", help="exported models")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds after one that is not (5)")
+    parser.add_argument("--checkpoint", default="final", help="of the runs: final, averaged, ...")
     parser.add_argument("--threads", type=int, default=2, help="of each system (2)")
     parser.add_argument("--beam-size", type=int, default=4)
     parser.add_argument("--alpha", type=float, default=0.6)
@@ -55,18 +60,31 @@ def make_translator(args):
     }
     if args.worker in args.saved_model:
         return served_translator(args)
-    if args.worker == args.run:
+    if args.worker in (args.run, *args.runs):
         import tensorflow as tf
 
         from keras_transformer.translation.translator import Translator
 
         if args.threads > 1:  # as `translate.py` does: each core has a batch of its own
             tf.config.threading.set_intra_op_parallelism_threads(1)
-        return functools.partial(Translator.load(args.run, threads=args.threads).translate, **search)
+        translator = Translator.load(args.worker, checkpoint=args.checkpoint, threads=args.threads)
+        return in_calls(functools.partial(translator.translate, **search), args.lines)
     from keras_transformer.export.ctranslate2 import CTranslate2Translator
 
     translator = CTranslate2Translator(args.worker, inter_threads=args.threads, intra_threads=1)
-    return functools.partial(translator.translate, **search)
+    return in_calls(functools.partial(translator.translate, **search), args.lines)
+
+
+def in_calls(translate, lines):
+    """Returns `translate` with so many lines in a call, one call after the other; all at once for `None`."""
+    if lines is None:
+        return translate
+    return lambda texts: list(itertools.chain.from_iterable(map(translate, batched(texts, lines))))
+
+
+def batched(texts, size):
+    """Returns the list in parts of this size, the last one smaller."""
+    return [texts[begin : begin + size] for begin in range(0, len(texts), size)]
 
 
 def served_translator(args):
@@ -83,9 +101,9 @@ def served_translator(args):
         return [text.decode() for text in found["translation"].numpy()]
 
     def translate(lines):
-        calls = [lines[begin : begin + args.lines] for begin in range(0, len(lines), args.lines)]
         with concurrent.futures.ThreadPoolExecutor(args.threads) as pool:
-            return list(itertools.chain.from_iterable(pool.map(call, calls)))
+            calls = pool.map(call, batched(lines, args.lines or 128))
+            return list(itertools.chain.from_iterable(calls))
 
     return translate
 
@@ -103,11 +121,11 @@ def work(args):
 def refuse(args):
     """Raises ValueError or OSError for what would be found out too late, or never."""
     for name in ("rounds", "threads", "lines", "beam_size"):
-        if getattr(args, name) < 1:
+        if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(
                 f"--{name.replace('_', '-')} must be at least 1. Received: {getattr(args, name)}"
             )
-    needed = [(args.run, "config.json")]
+    needed = [(run, "config.json") for run in (args.run, *args.runs)]
     needed += [(folder, "saved_model.pb") for folder in args.saved_model]
     needed += [(folder, "model.bin") for folder in args.ctranslate2]
     for folder, file in needed:
@@ -139,7 +157,7 @@ def main(argv=None):
             [sys.executable, __file__, *(sys.argv[1:] if argv is None else argv), "--worker", system],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
         )
-        for system in (args.run, *args.saved_model, *args.ctranslate2)
+        for system in (args.run, *args.runs, *args.saved_model, *args.ctranslate2)
     }  # fmt: skip
     times, found = {system: [] for system in workers}, {}
     for number in range(args.rounds + 1):

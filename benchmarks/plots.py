@@ -244,15 +244,16 @@ def table3_differences(records):
             differences = np.asarray(ours(row)) - middle
             axes.plot(differences, [place] * len(differences), "o", color=BLUE, markersize=5, label=label)
         known = [(i, paper[row.counterpart]) for i, row in enumerate(rows) if row.counterpart in paper]
-        axes.plot(
-            [theirs(figures) - theirs(paper[table3_rows.BASE]) for _, figures in known],
-            [place for place, _ in known],
-            "o",
-            color=ORANGE,
-            markersize=9,
-            fillstyle="none",
-            label="paper",
-        )
+        if known:
+            axes.plot(
+                [theirs(figures) - theirs(paper[table3_rows.BASE]) for _, figures in known],
+                [place for place, _ in known],
+                "o",
+                color=ORANGE,
+                markersize=9,
+                fillstyle="none",
+                label="paper",
+            )
         axes.set_yticks(range(len(rows)), drawable([row.row for row in rows]))
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel(title)
