@@ -136,6 +136,22 @@ def test_padding_changes_nothing_in_a_step():
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.parametrize("types", [("int64", "int32", "int32"), ("int32", "int64", "int64")])
+def test_ids_of_two_integer_types_train_as_those_of_one(types):
+    models = []
+    for kinds in (("int32",) * 3, types):
+        (source, target), labels = BATCHES[0]
+        source, target, labels = (
+            ids.astype(kind) for ids, kind in zip((source, target, labels), kinds, strict=True)
+        )
+        model = small_model()
+        model.compile(keras.optimizers.SGD(1.0), LabelSmoothedCrossEntropy(0.1))
+        model.train_on_batch((source, target), labels)
+        models.append(model)
+    for a, b in zip(models[0].weights, models[1].weights, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
 class StockKeras(Transformer):
     """The same model under Keras' own training step."""
 

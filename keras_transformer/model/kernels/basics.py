@@ -225,7 +225,8 @@ def _copies(matrix, number):
             slices = [sparse for sparse in lookup_gradients if isinstance(sparse, tf.IndexedSlices)]
             if not slices:
                 return total
-            ids = tf.concat([tf.reshape(sparse.indices, (-1,)) for sparse in slices], axis=0)
+            # One type: sources may be int64 and targets int32, which Keras accepts.
+            ids = tf.concat([tf.cast(tf.reshape(s.indices, (-1,)), tf.int64) for s in slices], axis=0)
             rows = [tf.reshape(sparse.values, (-1, matrix.shape[-1])) for sparse in slices]
             return tf.tensor_scatter_nd_add(total, ids[:, None], tf.concat(rows, axis=0))
 
