@@ -99,10 +99,12 @@ class TranslationProgress:
         shows: whether to print the progress: updated in place on a terminal, otherwise one line every
             30 seconds. The summary of flags is always printed.
         said: dict, flag -> what the summary says of lines that have it.
+        part: str, the part of the input that is counted, such as `"part 1 of 8"`; `""` for all of it.
     """
 
-    def __init__(self, total_bytes=None, *, shows=True, said=_SAID):
+    def __init__(self, total_bytes=None, *, shows=True, said=_SAID, part=""):
         self._said = said
+        self._part = part and f"{part} | "
         self._total_bytes = total_bytes
         self._shows = shows
         self._on_terminal = sys.stderr.isatty()
@@ -136,7 +138,7 @@ class TranslationProgress:
         """Returns the number of lines, the speed and, if the input size is known, the time left."""
         seconds = max(time.monotonic() - self._begin, 1e-9)
         status = (
-            f"{self.lines:,} lines | {self.lines / seconds:,.1f} sentences/s"
+            f"{self._part}{self.lines:,} lines | {self.lines / seconds:,.1f} sentences/s"
             f" | {self._tokens / seconds:,.0f} tokens/s"
         )
         if self._total_bytes and self._bytes:

@@ -47,7 +47,8 @@ def translate_shards(args, search, engine=None):
             if not part.is_complete:
                 with part.lock():
                     if not part.is_complete:  # completed by another process just now
-                        translate_part(args, search, part, load)
+                        name = f"part {part.number} of {len(shards.parts)}" if len(shards.parts) > 1 else ""
+                        translate_part(args, search, part, load, name)
         except BusyError:
             if args.part:
                 raise
@@ -98,7 +99,7 @@ def _recorded(search):
     return {name: value for name, value in values.items() if name not in newer or value != defaults[name]}
 
 
-def translate_part(args, search, part, translator):
+def translate_part(args, search, part, translator, name=""):
     """Translates the lines of a part that are missing. Call it under the part's lock.
 
     Args:
@@ -106,6 +107,7 @@ def translate_part(args, search, part, translator):
         search: dict, fields of `SearchConfig`.
         part: `Part`.
         translator: function without arguments that returns the `Translator`.
+        name: str, what the progress calls the part; `""` if it is the whole text.
     """
     part.check_text()
     done = part.resume()
@@ -114,7 +116,7 @@ def translate_part(args, search, part, translator):
         return
     with contextlib.ExitStack() as stack:
         inputs, num_bytes = _open_inputs(args, part, done.num_lines, stack)
-        progress = TranslationProgress(num_bytes)
+        progress = TranslationProgress(num_bytes, part=name)
         first = part.first_line + done.num_lines
         part.write(done, translated_chunks(args, search, translator(), inputs, progress, first))
         progress.finish()

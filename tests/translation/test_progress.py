@@ -51,3 +51,10 @@ def test_a_terminal_shows_the_last_line_and_ends_it(monkeypatch, at_once, capsys
     add(progress, 2, 3)
     progress.finish()
     assert printed(capsys) == ["2 lines", "5 lines"]
+
+
+def test_the_progress_of_a_part_names_it(at_once, capsys):
+    progress = TranslationProgress(10, part="part 2 of 3")
+    add(progress, 2)
+    progress.finish()
+    assert printed(capsys) == ["part 2 of 3"]
