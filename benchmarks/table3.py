@@ -178,7 +178,7 @@ class Grid:
                 return
             cores = free.pop()
         try:
-            name = f"{re.sub(r'[^a-z0-9.]+', '-', row.name)}-seed-{seed}"
+            name = f"{re.sub(r'[^a-z0-9.]+', '-', row.name.lower())}-seed-{seed}"
             run = self.args.out / name
             settings = [*self.args.set, "training.validation_sentences=0", *row.settings]
             settings.append(f"training.seed={seed}")

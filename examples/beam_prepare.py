@@ -11,8 +11,8 @@ Without `--tokenizer`, this process reads the whole text and learns the vocabula
 An element of the pipeline is the raw text of a shard. Each dataset is read in order by one worker; shards are
 cleaned, encoded and written in parallel. Repeated pairs are found by their hashes: a worker gets all hashes
 of one residue class, in the order of the text. The manifest appears when all shards are complete. An
-interrupted pipeline starts again. The datasets must have the same path or name on all workers; OUT may be in
-a bucket.
+interrupted pipeline starts again, in a new folder. The datasets must have the same path or name on all
+workers; OUT may be in a bucket.
 """
 
 import json
@@ -198,10 +198,15 @@ def prepare(config, out, options, *, tokenizers, shard_pairs, partitions):
         partitions: int, residue classes of hashes, for duplicates.
 
     Raises:
-        ValueError: the folder holds a prepared corpus, or the text is invalid.
+        ValueError: the folder is not empty, or the text is invalid.
     """
     from keras_transformer.batches.prepared import MANIFEST, file_entry
-    from keras_transformer.batches.preparing import check_tags_of_text, last_files, settings_of
+    from keras_transformer.batches.preparing import (
+        check_outside,
+        check_tags_of_text,
+        last_files,
+        settings_of,
+    )
     from keras_transformer.batches.sharding import open_text
     from keras_transformer.batches.text_files import write_split
     from keras_transformer.text.cleaning import CleaningReport
@@ -214,6 +219,13 @@ def prepare(config, out, options, *, tokenizers, shard_pairs, partitions):
 
     if FileSystems.exists(FileSystems.join(out, MANIFEST)):
         raise ValueError(f"{out}: a prepared corpus. Choose another folder, or delete this one")
+    (found,) = FileSystems.match([FileSystems.join(out, "*")])
+    if found.metadata_list:  # shards of another size would stay, and text files of a corpus be replaced
+        raise ValueError(
+            f"{out}: exists and is not an empty folder. Choose a new folder, or delete this one if an "
+            "interrupted pipeline left it"
+        )
+    check_outside(config.data.dataset, out)
     text = open_text(config)
     settings = settings_of(config, tokenizers, shard_pairs) | {"inputs": text.inputs}
     check_tags_of_text(text, settings, tokenizers)

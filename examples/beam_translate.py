@@ -9,6 +9,8 @@ Arguments that this program does not know are Beam's. An element of the pipeline
 chunk that `translate.py` translates at once. It is sorted by length, so batches have sentences of like
 lengths, and the lines are those of `translate.py` to the byte. Each worker process loads the model once.
 Output files hold consecutive lines; each appears when it is complete. OUTPUT.json lists them when all are.
+An interrupted pipeline starts again, under another name or after its files are deleted. The workers of other
+runners need this package, in a container or by `--setup_file`.
 """
 
 import argparse
@@ -121,6 +123,15 @@ def write_list(files, prefix):
     return f"{prefix}.json"
 
 
+def check_unused(prefix):
+    """Raises `ValueError` if there are files of another pipeline, which a shorter text would not replace."""
+    found = FileSystems.match([f"{prefix}-*", f"{prefix}.json"])
+    paths = sorted(entry.path for match in found for entry in match.metadata_list)
+    if paths:
+        remedy = f"Delete the files {prefix}-* and {prefix}.json, or choose another OUTPUT"
+        raise ValueError(f"{paths[0]}: exists. {remedy}")
+
+
 def parse_args(argv=None):
     """Parses the command line; returns the arguments, and those of Beam."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -144,6 +155,11 @@ def main(argv=None):
     options = PipelineOptions(rest)
     options.view_as(SetupOptions).save_main_session = True  # workers need the functions of this file
     FileSystems.set_options(options)
+    try:
+        check_unused(args.output)
+    except ValueError as error:
+        print(f"{pathlib.Path(__file__).name}: {error}", file=sys.stderr)
+        return 2
     parent = FileSystems.split(args.output)[0]
     if parent and not FileSystems.exists(parent):
         FileSystems.mkdirs(parent)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -139,6 +140,8 @@ def _in_use(path):
 def create_folder_atomically(path):
     """Context manager that creates a temporary folder and renames it to `path` at the end.
 
+    All files are on the disk before the folder has its final name, so a power cut leaves no truncated ones.
+
     Args:
         path: the final path; missing or an empty folder. Its parents are created.
 
@@ -155,15 +158,30 @@ def create_folder_atomically(path):
         temporary.mkdir()
     try:
         yield temporary
+        for child in temporary.rglob("*"):
+            fsync_path(child)
+        fsync_path(temporary)
         try:
             os.rename(temporary, path)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             raise _in_use(path) from error  # another process has created it meanwhile
+        fsync_path(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def remove_leftover_folders(path):
+    """Removes the temporary folders that killed calls of `create_folder_atomically` left for `path`.
+
+    Call it only where no other process creates the same folder.
+    """
+    path = pathlib.Path(path)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+        if left.is_dir():
+            shutil.rmtree(left)
 
 
 @contextlib.contextmanager
@@ -173,6 +191,9 @@ def process_lock(path, *, waits=False):
     Args:
         path: the lock file, created if missing.
         waits: whether to wait for another process that holds the lock.
+
+    Yields:
+        The open lock file.
 
     Raises:
         ValueError: another process holds the lock.
@@ -185,7 +206,7 @@ def process_lock(path, *, waits=False):
             raise ValueError(
                 f"{path.parent}: another process is using this folder. Wait for it, or choose another folder"
             ) from None
-        yield
+        yield file
 
 
 def nearest_folder(path):

@@ -19,6 +19,15 @@ def run(*command):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def refusal(*command):
+    """The message of a program that refuses its input in one line."""
+    done = subprocess.run([sys.executable, *map(str, command)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr[-3000:]
+    name = pathlib.Path(command[0]).name
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith(f"{name}: "))
+    return line
+
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs the extra beam"),
@@ -43,6 +52,13 @@ def test_a_pipeline_gives_the_lines_of_the_program(tmp_path, search):
     program = ["pipelines/translate.py", "en-de-tatoeba", "--input", tmp_path / "text.gz"]
     run(*program, "--output", tmp_path / "whole", *search)
     assert b"".join(file.read_bytes() for file in files) == (tmp_path / "whole").read_bytes()
+    # Files of an earlier pipeline are not mixed with those of another text.
+    (tmp_path / "out/de.json").unlink()
+    error = refusal("examples/beam_translate.py", *given, *search)
+    assert error == (
+        f"beam_translate.py: {tmp_path}/out/de-00000.txt: exists. Delete the files {tmp_path}/out/de-* and "
+        f"{tmp_path}/out/de.json, or choose another OUTPUT"
+    )
 
 
 def make_corpora(folder):
@@ -98,11 +114,19 @@ def test_a_prepared_corpus_is_that_of_the_program(tmp_path, flags):
     assert report["dropped"]["empty"] >= 2
     assert report["dropped"]["identical"] >= 1
     assert report["dropped"]["long"] + report["dropped"]["ratio"] >= 2
-    # A finished folder is not overwritten.
-    again = [sys.executable, "examples/beam_prepare.py", given[0], tmp_path / "beam", *given[1:]]
-    refused = subprocess.run(list(map(str, again)), cwd=ROOT, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "a prepared corpus. Choose another folder" in refused.stderr
+    # A finished folder is not overwritten, an unfinished one not continued, and no corpus gets more files.
+    again = ["examples/beam_prepare.py", given[0]]
+    assert "a prepared corpus. Choose another folder" in refusal(*again, tmp_path / "beam", *given[1:])
+    (tmp_path / "beam/manifest.json").unlink()
+    corpus = given[0].split(",")[0]
+    for folder, message in (
+        (tmp_path / "beam", "exists and is not an empty folder. Choose a new folder, or delete this one"),
+        (corpus, "exists and is not an empty folder. Choose a new folder"),
+        (f"{corpus}/new", f"inside the corpus {corpus}. Choose a folder outside it"),
+    ):
+        before = contents(pathlib.Path(corpus))
+        assert f"{folder}: {message}" in refusal(*again, folder, *given[1:])
+        assert contents(pathlib.Path(corpus)) == before
 
 
 @pytest.mark.parametrize(
@@ -119,8 +143,5 @@ def test_invalid_text_is_one_line_without_a_manifest(tmp_path, flags, message):
     corpora = make_corpora(tmp_path / "text")
     command = ["examples/beam_prepare.py", corpora, tmp_path / "out", "--source", "en", "--target", "de"]
     command += ["--tokenizer", "en-de-tatoeba", "--shard-pairs", "20", *flags]
-    done = subprocess.run([sys.executable, *map(str, command)], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("beam_prepare.py: "))
-    assert message in line
+    assert message in refusal(*command)
     assert not (tmp_path / "out" / "manifest.json").exists()

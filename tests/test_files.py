@@ -58,6 +58,31 @@ def test_an_error_of_writing_has_the_path_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_files_of_a_folder_reach_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    fsync, rename, order = os.fsync, os.rename, []
+
+    def record_fsync(handle):
+        fsync(handle)
+        order.append((os.fstat(handle).st_ino, os.fstat(handle).st_size))
+
+    def record_rename(source, target):
+        order.append("renamed")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "rename", record_rename)
+    with create_folder_atomically(tmp_path / "made") as folder:
+        (folder / "within").mkdir()
+        for path in (folder / "a", folder / "within/b"):
+            path.write_bytes(b"x" * 1_003)
+    *before, after = order[: (at := order.index("renamed"))], order[at + 1 :]
+    inodes = {path: path.stat().st_ino for path in (tmp_path, *tmp_path.rglob("*"))}
+    sent = dict(before[0])
+    assert set(inodes.values()) - set(sent) == {inodes[tmp_path]}
+    assert [sent[inodes[tmp_path / "made" / name]] for name in ("a", "within/b")] == [1_003, 1_003]
+    assert [number for number, _ in after] == [inodes[tmp_path]]
+
+
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [

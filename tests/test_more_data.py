@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.noise import Noise
 from keras_transformer.text.synthetic import read_manifest
-from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, load_tokenizers
+from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, load_tokenizers
 from keras_transformer.translation.synthetic import nearest
 from keras_transformer.translation.texts import NBest, Translation
 from keras_transformer.translation.translator import Translator
@@ -299,6 +300,31 @@ def test_the_next_command_mixes_the_corpora_of_the_run(tmp_path, parallel, confi
         )
         few = back_translate.next_steps("out", one, manifest | {"pairs": {"num_kept": 1}, "tags": []})
         assert "--set data.dataset_weights=1,1 --preset" in few
+    # In rounds, the run was trained on back-translations, too, which are of the other direction.
+    rounds = tmp_path / "rounds"
+    synthetic = shutil.copytree(parallel, tmp_path / "synthetic")
+    assert (
+        call(
+            back_translate,
+            MODEL,
+            *FAST,
+            "--input",
+            parallel / "train.en",
+            "--output",
+            synthetic.with_name("s"),
+            "--no-tag",
+        )
+        == 0
+    )
+    shutil.copy(synthetic.with_name("s") / "synthetic.json", synthetic)
+    mixed = override(data, [f"data.dataset={synthetic},{parallel}"])
+    run = RunFolder.create(rounds, mixed, tokenizer)
+    prepare(mixed, run.path / "corpus", tokenizers=as_tokenizers(tokenizer), num_workers=0)
+    assert synthetic_corpora.origin_of(run) == (f"{synthetic},{parallel}", 2 * size)
+    assert synthetic_corpora.origin_of(run, synthetic=False) == (str(parallel), size)
+    command = back_translate.next_steps("out", run, manifest)
+    assert f"--dataset {parallel},out --source" in command
+    assert "dataset_weights=7,1 " in command
     moved = override(data, ["data.dataset=no/such"])
     assert synthetic_corpora.origin_of(RunFolder.create(tmp_path / "moved", moved, tokenizer)) == ("", 0)
 
@@ -387,6 +413,114 @@ def test_tags_of_sources_are_left_out():
 
     found = list(distil._read(Text(), {"<BT>", "<B>"}, {}))
     assert found == [("a dog", "x"), ("a <BTX> dog", "y"), ("a", "z")]
+
+
+class Words:
+    """Tokens are words."""
+
+    sha256 = "words"
+
+    def encode(self, texts):
+        return [text.split() for text in texts]
+
+
+class Characters:
+    """Tokens are characters."""
+
+    sha256 = "characters"
+
+    def encode(self, texts):
+        return list(map(list, texts))
+
+
+class Table:
+    """Translates each line to what a dict has for it."""
+
+    search = SearchConfig()
+
+    def __init__(self, table):
+        self.table = table
+
+    def n_best(self, texts, *given, **options):
+        return [
+            NBest([Translation(self.table[text], 0.0, 0.0, [], [], True)], [], 1, False) for text in texts
+        ]
+
+
+def back_translated(tmp_path, monkeypatch, table, tokenizers, *flags):
+    """The targets that are kept of a text whose translations are those of a dict."""
+    monkeypatch.setattr(RunFolder, "load_tokenizers", lambda run: tokenizers)
+    monkeypatch.setattr(Translator, "load", lambda *args, **options: Table(table))
+    text, out = write(tmp_path / "text.en", table), tmp_path / "out"
+    given = ["--input", text, "--output", out, "--no-tag", "--source", "de", *flags]
+    assert call(back_translate, MODEL, *given) == 0
+    kept = lines_of(out, "train.en")
+    assert lines_of(out, "train.de") == [table[line] for line in kept]
+    return kept
+
+
+def words(number, letter="a"):
+    return " ".join(f"{letter}{i}" for i in range(number))
+
+
+def test_the_filters_that_are_on_by_default(tmp_path, monkeypatch):
+    """Lengths are in tokens with end of sentence."""
+    table = {
+        words(249): words(200, "b"),
+        words(250): words(200, "c"),  # 251 tokens
+        words(29): words(44, "d"),  # 45 / 30 = 1.5
+        words(30): words(46, "e"),  # 47 / 31 = 1.52
+        words(3): words(9, "f"),  # of at most ten tokens
+        words(7): words(7),
+        "\u0430\u0431\u0432 a": words(2, "g"),  # three of four letters are Cyrillic
+        "\u0430 bcd": words(2, "h"),
+    }
+    kept = back_translated(tmp_path, monkeypatch, table, Tokenizers(Words(), Words()))
+    assert kept == [words(249), words(29), words(3), "\u0430 bcd"]
+
+
+def test_tokens_are_those_of_the_language_that_the_model_has_on_each_side(tmp_path, monkeypatch):
+    """The model translates the text, its source side, whose tokens here are characters."""
+    table = {"ab cd ef": "gh ij klm nop", "ab cd efg hij": "kl mn"}
+    tokenizers = Tokenizers(Characters(), Words())
+    flags = ["--set", "data.max_length=9", "--set", "cleaning.max_length_ratio=0"]
+    # With end of sentence: 9 characters, 5 words; 14 characters.
+    assert back_translated(tmp_path, monkeypatch, table, tokenizers, *flags) == ["ab cd ef"]
+    counts = read_manifest(tmp_path / "out")["counts"]
+    assert (counts["lines read"], counts["lines translated"]) == (2, 1)  # dropped before the translation
+
+
+@pytest.mark.parametrize("program", [back_translate, distil])
+def test_several_runs_form_an_ensemble(tmp_path, text, parallel, monkeypatch, program):
+    loaded = []
+
+    def load(runs, **options):
+        loaded.append([pathlib.Path(run).name for run in runs])
+        return StandIn()
+
+    monkeypatch.setattr(Translator, "load", load)
+    source = ROOT / "keras_transformer/checkpoints/pretrained" / MODEL
+    other = shutil.copytree(source, tmp_path / "other")
+    given = {back_translate: ["--input", text], distil: ["--dataset", parallel]}[program]
+    given += ["--set", "cleaning.max_length_ratio=0"]
+    assert call(program, MODEL, other, *given, "--output", tmp_path / "out") == 0
+    assert loaded == [[MODEL, "other"]]
+
+
+def test_flags_of_samples_with_minimum_bayes_risk_decoding():
+    given = ["RUN", "--input", "x", "--output", "y", "--mbr"]
+    args = back_translate.parse_args([*given, "--seed", "3", "--temperature", "0.7", "--top-k", "5"])
+    assert (args.seed, args.temperature, args.top_k) == (3, 0.7, 5)
+
+
+def test_what_a_killed_process_left_beside_a_complete_corpus_is_removed(tmp_path, text, monkeypatch):
+    monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())
+    given = [MODEL, "--input", text, "--output", tmp_path / "out", "--set", "cleaning.max_length_ratio=0"]
+    assert call(back_translate, *given) == 0
+    (tmp_path / "out.progress/parts").mkdir(parents=True)
+    (tmp_path / "out.progress/lock").touch()
+    assert call(back_translate, *given) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.en"]
 
 
 class StandIn:

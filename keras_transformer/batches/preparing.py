@@ -99,11 +99,17 @@ def prepare(
     if (folder / MANIFEST).exists():
         return _open_finished(folder, settings)
     check_not_prepared(config.data.dataset)
-    for name in dataset_names(config.data.dataset):
-        if pathlib.Path(name).is_dir() and folder.resolve().is_relative_to(pathlib.Path(name).resolve()):
-            raise DataError(f"{folder}: inside the corpus {name}. Choose a folder outside it")
+    check_outside(config.data.dataset, folder)
     num_workers = os.cpu_count() if num_workers is None else num_workers
     return _prepare(open_text(config), folder, settings, tokenizers, num_workers)
+
+
+def check_outside(dataset, folder):
+    """Raises `DataError` if a folder is within one of the datasets, whose files it would join."""
+    folder = pathlib.Path(folder)
+    for name in dataset_names(dataset):
+        if pathlib.Path(name).is_dir() and folder.resolve().is_relative_to(pathlib.Path(name).resolve()):
+            raise DataError(f"{folder}: inside the corpus {name}. Choose a folder outside it")
 
 
 def prepare_for_run(config, folder, tokenizers=None):

@@ -83,10 +83,12 @@ def parse_args(argv=None):
         parser.error("--n-best: each line has one translation. Remove this flag")
     if args.sampling is not None:
         parser.error("--sampling: use --method sampling")
-    for name in ("temperature", "top_k", "top_p", "seed"):
+    for name in () if args.mbr else ("temperature", "top_k", "top_p", "seed"):  # --mbr draws samples
         methods = METHODS[1:] if name == "seed" else METHODS[1:2]
         if getattr(args, name) is not None and args.method not in methods:
             parser.error(f"--{name.replace('_', '-')} needs --method {' or '.join(methods)}")
+    if args.mbr and args.method == "sampling":
+        parser.error("--mbr: --method sampling takes one sample of each line. Remove one of them")
     for name in ("beam_size", "early_stop"):
         if args.method == "sampling" and getattr(args, name):
             parser.error(f"--{name.replace('_', '-')}: --method sampling has no beam. Remove one of them")
@@ -167,7 +169,8 @@ def plan_of(args, runs):
         given |= {"seed": args.seed}
         noise = Noise(**{name: value for name, value in given.items() if value is not None})
         noise.check()
-        changes["seed"] = None  # that of the noise
+        if not args.mbr:
+            changes["seed"] = None  # that of the noise
     changes["sampling"] = args.method == "sampling"
     if changes["sampling"]:  # of the whole distribution, whatever the run's settings
         usual = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -191,8 +194,11 @@ def _read(paths, cleaner, tokenizer, on_bad_utf8, counts):
 
 
 def next_steps(folder, run, manifest):
-    """Returns the command that trains on the real and the synthetic corpus."""
-    dataset, size = origin_of(run)
+    """Returns the command that trains on the real and the synthetic corpus.
+
+    Synthetic corpora on which the reverse run was trained are left out: they are of its direction.
+    """
+    dataset, size = origin_of(run, synthetic=False)
     more = []
     if size:
         # Passes over the real pairs, so that an epoch has at least as many of them as synthetic ones.

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import hashlib
 import math
-import pathlib
 import shlex
 import sys
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from keras_transformer.config import programs
 from keras_transformer.config.settings import Config, override, replace
 from keras_transformer.text.cleaning import REASONS, Cleaner, CleaningReport
 from keras_transformer.text.lines import DataError
+from keras_transformer.text.synthetic import read_manifest
 from keras_transformer.translation.synthetic import PARTS, Side, SyntheticCorpus
 
 CHUNK_LINES = 1024
@@ -143,11 +143,12 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
         Cleaner, config.cleaning, *plan.languages, max_length=config.data.max_length
     ))  # fmt: skip
     corpus = SyntheticCorpus(args.output, settings)
-    if corpus.manifest:
+    if not corpus.manifest:
+        counts = corpus.collect(plan.read)
+    if corpus.manifest:  # complete before, or by another process meanwhile
+        corpus.remove_progress()
         print(f"{name}: {corpus.folder} is complete", file=sys.stderr)
         return corpus.manifest
-    pathlib.Path(args.output).absolute().parent.mkdir(parents=True, exist_ok=True)
-    counts = corpus.collect(plan.read)
     print(f"{name}: {counts['lines translated']:,} lines to translate", file=sys.stderr)
     try:
         translate_shards(_translation(args, corpus, counts, search), plan.search, engine)
@@ -208,27 +209,38 @@ def train_command(dataset: str, languages: tuple, *more: str) -> str:
     return f"  {programs.command('train')} {shlex.join(words)} --preset auto --run-dir RUN"
 
 
-def origin_of(run: Any) -> tuple[str, int]:
-    """Returns the raw dataset of a run and its number of training pairs; "" and 0 where they are unknown."""
+def origin_of(run: Any, *, synthetic: bool = True) -> tuple[str, int]:
+    """Returns the raw datasets of a run and their number of training pairs.
+
+    Args:
+        run: `RunFolder`.
+        synthetic: whether to count corpora that a model has written.
+
+    Returns:
+        (str, names separated by commas; int); "" and 0 where they are unknown.
+    """
     from keras_transformer.batches.prepared import PreparedCorpus, is_prepared
     from keras_transformer.checkpoints.pretrained import pretrained_folder, pretrained_models
     from keras_transformer.text.datasets import check_dataset, dataset_names
 
     if run.path in map(pretrained_folder, pretrained_models()):
         return "", 0
-    dataset, size = run.config.data.dataset, 0
+    dataset, sizes = run.config.data.dataset, None
     for folder in (dataset, run.path / "corpus"):
         if is_prepared(folder):
             try:
                 corpus = PreparedCorpus(folder)
             except ValueError:
                 continue
-            size = sum(corpus.sizes)
+            sizes = corpus.sizes
             if folder == dataset:
                 dataset = corpus.settings["data"]["dataset"]
     try:
-        for name in dataset_names(dataset):
+        names = dataset_names(dataset)
+        for name in names:
             check_dataset(name, run.config.data.data_dir)
     except ValueError:  # not stated, or a folder that was moved
         return "", 0
-    return dataset, size
+    sizes = sizes or [0] * len(names)
+    kept = [pair for pair in zip(names, sizes, strict=True) if synthetic or read_manifest(pair[0]) is None]
+    return ",".join(name for name, _ in kept), sum(size for _, size in kept)

@@ -17,6 +17,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,7 @@ from keras_transformer.files import (
     from_checked_json,
     open_atomically,
     process_lock,
+    remove_leftover_folders,
     to_checked_json,
     write_text,
 )
@@ -89,6 +91,10 @@ class SyntheticCorpus:
         self.folder = pathlib.Path(folder)
         self.progress = self.folder.with_name(f"{self.folder.name}.progress")
         self.settings = json.loads(json.dumps(settings))
+        self._check_folders()
+
+    def _check_folders(self):
+        """Raises `DataError` if the corpus or its progress is of other settings, or is something else."""
         if self.manifest is None and self.folder.exists() and (
             not self.folder.is_dir() or any(self.folder.iterdir())
         ):  # fmt: skip
@@ -134,10 +140,28 @@ class SyntheticCorpus:
 
     @contextlib.contextmanager
     def _lock(self):
-        """Locks the folder of the progress; waits for another process that collects or writes."""
-        self.progress.mkdir(parents=True, exist_ok=True)
-        with process_lock(self.progress / _LOCK, waits=True):
+        """Locks the folder of the progress; waits for another process that collects or writes.
+
+        If that one completes the corpus, it removes the folder, with the lock file: then a new one is locked.
+        """
+        path = self.progress / _LOCK
+        with contextlib.ExitStack() as stack:
+            while True:
+                self.progress.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as attempt:
+                    file = attempt.enter_context(process_lock(path, waits=True))
+                    if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                        stack.enter_context(attempt.pop_all())
+                        break
             yield
+
+    def remove_progress(self) -> None:
+        """Removes the folder of the progress beside a complete corpus; a killed process may have left it."""
+        if self.progress.exists():
+            with self._lock():
+                shutil.rmtree(self.progress, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self.progress.rmdir()  # over NFS, the open lock file was still in it
 
     @contextlib.contextmanager
     def _removed_if_unused(self):
@@ -160,9 +184,13 @@ class SyntheticCorpus:
             dict, the counts.
 
         Raises:
-            DataError: `read` raises it, or no line is left.
+            DataError: `read` raises it, no line is left, or meanwhile another process has begun or completed
+                the corpus with other settings.
         """
         with self._lock():
+            self._check_folders()
+            if self.manifest:
+                return self.manifest["counts"]
             if collected := self._collected():
                 return collected["counts"]
             counts: dict[str, Any] = {}
@@ -208,12 +236,11 @@ class SyntheticCorpus:
         """
         with self._lock():
             if self.manifest is None:
-                for left in self.folder.parent.glob(f".{self.folder.name}.*.tmp"):  # of a killed process
-                    shutil.rmtree(left)
+                remove_leftover_folders(self.folder)
                 with create_folder_atomically(self.folder) as folder:
                     self._write(folder, side, cleaner, tokenizers, languages, n_best)
                     add_splits(folder)
-        shutil.rmtree(self.progress, ignore_errors=True)
+        self.remove_progress()
         manifest = self.manifest
         assert manifest is not None
         return manifest
@@ -242,8 +269,8 @@ class SyntheticCorpus:
         if not report.num_kept:
             said = report.num_pairs, report.dropped
             raise DataError(
-                f"{self.folder}: the filters drop all pairs ({_list(*said)}){_change(*said)} with another "
-                f"--output. {self.progress} has the translations"
+                f"{self.folder}: the filters drop all pairs ({_list(*said)}){_change(*said)}, and delete "
+                f"{self.progress}"
             )
         manifest = {
             "format": FORMAT,

@@ -3,6 +3,8 @@
 import itertools
 import json
 import shutil
+import threading
+import time
 
 import pytest
 import sacrebleu
@@ -134,7 +136,7 @@ def test_nothing_left_is_an_error_and_leaves_no_corpus(tmp_path):
     made = collected(tmp_path / "out", ["a"], None, ["a"])
     with pytest.raises(
         DataError,
-        match=r"all pairs \(1 read, both sides identical: 1\).*change --set cleaning.drop_identical with",
+        match=r"all pairs \(1 read, both sides identical: 1\).*drop_identical, and delete .*out.progress",
     ):
         written(made)
     assert not made.folder.exists()
@@ -191,6 +193,94 @@ def test_other_settings_are_refused(tmp_path):
     with pytest.raises(DataError, match="out: was begun with method='beam', not 'sampling'"):
         corpus(tmp_path / "out", **same | {"method": "sampling"})
     assert written(corpus(tmp_path / "out", **same))  # complete: nothing is written again
+
+
+class Other:
+    """Another process, here a thread, that makes the same corpus: its lock is held while it collects."""
+
+    def __init__(self, made):
+        self.collects, self.goes_on = threading.Event(), threading.Event()
+
+        def read(counts):
+            self.collects.set()
+            self.goes_on.wait(60)
+            yield from zip(LINES, [""] * len(LINES), strict=True)
+
+        def work():
+            made.collect(read)
+
+        self.thread = threading.Thread(target=work)
+        self.thread.start()
+        assert self.collects.wait(60)
+
+
+def waiting(made, other):
+    """What `made.collect` returns or raises that began while the other process collects."""
+    found = []
+
+    def work():
+        try:
+            found.append(made.collect(lambda counts: pytest.fail("collected twice")))
+        except DataError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.3)
+    assert not found  # it waits
+    other.goes_on.set()
+    thread.join(60)
+    other.thread.join(60)
+    return found[0]
+
+
+def test_a_process_that_waits_gets_the_lines_of_the_other(tmp_path):
+    made = corpus(tmp_path / "out")
+    assert waiting(made, Other(corpus(tmp_path / "out"))) == {"lines translated": 5}
+    assert made.text.read_text().split("\n")[:-1] == LINES
+
+
+def test_a_process_with_other_settings_that_waits_is_refused(tmp_path):
+    made = corpus(tmp_path / "out", tag="")  # nothing is there yet that could differ
+    error = waiting(made, Other(corpus(tmp_path / "out")))
+    assert "out.progress: was begun with tag='<BT>', not ''" in str(error)
+
+
+@pytest.mark.parametrize("settings", [{}, {"tag": ""}])
+def test_a_process_that_waits_until_the_corpus_is_complete(tmp_path, settings):
+    made, waits = corpus(tmp_path / "out", **settings), corpus(tmp_path / "out")
+    with waits._lock():  # so the lock file that `made` opens is that which `complete` removes
+        found = []
+
+        def work():
+            try:
+                found.append(made.collect(lambda counts: pytest.fail("collected again")))
+            except DataError as error:
+                found.append(str(error))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        time.sleep(0.3)
+        other = collected(tmp_path / "elsewhere")
+        written(other)
+        other.folder.rename(waits.folder)
+        shutil.rmtree(waits.progress)
+    thread.join(60)
+    if settings:
+        assert "out: was begun with tag='<BT>', not ''" in found[0]
+    else:
+        assert found == [{"lines translated": 5}]
+        made.remove_progress()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_only_its_own_leftovers_are_removed(tmp_path):
+    for name in (".out.0a1b2c3d.tmp", ".out.noise.0a1b2c3d.tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".out.00000000.tmp").touch()  # a file: of `translate --output out`
+    written(collected(tmp_path / "out"))
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".out.00000000.tmp", ".out.noise.0a1b2c3d.tmp", "out"]
 
 
 def test_other_folders_and_damage_are_refused(tmp_path):
