@@ -246,6 +246,27 @@ def test_a_process_with_other_settings_that_waits_is_refused(tmp_path):
     assert "out.progress: was begun with tag='<BT>', not ''" in str(error)
 
 
+def test_a_process_that_waits_goes_on_after_the_other_has_failed(tmp_path):
+    """The other one finds no line and removes the folder, with the lock file that is waited for."""
+    made, other, found = corpus(tmp_path / "out"), corpus(tmp_path / "out"), []
+
+    def work():
+        found.append(made.collect(lambda counts: iter([("two", "")])))
+
+    thread = threading.Thread(target=work)
+
+    def read(counts):
+        thread.start()
+        time.sleep(0.3)
+        yield from ()
+
+    with pytest.raises(DataError, match="no line is left"):
+        other.collect(read)
+    thread.join(60)
+    assert found == [{"lines translated": 1}]
+    assert made.text.read_text() == "two\n"
+
+
 @pytest.mark.parametrize("settings", [{}, {"tag": ""}])
 def test_a_process_that_waits_until_the_corpus_is_complete(tmp_path, settings):
     made, waits = corpus(tmp_path / "out", **settings), corpus(tmp_path / "out")
