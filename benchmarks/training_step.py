@@ -1,13 +1,17 @@
-"""What the training step costs: beside Keras' own, and on several replicas beside one.
+r"""What the training step costs: beside Keras' own, and on several replicas beside one.
 
     python benchmarks/training_step.py
     python benchmarks/training_step.py --preset base --batch-tokens 1024 --steps 5
+    python benchmarks/training_step.py --preset multi30k_tiny_pre_norm --departures \
+        --set training.precision=mixed_bfloat16 --set data.vocab_size=4000
 
 One process, the same model and batches; the steps of the contestants take turns, so that a
 busy machine slows all of them down. Shown are medians of the ratios of neighbours.
 
 Stock is `keras.Model.train_step` with the same loss function, first without metrics, then
 with token accuracy and perplexity, which it computes from the logits again.
+
+With `--departures`, the contestants are the rows of `table3.py --grid departures` instead.
 """
 
 import argparse
@@ -19,6 +23,7 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
+import departure_rows  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -27,7 +32,7 @@ from keras_transformer.batches.dataset import TokenBatches  # noqa: E402
 from keras_transformer.batches.ids import IdPairs, Sequences, flatten  # noqa: E402
 from keras_transformer.batches.planning import EpochPlanner  # noqa: E402
 from keras_transformer.config.presets import preset  # noqa: E402
-from keras_transformer.config.settings import SpecialIds, replace  # noqa: E402
+from keras_transformer.config.settings import SpecialIds, override, replace  # noqa: E402
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy  # noqa: E402
 from keras_transformer.model.metrics import Perplexity, TokenAccuracy  # noqa: E402
 from keras_transformer.model.transformer import Transformer  # noqa: E402
@@ -52,6 +57,10 @@ def parse_args(argv=None):
     parser = argparse.ArgumentParser(description="Times training steps side by side.")
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--batch-tokens", type=int, help="of one update (default: the preset's)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", help="a setting of all"
+    )
+    parser.add_argument("--departures", action="store_true", help="compare the departures of the model")
     parser.add_argument("--steps", type=int, default=30, help="steps of each contestant")
     parser.add_argument("--only", nargs="+", help="names of those that are compared with ours, as printed")
     parser.add_argument("--replicas", type=int, default=2)
@@ -122,7 +131,7 @@ def main(argv=None):
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * args.replicas,
     )
-    config = preset(args.preset)
+    config = override(preset(args.preset), args.set)
     if args.batch_tokens:
         config = replace(config, data=replace(config.data, batch_tokens=args.batch_tokens, max_length=64))
     batches = make_batches(config)
@@ -134,10 +143,14 @@ def main(argv=None):
         f"{args.replicas} replicas": {"replicas": args.replicas},
         f"{args.micro_batches} micro-batches": {"device_tokens": max(tokens // args.micro_batches, 64)},
     }
+    makers = {name: (config, how) for name, how in makers.items()}
+    if args.departures:
+        makers = {row.name: (override(config, row.settings), {}) for row in departure_rows.grid(config)}
+    first = next(iter(makers))
     contestants = [
-        Contestant(name, config, batches, **how)
-        for name, how in makers.items()
-        if not args.only or name in ("ours", *args.only)
+        Contestant(name, own, batches, **how)
+        for name, (own, how) in makers.items()
+        if not args.only or name in (first, *args.only)
     ]
     for contestant in contestants:  # the first steps compile
         contestant.step()
@@ -150,11 +163,13 @@ def main(argv=None):
         print(f"\r{number + 1}/{args.steps}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     ours = contestants[0].times
-    print(f"{args.preset}, {tokens:,} tokens a side, {args.steps} steps each, median of the ratios to ours")
+    print(
+        f"{args.preset}, {tokens:,} tokens a side, {args.steps} steps each, median of the ratios to {first}"
+    )
     for contestant in contestants:
         ratio = statistics.median(other / own for own, other in zip(ours, contestant.times, strict=True))
         seconds = statistics.median(contestant.times)
-        print(f"{contestant.name:<20} {seconds:8.3f} s a step   {ratio:6.3f} times ours")
+        print(f"{contestant.name:<20} {seconds:8.3f} s a step   {ratio:6.3f} times as fast")
     return 0
 
 
