@@ -97,7 +97,8 @@ class Server:
         if self.config.is_local and host not in LOOPBACK:
             # A page elsewhere can make its own name point to this machine (DNS rebinding).
             raise ForbiddenError("This server answers requests to localhost only")
-        if request.url.path not in (*_OPEN, *libretranslate.OWN_ACCESS):
+        # Not `request.url.path`, which a crafted `Host` header could change in Starlette 1.0.0.
+        if request.scope["path"] not in (*_OPEN, *libretranslate.OWN_ACCESS):
             self.check_token(request)
 
     def check_token(self, request, key=None):
@@ -183,10 +184,16 @@ class Server:
             return
         self.on_loaded()
         for warm_up in self.warm_ups:
-            await asyncio.to_thread(warm_up)
+            try:
+                await asyncio.to_thread(warm_up)
+            except Exception:  # noqa: BLE001 - the first visitor will see it
+                logger.exception("a warm-up failed")
         while self.config.reload_seconds:
             await asyncio.sleep(self.config.reload_seconds)
-            await self.models.load_newer()
+            try:
+                await self.models.load_newer()
+            except Exception:  # noqa: BLE001 - the next attempt may succeed
+                logger.exception("newer versions could not be looked for")
 
 
 def create_app(server):

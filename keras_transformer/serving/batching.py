@@ -11,7 +11,6 @@ one of its own.
 """
 
 import asyncio
-import collections
 import concurrent.futures
 import dataclasses
 import itertools
@@ -80,7 +79,7 @@ class BatchingQueue:
         self._max_wait, self._max_queue_seconds = max_wait_ms / 1000, max_queue_seconds
         self._workers = workers
         self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="translate")
-        self._waiting = collections.deque()
+        self._waiting = {}  # `Item` -> None, oldest first: an item is removed in constant time
         self._running = {}  # task -> its batch
         self._free_since = 0.0  # when a batch ended last
         self._ended, self._arrived = 0, 0  # texts of that batch, and texts that came since
@@ -128,7 +127,7 @@ class BatchingQueue:
             Item(group, text, number, loop.create_future(), now)
             for text, number in zip(texts, tokens, strict=True)
         ]
-        self._waiting.extend(items)
+        self._waiting.update(dict.fromkeys(items))
         self._arrived += len(items)
         self._tokens += sum(tokens)
         for item in items:
@@ -176,7 +175,7 @@ class BatchingQueue:
     def _leave(self, item):
         """Removes a text whose client left, if it still waits."""
         if item.future.cancelled() and item in self._waiting:
-            self._waiting.remove(item)
+            del self._waiting[item]
             self._tokens -= item.tokens
 
     def _start_batches(self):
@@ -189,15 +188,15 @@ class BatchingQueue:
                 or len(self._waiting) >= _CHOICE * self._share()
                 or 0 < self._ended <= self._arrived
             )
-            waited = time.monotonic() - max(self._waiting[0].since, self._free_since)
+            waited = time.monotonic() - max(next(iter(self._waiting)).since, self._free_since)
             if self._running and not enough and not self.is_closed and waited < self._max_wait:
                 if self._timer is None:
                     loop = asyncio.get_running_loop()
                     self._timer = loop.call_later(self._max_wait - waited, self._on_timer)
                 return
             batch = self._next_batch()
-            taken = set(map(id, batch))
-            self._waiting = collections.deque(item for item in self._waiting if id(item) not in taken)
+            taken = set(batch)
+            self._waiting = {item: None for item in self._waiting if item not in taken}
             self._tokens -= sum(item.tokens for item in batch)
             self._ended = 0
             task = asyncio.ensure_future(self._translate(batch))
@@ -224,7 +223,7 @@ class BatchingQueue:
 
     def _next_batch(self):
         """Returns the items of the next batch: the oldest and those most similar to it in length."""
-        oldest = self._waiting[0]
+        oldest = next(iter(self._waiting))
         group = [item for item in self._waiting if item.group == oldest.group]
         ahead = _BATCHES_AHEAD * self.batch_tokens
         so_far = itertools.accumulate(item.tokens for item in group)

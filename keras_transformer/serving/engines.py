@@ -209,12 +209,14 @@ class SavedModelEngine(Engine):
     def check_settings(self, settings):
         """As `Engine.check_settings`; `n_best` is at most that of the export."""
         n_best = settings.get("n_best", 1)
-        if isinstance(n_best, int) and n_best > self.max_n_best:
-            raise ValueError(
-                f"This model has at most {self.max_n_best} translations. Received: n_best={n_best}"
-            )
-        # The beam size is part of the graph, and need not be that of `translate_nbest`.
-        return super().check_settings({**settings, "n_best": min(n_best, self.search.beam_size)})
+        if isinstance(n_best, int):
+            if n_best > self.max_n_best:
+                raise ValueError(
+                    f"This model has at most {self.max_n_best} translations. Received: n_best={n_best}"
+                )
+            # The beam size is part of the graph, and need not be that of `translate_nbest`.
+            settings = {**settings, "n_best": min(n_best, self.search.beam_size)}
+        return super().check_settings(settings)
 
     def translate(self, texts, settings):
         """As `Engine.translate`, in calls of at most as many texts as the graph takes."""

@@ -47,7 +47,8 @@ class _Explorers:
             translator = engine.explorable()
             if translator is None:
                 raise NotFoundError(f"{name!r} is an exported model. The explorer shows run folders")
-            self._made[name] = engine, Explorer(translator, name)
+            most = self._server.config.max_beam_size
+            self._made[name] = engine, Explorer(translator, name, max_beam=most)
         return self._made[name][1]
 
     def all(self):

@@ -67,7 +67,7 @@ async def translate(server, request):
         settings["n_best"] = n_best
     async with client_left(request) as left:
         results = await server.service.translate(
-            model, queued, settings=settings, by_sentence=True, left=left
+            model, queued, settings=settings, by_sentence=True, left=left, num_texts=len(texts)
         )
     answers, others, results = [], [], iter(results)
     for each in pieces:

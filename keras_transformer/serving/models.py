@@ -254,10 +254,10 @@ def _folder_of(path, number):
 
 
 def _stamp(path):
-    """Returns a tuple that changes if a folder is replaced or a file in it is."""
+    """Returns a tuple that changes if a folder is replaced, or a file in it or in its folders is."""
     try:
-        files = [path, *sorted(path.iterdir())]
-        return tuple((file.name, file.stat().st_ino, file.stat().st_mtime_ns) for file in files)
+        files = [path, *sorted(path.rglob("*"))]
+        return tuple((str(file), file.stat().st_ino, file.stat().st_mtime_ns) for file in files)
     except OSError:  # it is being replaced
         return ()
 

@@ -96,8 +96,9 @@ async def model_ready(server, request):
 async def infer(server, request):
     """`POST /v2/models/NAME/infer`: translations."""
     name, number = request.path_params["name"], version_number(request)
-    version = server.models.version(name, number)
+    server.models.version(name, number)  # refused before the body is read
     values, tensors = _split(await read_body(request, server.config), request.headers.get(_HEADER))
+    version = server.models.version(name, number)  # while the body came, a newer one may have been loaded
     check_keys(values, ("id", "parameters", "inputs", "outputs"))
     parameters = _object(values.get("parameters", {}), "`parameters`")
     check_keys(parameters, (*REQUEST_SETTINGS, *_IGNORED), "parameter")

@@ -41,7 +41,7 @@ class Translated(NamedTuple):
     """Result of one text.
 
     Attributes:
-        hypotheses: list of `Hypothesis`, best first. A text of several lines or sentences has one.
+        hypotheses: list of `Hypothesis`, best first. A text of several parts has one: lines or sentences.
         truncated: bool, whether the end of the text was left out.
     """
 
@@ -91,19 +91,24 @@ def plan_text(text, *, by_sentence, separator):
 
 def fill(plan, results):
     """Returns the `Translated` of a `Plan`, given the `NBest` of each part."""
-    if len(plan.parts) == 1 and plan.template == [0]:
+    if len(plan.parts) == 1:
         (result,) = results
         best = [
-            Hypothesis(item.text, _finite(item.score), _finite(item.log_prob), item.finished)
+            Hypothesis(_joined(plan, [item]), _finite(item.score), _finite(item.log_prob), item.finished)
             for item in result.translations
         ]
         return Translated(best, result.is_cut)
     best = [result.best for result in results] or [BLANK]
-    text = "".join(results[piece].best.text if isinstance(piece, int) else piece for piece in plan.template)
+    text = _joined(plan, best)
     score, log_prob = (sum(getattr(item, name) for item in best) for name in ("score", "log_prob"))
     finished = all(item.finished for item in best)
     joined = Hypothesis(text, _finite(score), _finite(log_prob), finished)
     return Translated([joined], any(result.is_cut for result in results))
+
+
+def _joined(plan, translations):
+    """Returns the text of a `Plan` with the `Translation` of each part."""
+    return "".join(translations[piece].text if isinstance(piece, int) else piece for piece in plan.template)
 
 
 def _finite(number):
@@ -145,7 +150,7 @@ class Service:
         self.models, self.queue, self.config, self.metrics = models, queue, config, metrics
 
     @contextlib.asynccontextmanager
-    async def job(self, name, texts, *, number=None, settings=None, by_sentence=False):
+    async def job(self, name, texts, *, number=None, settings=None, by_sentence=False, num_texts=None):
         """Context manager: puts texts into the queue; cancels what is not done at its end.
 
         Args:
@@ -155,6 +160,7 @@ class Service:
             settings: dict, settings of search to change.
             by_sentence: bool, divides each text into sentences. Without it, only lines over the model's limit
                 are divided, as `translate` does.
+            num_texts: int, texts of the request, if `texts` are parts of them.
 
         Yields:
             `Job`.
@@ -164,8 +170,9 @@ class Service:
         """
         version = self.models.version(name, number)
         engine, settings = version.engine, dict(settings or {})
-        if len(texts) > self.config.max_texts:
-            raise TooLargeError(f"At most {self.config.max_texts} texts are allowed. Received: {len(texts)}")
+        num_texts = len(texts) if num_texts is None else num_texts
+        if num_texts > self.config.max_texts:
+            raise TooLargeError(f"At most {self.config.max_texts} texts are allowed. Received: {num_texts}")
         if settings.get("beam_size", 1) > self.config.max_beam_size:
             most = self.config.max_beam_size
             raise RequestError(f"`beam_size` must be at most {most}. Received: {settings['beam_size']}")

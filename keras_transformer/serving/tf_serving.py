@@ -107,8 +107,9 @@ async def metadata(server, request):
 async def predict(server, request):
     """`POST /v1/models/NAME:predict`: translations; with `Accept: application/x-ndjson` a line for each."""
     name, number = request.path_params["name"], version_number(request)
-    engine = server.models.version(name, number).engine
+    server.models.version(name, number)  # refused before the body is read
     values = parse_json(await read_body(request, server.config))
+    engine = server.models.version(name, number).engine  # a newer one may have been loaded meanwhile
     texts, settings, signature, by_row = _parse(values)
     if signature == _N_BEST:
         most = engine.max_n_best or settings.get("beam_size", engine.search.beam_size)

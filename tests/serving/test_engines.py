@@ -10,9 +10,10 @@ from served import SENTENCES, Served, assert_same_rows, tiny_translator
 from starlette.testclient import TestClient
 
 from keras_transformer.cli import serve
+from keras_transformer.config.settings import SearchConfig
 from keras_transformer.serving import engines
 from keras_transformer.serving.app import Server, create_app
-from keras_transformer.serving.engines import load_engine, translated_by
+from keras_transformer.serving.engines import SavedModelEngine, load_engine, translated_by
 from keras_transformer.serving.models import Models
 from keras_transformer.serving.settings import ServerConfig
 from keras_transformer.translation.translator import Translator
@@ -100,6 +101,15 @@ def test_search_settings_are_those_of_every_run_and_export(tiny, tmp_path):
         longer = engine.translate(SENTENCES, {"max_length_offset": 7})  # a request may change them
         assert texts(longer) == texts(tiny.translator.n_best(SENTENCES, beam_size=1, max_length_offset=7))
         assert texts(longer) != texts(expected)
+
+
+@pytest.mark.parametrize("n_best", [1.5, 99.5, True, "2", None])
+def test_a_number_of_translations_that_is_no_integer_is_refused(n_best):
+    engine = SavedModelEngine.__new__(SavedModelEngine)
+    engine.max_n_best, engine.request_settings, engine.search = 3, ("n_best",), SearchConfig(beam_size=2)
+    assert engine.check_settings({"n_best": 3}).n_best == 2  # the beam of `translate_nbest` is another
+    with pytest.raises(ValueError, match="n_best"):
+        engine.check_settings({"n_best": n_best})
 
 
 def test_what_cannot_be_served_is_answered_with_one_line(tiny, tmp_path, capsys):

@@ -136,6 +136,17 @@ def test_a_page_to_keep_has_its_state_and_needs_no_server(client):
     assert "explorer/assets/" not in answer.text.partition("<body")[0]
 
 
+def test_the_largest_beam_is_that_of_the_server(server):
+    narrow = Server(ServerConfig(reload_seconds=0, max_beam_size=3), server.models)
+    app = create_app(narrow)
+    narrow.warm_ups.clear()
+    with TestClient(app, base_url="http://localhost") as client:
+        assert client.get("/explorer/models").json()["models"][0]["max_beam"] == 3
+        values = {"model": "one", "text": TEXT}
+        assert client.post("/explorer/search", json={**values, "beam_size": 3}).status_code == 200
+        assert client.post("/explorer/search", json={**values, "beam_size": 4}).status_code == 400
+
+
 def test_without_the_explorer_there_is_no_page(server):
     plain = Server(ServerConfig(explorer=False, reload_seconds=0), server.models)
     with TestClient(create_app(plain), base_url="http://localhost") as client:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import pathlib
 import socket
 import threading
@@ -24,7 +25,7 @@ from fake_serving import (
 
 from keras_transformer.serving.app import create_app
 from keras_transformer.serving.engines import REQUEST_SETTINGS
-from keras_transformer.serving.models import Models, named_paths
+from keras_transformer.serving.models import Models, _stamp, named_paths
 from keras_transformer.serving.settings import ServerConfig
 
 PREDICT = "/v1/models/m30k:predict"
@@ -102,6 +103,9 @@ def test_too_many_texts_or_tokens_are_refused(engine):
         assert (long.status_code, "At most 11 source tokens" in error_of(long)) == (413, True)
         listed = client.post("/translate", json={**ASK, "q": list("abcdef")})
         assert listed.status_code == 413
+        # The texts between tags are not texts of the request.
+        html = client.post("/translate", json={**ASK, "q": "<p> </p>\n" * 6, "format": "html"})
+        assert html.status_code == 200
 
 
 def test_too_large_a_beam_is_refused(engine):
@@ -339,6 +343,14 @@ def test_without_the_token_nothing_is_answered_but_health(engine):
     assert engine.texts == ["a", "a"]
 
 
+def test_the_host_of_a_request_does_not_replace_the_token(engine):
+    with fake_client(engine, token="s3cret", host="0.0.0.0") as client:
+        for host in ("x/healthz?", "x/healthz#", "localhost/languages?x="):
+            answer = client.post(PREDICT, json={"instances": ["a"]}, headers={"Host": host})
+            assert answer.status_code in (400, 401), host
+    assert engine.texts == []
+
+
 @pytest.mark.parametrize("path", ["/translate", "/detect"])
 def test_clients_of_libretranslate_send_the_token_as_their_key(engine, path):
     values = ASK if path == "/translate" else {"q": "a"}
@@ -505,6 +517,40 @@ def test_newer_versions_are_looked_for_again_and_again(tmp_path):
             pass
         predict(client, "a")
     assert engines["2"].texts == ["a"]
+
+
+def test_newer_versions_are_looked_for_after_a_fault(tmp_path, monkeypatch, caplog):
+    engines = Engines({"1": FakeEngine(), "2": FakeEngine()})
+    server = fake_server(engines, paths=versioned(tmp_path, "1"), reload_seconds=0.01)
+    faults, load_newer = ["first", "second"], server.models.load_newer
+
+    def fails():
+        raise RuntimeError("in a warm-up")
+
+    async def fails_twice():
+        if faults:
+            raise RuntimeError(faults.pop())
+        await load_newer()
+
+    server.warm_ups.append(fails)
+    monkeypatch.setattr(server.models, "load_newer", fails_twice)
+    with client_of(server) as client:
+        versioned(tmp_path, "2")
+        while "2" not in states(client) or states(client)["2"][0] != "AVAILABLE":
+            pass
+    assert [
+        line for line in ("a warm-up failed", "newer versions could not") if line not in caplog.text
+    ] == []
+
+
+def test_a_version_has_changed_if_a_file_within_a_folder_of_it_has(tmp_path):
+    (tmp_path / "variables").mkdir()
+    (tmp_path / "variables/data").write_bytes(b"half")
+    (tmp_path / "saved_model.pb").touch()
+    before = _stamp(tmp_path)
+    assert _stamp(tmp_path) == before
+    os.utime(tmp_path / "variables/data", ns=(1, 1))
+    assert _stamp(tmp_path) != before
 
 
 def test_a_model_that_cannot_be_loaded_at_the_start_is_a_fault():

@@ -444,6 +444,8 @@ def test_alternatives_are_at_most_as_many_as_asked_for(engine, client):
         "translatedText": ["X", "Y Z"],
         "alternatives": [["X!", "X!!"], ["Y Z!", "Y Z!!"]],
     }
+    spaced = post(client, "/translate", {"q": " x\n", "alternatives": 1, **ASK})
+    assert spaced == {"translatedText": " X\n", "alternatives": [" X!\n"]}
     post(client, "/translate", {"q": "x", "alternatives": 6, **ASK})
     assert engine.batches[-1][0] == {"beam_size": 7, "n_best": 7}
     engine.max_n_best = 2
