@@ -44,6 +44,7 @@ from keras_transformer.model.keras_objectives import standard_metrics, token_los
 from keras_transformer.model.layers.basics import Dropout
 from keras_transformer.model.metrics import TokenLoss
 from keras_transformer.model.optimizer import Adam
+from keras_transformer.model.weight_update import check_optimizer
 
 REQUESTS = 3  # number of kinds of requests that a worker can send to all workers after a step
 
@@ -147,7 +148,7 @@ class KerasWorkarounds:
                 "call. Give metrics to `compile`, or override `train_step` and `test_step`"
             )
         optimizer = Adam() if optimizer == "adam" else keras.optimizers.get(optimizer)
-        _check_optimizer(optimizer, strategy, self.dtype_policy.name)
+        check_optimizer(optimizer, strategy, self.dtype_policy.name)
         if num_workers(strategy) > 1:
             for name, default in (("run_eagerly", False), ("steps_per_execution", 1)):
                 if kwargs.get(name, default) != default:
@@ -176,9 +177,13 @@ class KerasWorkarounds:
                 ema_decay=ema_decay,
                 recompute=recompute,
                 towers=towers,
-                ema_weights=[
-                    tf.Variable(weight.value, trainable=False, name="ema") for weight in weights if ema_decay
+                averages=[
+                    (weight, tf.Variable(weight.value, trainable=False, name="ema"))
+                    for weight in weights
+                    if ema_decay
                 ],
+                averages_are_stale=False,
+                jit_compile=xla,
             )
         # Created outside the strategy's scope: each process has its own variable.
         self._compiled_state.requests = tf.Variable(tf.zeros(REQUESTS), trainable=False)
@@ -193,16 +198,33 @@ class KerasWorkarounds:
             config["ema_decay"] = self._compiled_state.ema_decay
             config["recompute"] = self._compiled_state.recompute
             config["towers"] = self._compiled_state.towers
+            config["jit_compile"] = self._compiled_state.jit_compile
         return config
 
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
+        self._compiled_state.averages_are_stale = True  # the weights are loaded after this
+
+    def load_weights(self, filepath, **kwargs):
+        """Like Keras' method; moving averages begin again at the loaded weights."""
+        super().load_weights(filepath, **kwargs)
+        if hasattr(self, "_compiled_state"):
+            self.reset_ema()
+
+    def quantize(self, *args, **kwargs):
+        """Raises `NotImplementedError`: Keras would quantize no layer of the model."""
+        raise NotImplementedError(
+            "the model has no layer that Keras can quantize. Export it with `export_model.py --format "
+            "ctranslate2 --quantization int8`"
+        )
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         return
 
     def make_train_function(self, force=False):
         """Like Keras' method, but with a graph per rank and with logs that work for several workers."""
+        if self._compiled_state.averages_are_stale:
+            self.reset_ema()
         if self.train_function is None or force:
             several = num_workers(self.distribute_strategy) > 1
             run_step = self._one_graph_per_rank("train_function", super().make_train_function)
@@ -298,41 +320,6 @@ def _single_output(name, value):
     if len(values) != 1:
         raise ValueError(f"`{name}` must be for one output, the logits. Received: {value!r}")
     return values[0]
-
-
-def _check_optimizer(optimizer, strategy, policy):
-    """Raises an error for optimizer settings that Keras gets wrong.
-
-    Args:
-        optimizer: a Keras optimizer.
-        strategy: `tf.distribute.Strategy`.
-        policy: name of the model's dtype policy.
-
-    Raises:
-        ValueError: names the setting and the alternative.
-    """
-    if getattr(optimizer, "gradient_accumulation_steps", None):
-        raise ValueError(
-            "`gradient_accumulation_steps` gives all micro-batches the same weight, whatever their tokens, "
-            "and fails under a strategy (keras#20582). Give batches of shape (micro_batches, rows, length)"
-        )
-    if getattr(optimizer, "use_ema", False):
-        raise ValueError(
-            "`use_ema` fails under a strategy (keras#20582) and replaces the weights at the end of every "
-            "`fit`. Use compile(..., ema_decay=...)"
-        )
-    if isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy):
-        raise ValueError(
-            "ParameterServerStrategy has no code path in Keras 3 (keras#20585). Use MirroredStrategy or "
-            "MultiWorkerMirroredStrategy"
-        )
-    if strategy.num_replicas_in_sync > 1 and (
-        policy == "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    ):
-        raise ValueError(
-            "float16 needs loss scaling, which Keras checks on one replica only: an overflow on another "
-            "would be applied. Use mixed_bfloat16, or one device"
-        )
 
 
 def _call_with_recompute(layer, *inputs, **constants):

@@ -59,7 +59,7 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
             norm,
             finite=finite,
             has_tokens=sums.statistics.weight > 0,  # false for the batch that only probes the memory
-            averages=self._compiled_state.ema_weights,
+            averages=self._compiled_state.averages,
             decay=self._compiled_state.ema_decay,
         )
         self._add_to_metrics(sums, logged, metric_state, norm, finite)
@@ -103,7 +103,9 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         towers = self._compiled_state.towers
         if towers == 1:
             return compute(batch, normalizer)
-        normalizer = normalizer._replace(num_parts=towers * normalizer.num_parts)
+        rows = tf.cast(tf.shape(batch.labels)[0], tf.float32)
+        used = tf.clip_by_value(rows, 1.0, towers)  # towers that are not empty
+        normalizer = normalizer._replace(num_parts=used * normalizer.num_parts)
         results = [compute(part, normalizer) for part in batch.split(towers)]
         gradients, sums, logits = zip(*results, strict=True)
         gradients, sums = tf.nest.map_structure(
@@ -118,13 +120,13 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
             sums, logits = self._sums(batch, normalizer, training=True)
             loss = self._replica_loss(sums, normalizer) * self._loss_scale()
         gradients = tape.gradient(loss, weights)
-        if self._overrides_compute_loss():
-            if all(gradient is None for gradient in gradients):
-                raise ValueError("`compute_loss` has no gradient for any weight: compute it from `y_pred`")
-            gradients = [
-                tf.zeros(weight.shape) if gradient is None else gradient
-                for weight, gradient in zip(weights, gradients, strict=True)
-            ]
+        if self._overrides_compute_loss() and all(gradient is None for gradient in gradients):
+            raise ValueError("`compute_loss` has no gradient for any weight: compute it from `y_pred`")
+        # As in Keras, weights that the loss does not depend on are not trained.
+        gradients = [
+            tf.zeros(weight.shape, weight.dtype) if gradient is None else gradient
+            for weight, gradient in zip(weights, gradients, strict=True)
+        ]
         return list(map(tf.convert_to_tensor, gradients)), sums, logits
 
     def _tower_sums(self, batch, normalizer):
@@ -168,7 +170,7 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
             return index + 1, *tf.nest.map_structure(tf.add, (gradients, sums), new)
 
         count = tf.shape(batches.labels)[0]
-        zeros = [tf.zeros(weight.shape) for weight in self.trainable_variables] if training else []
+        zeros = [tf.zeros(weight.shape, weight.dtype) for weight in self.trainable_variables if training]
         _, gradients, sums = tf.while_loop(
             lambda index, *_: index < count,
             body,
@@ -195,7 +197,9 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
             )
         extra = self._extra_loss(inputs, batch, logits, normalizer, training)
         if extra is not None:
-            sums = sums._replace(extra=extra / normalizer.num_parts)
+            # The mean over the rows of an empty tower or replica would be NaN.
+            extra = tf.where(tf.shape(labels)[0] > 0, extra / normalizer.num_parts, 0.0)
+            sums = sums._replace(extra=extra)
         return sums, logits if any(map(needs_logits, self._compiled_state.metrics)) else None
 
     def _extra_loss(self, inputs, batch, logits, normalizer, training):
@@ -259,13 +263,17 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
 
     @property
     def ema_weights(self) -> list[Any]:
-        """List of `tf.Variable`, moving averages of the trainable variables; empty without `ema_decay`."""
-        return list(self._compiled_state.ema_weights)
+        """List of `tf.Variable`, moving averages of the variables that `compile` found trainable.
+
+        It is empty without `ema_decay`.
+        """
+        return [averaged for _, averaged in self._compiled_state.averages]
 
     def reset_ema(self) -> None:
         """Resets the moving averages to the current weights."""
-        for weight, averaged in zip(self.trainable_variables, self.ema_weights, strict=False):
+        for weight, averaged in self._compiled_state.averages:
             averaged.assign(weight.value)
+        self._compiled_state.averages_are_stale = False
 
     @property
     def requests(self) -> Tensor:

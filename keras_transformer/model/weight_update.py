@@ -20,7 +20,7 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, has_tokens, a
         norm: float scalar, global norm of the gradients.
         finite: bool scalar, the same on all replicas: whether gradients and loss are finite.
         has_tokens: bool scalar, the same on all replicas: whether the batch has a real target token.
-        averages: list of `tf.Variable`, exponential moving averages of the weights; may be empty.
+        averages: list of (weight, `tf.Variable`), exponential moving averages of weights; may be empty.
         decay: decay of the averages.
     """
     weights = list(weights)
@@ -28,10 +28,13 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, has_tokens, a
     def average(averaged, weight):
         averaged.assign_add((1.0 - decay) * (weight - averaged))
 
+    def average_all():
+        for weight, averaged in averages:
+            average(averaged, weight.value)
+
     def apply():
         optimizer.apply(gradients, weights)
-        for weight, averaged in zip(weights, averages, strict=False):
-            average(averaged, weight.value)
+        average_all()
 
     def skip():
         # A skipped step counts, because its batch has been consumed.
@@ -42,7 +45,8 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, has_tokens, a
         def apply_scaled():
             # If the gradients overflow, it only lowers its scale. So the step is counted here.
             step = tf.identity(optimizer.iterations.value)
-            apply()
+            optimizer.apply(gradients, weights)
+            tf.cond(optimizer.iterations.value > step, average_all, lambda: None)
             optimizer.iterations.assign(step + 1)
 
         tf.cond(has_tokens, apply_scaled, skip)
@@ -61,7 +65,7 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, has_tokens, a
                 strategy.extended.update(
                     weight.value, _variable_update(optimizer, weight), args=(gradient, rate), group=False
                 )
-            for weight, averaged in zip(weights, averages, strict=False):
+            for weight, averaged in averages:
                 strategy.extended.update(averaged, average, args=(weight.value,), group=False)
             optimizer.iterations.assign_add(1)
 
@@ -86,15 +90,73 @@ def _clip(gradients, norm, optimizer):
 
 
 def _variable_update(optimizer, weight):
-    """Returns a function that updates one weight on one device, with weight decay, as Keras does."""
+    """Returns a function that updates one weight on one device, with decay and constraint, as Keras does."""
     decay = optimizer.weight_decay if optimizer.weight_decay and optimizer._use_weight_decay(weight) else 0
 
     def update(variable, gradient, rate):
         if decay:
             variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
         optimizer.update_step(gradient, variable, rate)
+        if weight.constraint is not None:
+            variable.assign(weight.constraint(variable))
 
     return update
+
+
+def check_optimizer(optimizer, strategy, policy):
+    """Raises an error for what Keras gets wrong, or what `update_weights` would not do.
+
+    Args:
+        optimizer: a Keras optimizer.
+        strategy: `tf.distribute.Strategy`.
+        policy: name of the model's dtype policy.
+
+    Raises:
+        ValueError: names the optimizer or its setting, and the alternative.
+    """
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    inner = optimizer.inner_optimizer if scales else optimizer
+    name = type(inner).__name__
+    if isinstance(inner, keras.optimizers.MultiOptimizer):
+        raise ValueError(
+            "`MultiOptimizer` does not count steps that are skipped, and each of its optimizers clips by the "
+            "norm of its own weights. Use one optimizer"
+        )
+    if getattr(inner, "gradient_accumulation_steps", None):
+        raise ValueError(
+            "`gradient_accumulation_steps` gives all micro-batches the same weight, whatever their tokens, "
+            "and fails under a strategy (keras#20582). Give batches of shape (micro_batches, rows, length)"
+        )
+    if getattr(inner, "use_ema", False):
+        raise ValueError(
+            "`use_ema` fails under a strategy (keras#20582) and replaces the weights at the end of every "
+            "`fit`. Use compile(..., ema_decay=...)"
+        )
+    if getattr(inner, "loss_scale_factor", None):
+        raise ValueError(
+            "`loss_scale_factor` would divide gradients that it has not multiplied. Use the policy "
+            "mixed_float16, which scales the loss by itself, or mixed_bfloat16"
+        )
+    if isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy):
+        raise ValueError(
+            "ParameterServerStrategy has no code path in Keras 3 (keras#20585). Use MirroredStrategy or "
+            "MultiWorkerMirroredStrategy"
+        )
+    with strategy.scope():
+        if not tf.distribute.has_strategy():  # the default strategy
+            return
+    if policy == "mixed_float16" or scales:
+        raise ValueError(
+            "float16 needs loss scaling, which Keras checks on one replica only: an overflow on another "
+            "would be applied. Use mixed_bfloat16, or one device without a strategy"
+        )
+    # Under a strategy, `update_weights` calls `update_step` for each weight, and nothing else of these.
+    for method in ("apply", "apply_gradients", "_backend_update_step", "_apply_weight_decay"):
+        if getattr(type(inner), method) is not getattr(keras.optimizers.Optimizer, method):
+            raise ValueError(
+                f"`{name}` overrides `{method}`, which is not called under a strategy. Use Adam or another "
+                "optimizer, or one device without a strategy"
+            )
 
 
 @contextlib.contextmanager

@@ -133,10 +133,11 @@ def choose_devices(config, *, precision="float32"):
     if strategy == "none":
         return Devices(tf.distribute.get_strategy(), towers=1 if gpus else divide_cores(config))
     num_replicas = len(names) * (len(workers) if strategy == "multiworker" else 1)
-    if precision == "mixed_float16" and num_replicas > 1:
+    if precision == "mixed_float16":
         raise ValueError(
             "precision=mixed_float16 trains on one device only: Keras checks only the first replica for "
-            f"overflow. Received: {num_replicas} replicas. Use mixed_bfloat16 or devices.replicas=1"
+            f"overflow. Received: strategy {strategy} with {num_replicas} replica{'s' * (num_replicas > 1)}. "
+            "Use mixed_bfloat16 or devices.strategy=none"
         )
     if strategy == "mirrored":
         _check_choice(config.cross_device_ops, _CROSS_DEVICE_OPS, "on one machine")
