@@ -8,6 +8,7 @@ import lzma
 import os
 import pathlib
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -364,5 +365,5 @@ def test_parts_that_are_killed_again_and_again_are_as_undisturbed():
     command = [sys.executable, "tests/shared/shard_kill_loop.py", "40", "--seed", "2"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "40 kills" in ended.stdout
+    assert int(re.search(r"([0-9]+) kills", ended.stdout)[1]) >= 40
     assert "0 differences" in ended.stdout
