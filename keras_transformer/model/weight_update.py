@@ -117,7 +117,7 @@ def check_optimizer(optimizer, strategy, policy):
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     inner = optimizer.inner_optimizer if scales else optimizer
     name = type(inner).__name__
-    if isinstance(inner, keras.optimizers.MultiOptimizer):
+    if isinstance(inner, getattr(keras.optimizers, "MultiOptimizer", ())):
         raise ValueError(
             "`MultiOptimizer` does not count steps that are skipped, and each of its optimizers clips by the "
             "norm of its own weights. Use one optimizer"

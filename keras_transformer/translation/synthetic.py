@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import shutil
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -241,9 +242,7 @@ class SyntheticCorpus:
                     self._write(folder, side, cleaner, tokenizers, languages, n_best)
                     add_splits(folder)
         self.remove_progress()
-        manifest = self.manifest
-        assert manifest is not None
-        return manifest
+        return typing.cast(dict[str, Any], self.manifest)
 
     def _write(self, folder, side, cleaner, tokenizers, languages, n_best):
         report, seen = CleaningReport(), HashSet() if cleaner.config.drop_duplicates else None
