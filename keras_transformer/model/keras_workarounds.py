@@ -205,13 +205,13 @@ class KerasWorkarounds:
         self.compile(**keras.saving.deserialize_keras_object(config))
         self._compiled_state.averages_are_stale = True  # the weights are loaded after this
 
-    def load_weights(self, filepath, **kwargs):
+    def load_weights(self, filepath: Any, **kwargs: Any) -> None:
         """Like Keras' method; moving averages begin again at the loaded weights."""
         super().load_weights(filepath, **kwargs)
         if hasattr(self, "_compiled_state"):
             self.reset_ema()
 
-    def quantize(self, *args, **kwargs):
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
         """Raises `NotImplementedError`: Keras would quantize no layer of the model."""
         raise NotImplementedError(
             "the model has no layer that Keras can quantize. Export it with `export_model.py --format "
