@@ -84,7 +84,7 @@ class BatchingQueue:
         self._free_since = 0.0  # when a batch ended last
         self._ended, self._arrived = 0, 0  # texts of that batch, and texts that came since
         self._tokens = 0
-        self._speed = 0.0  # tokens a second, smoothed
+        self._speed = 0.0  # tokens a second while texts wait, smoothed; 0 until it is known
         self._timer = None
         self.is_closed = False
 
@@ -199,7 +199,8 @@ class BatchingQueue:
             self._waiting = {item: None for item in self._waiting if item not in taken}
             self._tokens -= sum(item.tokens for item in batch)
             self._ended = 0
-            task = asyncio.ensure_future(self._translate(batch))
+            # A lone text is translated at a fraction of the speed of a long queue.
+            task = asyncio.ensure_future(self._translate(batch, is_typical=bool(self._waiting)))
             self._running[task] = batch
             task.add_done_callback(self._on_done)
 
@@ -236,7 +237,7 @@ class BatchingQueue:
         )
         return group[: max(1, min(self._share(), len(list(fits))))]
 
-    async def _translate(self, batch):
+    async def _translate(self, batch, is_typical=False):
         loop, begin = asyncio.get_running_loop(), time.monotonic()
         group, texts = batch[0].group, [item.text for item in batch]
         try:
@@ -245,8 +246,9 @@ class BatchingQueue:
             await self._translate_apart(batch, error)
             return
         seconds, tokens = time.monotonic() - begin, sum(item.tokens for item in batch)
-        speed = tokens / max(seconds, 1e-6) * self._workers
-        self._speed = 0.8 * self._speed + 0.2 * speed if self._speed else speed
+        if is_typical:
+            speed = tokens / max(seconds, 1e-6) * self._workers
+            self._speed = 0.8 * self._speed + 0.2 * speed if self._speed else speed
         self._on_batch(len(batch), tokens, seconds)
         for item, result in zip(batch, results, strict=True):
             if not item.future.done():

@@ -224,6 +224,38 @@ async def test_the_time_to_wait_follows_from_the_speed():
 
 
 @in_event_loop
+async def test_the_speed_is_that_of_a_queue_in_which_texts_wait():
+    run = Recorder()
+    queue = make(run, batch_tokens=20)
+    for _ in range(3):
+        await asyncio.gather(*queue.submit("a", ["lone"], [7]))
+        assert queue._speed == 0  # says little about the speed of batches
+    first = await blocked(run, queue)
+    others = queue.submit("a", ["b", "c"], [11, 13])  # two batches: a text waits while the first is translated
+    run.gate.set()
+    await asyncio.gather(first, *others)
+    assert queue._speed > 0
+    known = queue._speed
+    await asyncio.gather(*queue.submit("a", ["lone"], [7]))
+    assert queue._speed == known
+
+
+@in_event_loop
+async def test_no_more_tokens_wait_than_are_translated_in_the_longest_time():
+    run = Recorder()
+    queue = make(run, max_queue_tokens=1009, max_queue_seconds=3)
+    first = await blocked(run, queue)
+    queue._speed = 7.0  # 21 tokens in 3 seconds
+    kept = queue.submit("a", ["b"], [17])
+    with pytest.raises(BusyError, match="The queue is full: 17 of 21 tokens") as caught:
+        queue.submit("a", ["c"], [5])
+    assert caught.value.retry_after == 3  # 17 tokens at 7 a second
+    kept += queue.submit("a", ["d"], [4])
+    run.gate.set()
+    await asyncio.gather(first, *kept)
+
+
+@in_event_loop
 async def test_a_cancelled_text_is_not_translated_and_takes_no_room():
     run = Recorder()
     queue = make(run, max_queue_tokens=7)
