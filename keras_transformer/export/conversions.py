@@ -10,6 +10,7 @@ imports Keras or TensorFlow until a conversion is made.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
@@ -77,7 +78,7 @@ def load_conversion(run, checkpoint="final", *, threads=1, before=None):
         run: `RunFolder`.
         checkpoint: as in `conversion_path`.
         threads: int, number of batches that are translated in parallel; they share the cores, at most 4 each.
-        before: function without arguments, called before a conversion is made.
+        before: function without arguments, called before a conversion is made, once.
 
     Returns:
         `CTranslate2Translator`.
@@ -97,8 +98,7 @@ def load_conversion(run, checkpoint="final", *, threads=1, before=None):
 
     with contextlib.suppress(ValueError, OSError):  # it is missing, damaged, or was just removed
         return load(path)
-    if before is not None:
-        before()
+    before = functools.cache(before or (lambda: None))
     try:
         path.parent.mkdir(parents=comes_with_package(run.path), exist_ok=True)
         with process_lock(path.parent / _LOCK, waits=True):
@@ -106,6 +106,7 @@ def load_conversion(run, checkpoint="final", *, threads=1, before=None):
                 return load(path)
             _remove(path.parent.glob(".*.tmp"))  # of killed processes
             _remove([path])
+            before()
             export_ctranslate2(run, path, checkpoint=checkpoint)
             _remove(_outdated(run, path))
             return load(path)
@@ -115,6 +116,7 @@ def load_conversion(run, checkpoint="final", *, threads=1, before=None):
             f"{path.parent}: cannot be written ({reason}). The weights are converted in a temporary folder, "
             "and again at the next start"
         )
+    before()
     with tempfile.TemporaryDirectory(prefix="ctranslate2-") as folder:
         return load(export_ctranslate2(run, pathlib.Path(folder, path.name), checkpoint=checkpoint))
 

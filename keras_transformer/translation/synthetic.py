@@ -209,7 +209,7 @@ class SyntheticCorpus:
                 if not number:
                     said = counts.get("lines read", 0), counts.get("dropped before translation", {})
                     raise DataError(
-                        f"{self.folder}: no line is left to translate ({_list(*said)}){_change(*said)}"
+                        f"{self.folder}: no line is left to translate ({_list(*said)}){_change(said[1])}"
                     )
             values = {"settings": self.settings, "counts": counts | {"lines translated": number}}
             write_text(self.progress / _COLLECTED, to_checked_json(values))
@@ -268,7 +268,7 @@ class SyntheticCorpus:
         if not report.num_kept:
             said = report.num_pairs, report.dropped
             raise DataError(
-                f"{self.folder}: the filters drop all pairs ({_list(*said)}){_change(*said)}, and delete "
+                f"{self.folder}: the filters drop all pairs ({_list(*said)}){_change(said[1])}, and delete "
                 f"{self.progress}"
             )
         manifest = {
@@ -354,7 +354,7 @@ def monolingual_lines(
         on_bad_utf8: `"refuse"` or `"replace"`.
 
     Raises:
-        DataError: a file cannot be read or is not UTF-8.
+        DataError: a file cannot be read or is not UTF-8, or no file has a line.
     """
     seen = HashSet() if cleaner.config.drop_duplicates else None
     tokenizers = Tokenizers(tokenizer, tokenizer)
@@ -369,6 +369,8 @@ def monolingual_lines(
                 for reason, code in CODES.items():
                     dropped[reason] += int(np.sum(codes == code))
                 yield from ((line, "") for line in itertools.compress(block, codes == 0))
+    if not counts["lines read"]:
+        raise DataError(f"{', '.join(map(str, paths))}: no line. Give text with lines")
 
 
 def monolingual_cleaner(config: CleaningConfig, language: str, max_length: int) -> Cleaner:
@@ -383,12 +385,10 @@ def _list(number, dropped):
     return ", ".join([f"{number:,} read", *reasons])
 
 
-def _change(number, dropped):
+def _change(dropped):
     """Returns the end of a message: which filter to change, the one that drops most."""
     most = max(dropped, key=dropped.get, default=None)
-    if not number or not dropped.get(most):
-        return ". Give text with lines" if not number else ""
-    return f". Check the text, or change --set {REASONS[most][1]}"
+    return f". Check the text, or change --set {REASONS[most][1]}" if most else ""
 
 
 def _flat(settings):

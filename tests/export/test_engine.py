@@ -104,7 +104,8 @@ def test_two_processes_convert_once_and_the_next_needs_no_tensorflow(path, tmp_p
     (copy / "ctranslate2" / ".final-0.123.tmp").mkdir()  # of a killed process
     ended = [process.communicate() for process in [in_new_process(copy) for _ in range(2)]]
     assert [out[:15] for out, _ in ended] == ["0 Ich bin hier."] * 2, ended
-    assert any("tensorflow" in out for out, _ in ended)
+    # One of them converts, with TensorFlow; the other waits for it.
+    assert sorted("tensorflow" in out for out, _ in ended) == [False, True], ended
     name = conversion_path(RunFolder(copy)).name
     assert sorted(os.listdir(copy / "ctranslate2")) == [".lock", name]
     made = (copy / "ctranslate2" / name).stat().st_mtime_ns
@@ -138,6 +139,25 @@ def test_a_conversion_belongs_to_its_weights_and_settings(both, path, tmp_path):
     run.write_config(replace(run.config, search=replace(run.config.search, beam_size=2)))
     assert load_translator(copy, engine="ctranslate2").search.beam_size == 2
     assert conversions_of(copy) == [conversion_path(run).name] != [second.name]
+
+
+def test_the_key_of_a_conversion_has_vocabularies_languages_and_the_version(path, tmp_path, monkeypatch):
+    copy = pathlib.Path(shutil.copytree(path, tmp_path / "copy"))
+    run, names = RunFolder(copy), [conversion_path(RunFolder(copy)).name]
+
+    def changed():
+        names.append(conversion_path(RunFolder(copy)).name)
+        return len(set(names)) == len(names)
+
+    run.write_config(replace(run.config, data=replace(run.config.data, target="nl")))
+    assert changed()
+    run.write_config(replace(run.config, model=replace(run.config.model, layer_norm_epsilon=1e-5)))
+    assert changed()
+    (vocabulary,) = copy.glob("tokenizer*.model")
+    vocabulary.write_bytes(vocabulary.read_bytes() + b" ")
+    assert changed()
+    monkeypatch.setattr("keras_transformer.export.conversions.__version__", "0.0.0")
+    assert changed()
 
 
 def test_a_damaged_conversion_is_made_again(both, path, tmp_path):
@@ -186,6 +206,7 @@ LACKING = [
     ({"alpha": 21.0}, (), "no alpha above 20"),
     ({"coverage_penalty": 0.2}, (), "no coverage penalty"),
     ({"max_length": 2000}, (), "no positions beyond 1024, the limits of the run"),
+    ({"max_source_length": 2000}, (), "no positions beyond 1024, the limits of the run"),
     ({}, ("--constraints",), "no --constraints"),
     ({"tree_grammar": True}, (), "no parsing"),
 ]

@@ -231,7 +231,7 @@ async def test_the_speed_is_that_of_a_queue_in_which_texts_wait():
         await asyncio.gather(*queue.submit("a", ["lone"], [7]))
         assert queue._speed == 0  # says little about the speed of batches
     first = await blocked(run, queue)
-    others = queue.submit("a", ["b", "c"], [11, 13])  # two batches: a text waits while the first is translated
+    others = queue.submit("a", ["b", "c"], [11, 13])  # two batches, one after the other
     run.gate.set()
     await asyncio.gather(first, *others)
     assert queue._speed > 0

@@ -130,6 +130,10 @@ def test_lines_are_filtered_before_they_are_translated(tmp_path):
     cleaner = monolingual_cleaner(CleaningConfig(drop_empty=False), "de", 99)
     found = list(monolingual_lines([first, second], cleaner, Words(), {}, on_bad_utf8="refuse"))
     assert len(found) == 6  # only blank lines are always dropped
+    for path in (first, second):
+        path.write_text("")
+    with pytest.raises(DataError, match=rf"^{first}, {second}: no line\. Give text with lines$"):
+        list(monolingual_lines([first, second], cleaner, Words(), {}, on_bad_utf8="refuse"))
 
 
 def test_nothing_left_is_an_error_and_leaves_no_corpus(tmp_path):
