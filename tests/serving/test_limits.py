@@ -560,6 +560,18 @@ def test_a_model_that_cannot_be_loaded_at_the_start_is_a_fault():
         assert client.get("/readyz").status_code == 503
 
 
+def test_a_server_that_ends_answers_still_but_is_not_ready_and_closes_connections(engine):
+    server = fake_server(engine)
+    with client_of(server) as client:
+        assert "connection" not in predict(client, "a").headers
+        server.is_draining = True  # as `serve.py` sets it on SIGTERM
+        answer = predict(client, "a")
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        for path in ("/readyz", "/v2/health/ready"):
+            assert client.get(path).status_code == 503
+        assert client.get("/healthz").status_code == 200
+
+
 def run_folder(path):
     path.mkdir(parents=True)
     (path / "config.json").write_text("{}")
