@@ -98,8 +98,12 @@ class Server:
             # A page elsewhere can make its own name point to this machine (DNS rebinding).
             raise ForbiddenError("This server answers requests to localhost only")
         # Not `request.url.path`, which a crafted `Host` header could change in Starlette 1.0.0.
-        if request.scope["path"] not in (*_OPEN, *libretranslate.OWN_ACCESS):
+        if not self.is_open(request.scope["path"]):
             self.check_token(request)
+
+    def is_open(self, path):
+        """Whether a path needs no token, or looks for it in the body."""
+        return path in (*_OPEN, *libretranslate.OWN_ACCESS)
 
     def check_token(self, request, key=None):
         """Raises `UnauthorizedError` unless the header of a request or `key`, of its body, is the token."""

@@ -2,6 +2,7 @@
 
 import base64
 import importlib.util
+import itertools
 import json
 import re
 import struct
@@ -585,6 +586,70 @@ def test_the_description_is_valid_and_has_every_route(engine):
     }
     assert listed <= routes
     assert len(listed) > 20
+
+
+def closed(schema):
+    """Returns a JSON schema whose objects allow no property that is not named."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: closed(each) for name, each in schema.items()}
+    return found | ({"additionalProperties": False} if "properties" in schema else {})
+
+
+ASKED = [
+    *(("GET", path, None) for path in (
+        "/healthz", "/readyz", "/v1/models/{name}", "/v1/models/{name}/versions/{version}", "/v2",
+        "/v1/models/{name}/metadata", "/v2/health/live", "/v2/health/ready", "/v2/models/{name}",
+        "/v2/models/{name}/ready", "/languages", "/health", "/frontend/settings",
+    )),
+    *(("POST", "/v1/models/{name}:predict", {**values, **more}) for values, more in itertools.product(
+        ({"instances": ["a", "b"]}, {"inputs": {"text": ["a"]}}), ({}, {"signature_name": "translate_nbest"})
+    )),
+    *(("POST", "/v2/models/{name}/infer", {
+        **more, "inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]
+    }) for more in ({}, {"id": "7", "parameters": {"n_best": 2}})),
+    *(("POST", "/translate", {"q": text, "source": "en", "target": "de", **more})
+        for text in ("a", ["a", "b"], [])
+        for more in ({}, {"alternatives": 2}, {"source": "auto"}, {"format": "html"})),
+    ("POST", "/detect", {"q": "a house"}),
+]  # fmt: skip
+
+
+def test_answers_are_as_described(engine, versions):
+    validation = pytest.importorskip("jsonschema", reason="needs jsonschema, of openapi-spec-validator")
+    for name in ("3", "17"):
+        (versions / name / "config.json").touch()
+    server = fake_server(
+        Engines({"m30k": engine, "3": FakeEngine(), "17": FakeEngine()}),
+        paths={"m30k": "m30k", "served": versions},
+    )
+    plain = []
+    with client_of(server) as client:
+        described = client.get("/openapi.json").json()["paths"]
+        for (method, path, body), name in itertools.product(ASKED, ("m30k", "served")):
+            address = path.format(name=name, version=1 if name == "m30k" else 17)
+            answer = client.request(method, address, json=body)
+            assert answer.status_code == 200, (address, answer.text)
+            content = described[path][method.lower()]["responses"]["200"]["content"]
+            validation.validate(answer.json(), closed(content["application/json"]["schema"]))
+            plain.append(path)
+    others = {path for path in described if "/versions/" not in path and path not in plain}
+    assert others == {"/metrics"}  # no JSON
+
+
+def test_the_description_says_what_needs_the_token(engine):
+    token = {"Authorization": "Bearer cret"}
+    with fake_client(engine, token="cret") as client:
+        paths = client.get("/openapi.json", headers=token).json()["paths"]
+        for path in paths:
+            if "get" in paths[path]:
+                answer = client.get(path.format(name="m30k", version=1))
+                assert (answer.status_code == 401) == ("security" in paths[path]["get"]), path
+    assert "security" in paths[PREDICT.replace("m30k", "{name}")]["post"]
+    with fake_client(engine) as client:
+        assert "security" not in client.get("/openapi.json").text.replace("securitySchemes", "")
 
 
 def test_other_paths_and_methods_are_answered_in_json(client):
