@@ -150,7 +150,7 @@ def attention_mass(maps, patterns, *, causal=False):
     for weights, pattern in zip(maps, patterns, strict=True):
         if pattern.shape != weights.shape[2:]:
             raise ValueError(
-                f"A job must have the shape of its map, {weights.shape[2:]}. Received: {pattern.shape}"
+                f"A pattern must have the shape of its map, {weights.shape[2:]}. Received: {pattern.shape}"
             )
         if causal:
             pattern = pattern & np.tri(*pattern.shape, dtype=bool)

@@ -94,7 +94,7 @@ def check_inspect(body: Any, limits: Limits) -> InspectRequest:
     target = fields["target"]
     if isinstance(target, list):
         ids = target[:-1] if target and target[-1] == limits.special.eos else target
-        target = _ids("target", ids, limits.max_length - 1, limits)
+        target = _ids("target", ids, limits.max_length, limits)
     elif isinstance(target, str):
         target = _text("target", target, limits.max_bytes)
     else:

@@ -13,6 +13,7 @@ from keras_transformer.analysis.heads import KINDS, Head, without_heads
 from keras_transformer.config.settings import replace
 from keras_transformer.config.types import PathLike
 from keras_transformer.explorer.checks import (
+    MAX_ALPHA,
     MAX_ALTERNATIVES,
     InvalidRequestError,
     Limits,
@@ -74,6 +75,7 @@ class Explorer:
         self._search = replace(
             search,
             beam_size=min(search.beam_size, max_beam),
+            alpha=min(search.alpha, MAX_ALPHA),
             max_source_length=min(translator.max_source_length(search), MAX_TOKENS),
             max_length=min(translator.max_target_length(search), 2 * MAX_TOKENS),
         )
@@ -256,8 +258,13 @@ class Explorer:
         return [*encoded.rows[0], source.special.eos], encoded.is_cut
 
     def _target(self, target):
-        """Returns ids with the end of sentence, given a text or ids without."""
+        """Returns ids with the end of sentence, given a text or ids without.
+
+        Ids as many as the limit have none: the search cut them off.
+        """
         tokenizer = self._tokenizers.target
+        if not isinstance(target, str) and len(target) == self._limits.max_length:
+            return target
         ids = tokenizer.encode([target])[0] if isinstance(target, str) else target
         if len(ids) >= self._limits.max_length:
             raise InvalidRequestError(

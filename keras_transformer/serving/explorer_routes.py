@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import mimetypes
+import weakref
 
 from keras_transformer.explorer.checks import InvalidRequestError
 from keras_transformer.explorer.explorer import Explorer
@@ -31,7 +32,8 @@ class _Explorers:
 
     def __init__(self, server):
         self._server = server
-        self._made = {}
+        # Not by name: the explorer of a version that was unloaded would stay, with a copy of its weights.
+        self._made = weakref.WeakKeyDictionary()
         self._waiting = 0
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="explore")
 
@@ -42,14 +44,13 @@ class _Explorers:
             NotFoundError: no such model, or none that the explorer can show.
         """
         engine = self._server.models.version(name).engine
-        made = self._made.get(name)
-        if made is None or made[0] is not engine:
+        if engine not in self._made:
             translator = engine.explorable()
             if translator is None:
                 raise NotFoundError(f"{name!r} is an exported model. The explorer shows run folders")
             most = self._server.config.max_beam_size
-            self._made[name] = engine, Explorer(translator, name, max_beam=most)
-        return self._made[name][1]
+            self._made[engine] = Explorer(translator, name, max_beam=most)
+        return self._made[engine]
 
     def all(self):
         """Returns list of the `Explorer`s of all models that can be shown."""
@@ -58,6 +59,9 @@ class _Explorers:
 
     def warm_up(self):
         """Asks each explorer once, so that the first visitor does not wait for a compilation."""
+        self._pool.submit(self._ask_all).result()  # in the thread that makes them
+
+    def _ask_all(self):
         for explorer in self.all():
             explorer.search({"text": WARMUP_TEXTS[-1]})
             explorer.inspect({"text": WARMUP_TEXTS[-1], "target": WARMUP_TEXTS[-1]})

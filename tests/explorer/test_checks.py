@@ -98,7 +98,7 @@ def test_each_fault_of_a_search_has_one_line(changes, message):
         ({"target": "\udfff"}, "`target` has half of a surrogate pair at character 0"),
         ({"target": [SPECIAL.eos, 7]}, "`target[0]` is 2, the id of end of sentence"),
         ({"target": [7, SPECIAL.eos, SPECIAL.eos]}, "`target[1]` is 2"),
-        ({"target": [7] * 11}, "`target` has 11 ids"),
+        ({"target": [7] * 12}, "`target` has 12 ids"),
         ({"target": [None]}, "`target[0]` must be an id"),
         ({"alternatives": 21}, "`alternatives` must be a whole number from 1 to 20. Received: 21"),
         ({"beam_size": 3}, "unknown key 'beam_size'. Known: model, text, target"),

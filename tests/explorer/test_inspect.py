@@ -9,7 +9,7 @@ from tiny_explorers import TEXTS, tiny_translator
 
 from keras_transformer.analysis.heads import KINDS, Head, all_heads, attention_maps, without_heads
 from keras_transformer.config.settings import Config, replace
-from keras_transformer.explorer import Explorer, InvalidRequestError
+from keras_transformer.explorer import Explorer, InvalidRequestError, explore
 from keras_transformer.translation.scorer import Scorer
 from keras_transformer.translation.translator import Translator
 
@@ -148,10 +148,28 @@ def test_a_long_source_is_cut_and_a_long_target_refused(translator):
     assert answer["cut"]
     assert len(answer["source"]) == 7
     assert short.inspect({"text": TEXT, "target": [270] * 10})["source"] == answer["source"]
-    with pytest.raises(InvalidRequestError, match="11 ids, more than the limit of 10"):
-        short.inspect({"text": TEXT, "target": [270] * 11})
+    with pytest.raises(InvalidRequestError, match="12 ids, more than the limit of 11"):
+        short.inspect({"text": TEXT, "target": [270] * 12})
     with pytest.raises(InvalidRequestError, match="12 tokens with the end of sentence.* limit of 11"):
         short.inspect({"text": TEXT, "target": "%" * 10})
+
+
+def test_a_hypothesis_that_the_limit_cut_off_is_shown_without_an_end():
+    endless = tiny_translator(max_length=5, max_length_ratio=3, eos_bias=-50.0)
+    explorer = Explorer(endless)
+    best = explorer.search({"text": TEXT})["hypotheses"][0]
+    assert (len(best["ids"]), best["finished"]) == (5, False)
+    answer = explorer.inspect({"text": TEXT, "target": best["ids"]})
+    assert [piece["id"] for piece in answer["target"]] == best["ids"]
+    assert answer["log_prob"] == pytest.approx(best["log_prob"], abs=1e-4)
+    # What a page asks for first, of all hypotheses.
+    assert "answers" in explore(explorer, TEXT).state
+
+
+def test_an_alpha_above_that_of_the_page_is_reduced():
+    explorer = Explorer(tiny_translator(alpha=7.0))
+    assert explorer.model()["alpha"] == 5.0
+    assert explorer.search({"text": TEXT})["alpha"] == 5.0
 
 
 def test_the_description_of_a_model(explorer, tmp_path, translator):

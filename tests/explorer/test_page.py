@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import functools
 import html
 import json
 import os
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.explorer import Explorer
+from keras_transformer.explorer.page import standalone_page
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +25,8 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+CLICK_SAVE = "[...document.querySelectorAll('button')].find((b) => b.textContent === 'Save page').click()"
+OFF = {"kind": "cross", "layer": 0, "head": 0}
 WAIT = 20  # seconds
 SHOWN = 0.00051  # tables have three digits
 PICTURES = ("attention-heads", "matrix-*", "lines-*", "beam-search")  # names of files, in the page's order
@@ -118,9 +122,7 @@ class Page:
 
     def save(self):
         """Saves the page as one file and returns its path."""
-        self.run(
-            "[...document.querySelectorAll('button')].find((b) => b.textContent === 'Save page').click()"
-        )
+        self.run(CLICK_SAVE)
         return self.downloaded("translation-explorer.html")
 
     def table(self, name):
@@ -390,6 +392,27 @@ def test_tables_show_the_attention_and_the_beams_of_the_python_api(page, explore
     weights = np.frombuffer(base64.b64decode(encoder["data"]), "<u2").reshape(shape) / 65535
     np.testing.assert_allclose(numbers(row[1:] for row in rows), weights[2, 1], atol=SHOWN)
 
+    # Pooled heads. The rollout is the product of 0.5 A + 0.5 I over the layers, the last one on the left.
+    off = {"kind": "encoder", "layer": 1, "head": 0}
+    half = [(layer.mean(0) + np.eye(len(keys))) / 2 for layer in weights]
+    for head, layer, heads_off, pooled in (
+        ("mean", 1, [], weights[1].mean(0)),
+        ("max", 1, [], weights[1].max(0)),
+        ("mean", "all", [], weights.mean((0, 1))),
+        ("mean", 1, [off], weights[1, 1:].mean(0)),
+        ("rollout", "all", [], functools.reduce(np.matmul, half[::-1])),
+    ):
+        page.open(
+            {
+                "text": SENTENCE,
+                "heads_off": heads_off,
+                "view": {"kind": "encoder", "layer": layer, "head": head},
+            }
+        )
+        _, *rows = page.table("matrix")
+        np.testing.assert_allclose(numbers(row[1:] for row in rows), pooled, atol=2 * SHOWN, err_msg=head)
+
+    page.open({"text": SENTENCE})
     _, *rows = page.table("beam search")
     nodes = [node for node in search["nodes"] if node["parent"] is not None]
     assert [row[:2] for row in rows] == [[str(node["position"] + 1), node["piece"]] for node in nodes]
@@ -399,6 +422,9 @@ def test_tables_show_the_attention_and_the_beams_of_the_python_api(page, explore
     assert [row[6] for row in rows if row[6] in states.values()] == [
         states[node["state"]] for node in nodes if node["state"] in states
     ]
+    died = [node["died_at"] for node in nodes]
+    assert any(died)
+    assert [row[7] for row in rows] == ["" if step is None else str(step + 1) for step in died]
 
 
 def test_no_request_leaves_the_origin(page):
@@ -441,6 +467,61 @@ def test_a_saved_page_needs_no_server(page, tmp_path):
     assert page.complaints() == []
 
 
+def test_a_saved_page_of_two_models_shows_what_was_on_the_screen_when_it_was_saved(page, explorer_server):
+    page.open({"text": SENTENCE, "models": ["en-de-tatoeba", "tiny"], "heads_off": [OFF]})
+    # The link has what the reader chose, no answers.
+    assert 100 < page.run("return location.hash.length") < 1000
+    shown = page.texts(".translation"), page.texts(".token .number"), page.texts(".compare td")
+    explorer_server.delays[:] = [1.0]  # inspections of other hypotheses, which the page keeps
+    page.run(CLICK_SAVE)
+    page.find("#source").send_keys(" It is cold.")
+    saved = page.downloaded("translation-explorer.html")
+    page.open(url=saved.as_uri())
+    page.settled()
+    assert (page.texts(".translation"), page.texts(".token .number"), page.texts(".compare td")) == shown
+    assert page.complaints() == []
+
+
+def test_a_page_that_would_be_too_large_is_not_saved(page):
+    page.open({"text": SENTENCE, "models": ["large"]})
+    page.run("""const stringify = JSON.stringify;
+        JSON.stringify = (value) => stringify(value) + (value?.nodes ? ' '.repeat(7_600_000) : '')""")
+    page.run(CLICK_SAVE)
+    page.until("return document.querySelector('.problem').textContent.includes('too large')")
+
+
+def test_another_link_in_the_same_tab_changes_all_fields(page):
+    def fields():
+        return [page.find(f"input[name={name}]").get_attribute("value") for name in ("beam_size", "alpha")]
+
+    page.open({"text": SENTENCE, "settings": {"beam_size": 2, "alpha": 0.3}})
+    assert fields() == ["2", "0.3"]
+    state = {"version": 1, "text": "It is cold.", "settings": {"beam_size": 3, "alpha": 1.1}}
+    fragment = base64.urlsafe_b64encode(json.dumps(state).encode()).decode().rstrip("=")
+    page.run("location.hash = arguments[0]", f"s={fragment}")
+    page.settled()
+    assert fields() == ["3", "1.1"]
+    assert page.find("#source").get_attribute("value") == "It is cold."
+    page.run("location.hash = 's=nonsense'")
+    page.settled()
+    assert page.find("#source").get_attribute("value") == "It is cold."
+
+
+def test_a_beam_is_a_whole_number(page):
+    page.open({"text": SENTENCE})
+    field = page.find("input[name=beam_size]")
+    page.run("arguments[0].value = '2.6'; arguments[0].dispatchEvent(new Event('change'))", field)
+    assert field.get_attribute("value") == "3"
+
+
+def test_without_a_model_to_show_the_page_says_so(page, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(standalone_page({"answers": {"models": []}}), encoding="utf-8")
+    page.open(url=path.as_uri())
+    assert "The explorer shows run folders" in page.texts(".problem")[0]
+    assert page.complaints() == []
+
+
 def test_a_saved_page_works_in_a_frame_of_a_notebook(page, tmp_path):
     page.open({"text": SENTENCE})
     shown = page.translation()
@@ -465,10 +546,11 @@ def test_a_saved_page_works_in_a_frame_of_a_notebook(page, tmp_path):
     ("refusals", "message"),
     [
         ([(400, "text has a word that no one likes")], "text has a word that no one likes"),
-        ([(404, "no")], "does not know this model"),
+        ([(404, "a model of exports only")], "a model of exports only"),
         ([(413, "no")], "too long"),
         ([(500, "the model broke")], "the model broke"),
-        ([(503, "no")] * 4, "busy"),
+        ([(429, "no")] * 4, "The server is busy. Asking again"),
+        ([(503, "being loaded")] * 4, "being loaded. Asking again"),
     ],
 )
 def test_errors_of_the_server_are_told(page, explorer_server, refusals, message):
@@ -489,6 +571,16 @@ def test_a_busy_server_is_asked_again(page, explorer_server):
     page.settled()
     page.until("return document.querySelector('.token')")
     assert page.translation()
+    assert page.find(".problem").get_attribute("hidden") is not None
+
+
+def test_one_of_two_models_is_shown_although_the_other_fails(page, explorer_server):
+    page.open({"text": "Early", "models": ["en-de-tatoeba", "tiny"]})
+    explorer_server.refusals[:] = [(400, "the first one fails")]
+    page.find("#source").send_keys(" birds")
+    page.until("return document.querySelector('.problem').textContent.includes('the first one fails')")
+    expected = explorer_server.ask("search", model="tiny", text="Early birds")["hypotheses"][0]["text"]
+    page.until("return document.querySelectorAll('.translation')[1].textContent === arguments[0]", expected)
 
 
 def test_a_lost_connection_is_told(page, explorer_server):

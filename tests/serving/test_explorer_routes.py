@@ -1,9 +1,14 @@
 """What the explorer's page gets over HTTP is what the Python API computes."""
 
+import asyncio
 import base64
+import gc
+import threading
+import weakref
 
 import numpy as np
 import pytest
+from fake_serving import Engines, FakeEngine, client_of, fake_server, until
 from starlette.testclient import TestClient
 
 from keras_transformer.analysis.heads import attention_maps
@@ -145,6 +150,40 @@ def test_the_largest_beam_is_that_of_the_server(server):
         values = {"model": "one", "text": TEXT}
         assert client.post("/explorer/search", json={**values, "beam_size": 3}).status_code == 200
         assert client.post("/explorer/search", json={**values, "beam_size": 4}).status_code == 400
+
+
+class Shown:
+    """Stands for an `Explorer`."""
+
+    made = []
+
+    def __init__(self, *arguments, **options):
+        self.made.append((weakref.ref(self), threading.current_thread().name))
+
+    def search(self, body):
+        return body
+
+    inspect = search
+
+
+def test_the_explorer_of_a_version_that_is_unloaded_is_freed(monkeypatch):
+    class Shows(FakeEngine):
+        def explorable(self):
+            return "a translator"
+
+    monkeypatch.setattr("keras_transformer.serving.explorer_routes.Explorer", Shown)
+    engines = Engines(m30k=Shows())
+    server = fake_server(engines, explorer=True)
+    with client_of(server):  # which asks each explorer once
+        version = server.models["m30k"].newest
+        asyncio.run(until(lambda: Shown.made))
+        (first, thread), *_ = Shown.made
+        assert thread.startswith("explore")  # that which answers requests
+        assert first() is not None
+        version.engine = Shows()  # of a newer version
+        engines.clear()
+        gc.collect()
+        assert first() is None
 
 
 def test_without_the_explorer_there_is_no_page(server):

@@ -2,7 +2,7 @@ const SEARCH_FIELDS = ["model", "text", "beam_size", "alpha", "max_length", "pre
 const INSPECT_FIELDS = ["model", "text", "target", "heads_off", "alternatives"];
 const FIELDS = { search: SEARCH_FIELDS, inspect: INSPECT_FIELDS };
 const HOLDERS = { search: "searches", inspect: "inspections" };
-const KEPT = 150;
+const KEPT_CHARACTERS = 100e6; // of all answers: attention to long sentences is megabytes
 const RETRIES = 3;
 
 /** A request without an answer; the message is for the reader. */
@@ -38,7 +38,8 @@ export function requestKey(kind, request) {
 function requestsFor(kind, answer) {
   if (kind === "search") return [answer];
   const ids = answer.target.map((piece) => piece.id);
-  return [ids, ids.slice(0, -1)].map((target) => ({ ...answer, target }));
+  const isFinished = ids.at(-1) === answer.source.at(-1).id;
+  return (isFinished ? [ids, ids.slice(0, -1)] : [ids]).map((target) => ({ ...answer, target }));
 }
 
 function keptAnswers(answers) {
@@ -56,10 +57,8 @@ function keptAnswers(answers) {
 
 function refusal(response, message) {
   const plain = {
-    404: "The server does not know this model or address.",
     413: "This text is too long for the server.",
     429: "The server is busy.",
-    503: "The server is busy.",
   }[response.status];
   const text = plain ?? message ?? `The server answered with an error (${response.status}).`;
   return new AnswerError(text, response.status === 429 || response.status >= 500);
@@ -106,6 +105,21 @@ function pause(seconds, signal) {
 export function createClient(answers, waiting) {
   const kept = keptAnswers(answers);
   const saved = Boolean(answers?.models);
+  const sizes = new Map(); // [kind, key] -> characters, oldest first
+  let total = 0;
+
+  /** Keeps an answer, and forgets the oldest ones if they are too large together. */
+  function keep(kind, key, answer, size) {
+    kept[kind].set(key, answer);
+    sizes.set([kind, key], size);
+    total += size;
+    for (const [place, length] of sizes) {
+      if (total <= KEPT_CHARACTERS || sizes.size === 1) break;
+      kept[place[0]].delete(place[1]);
+      sizes.delete(place);
+      total -= length;
+    }
+  }
 
   async function ask(kind, request, signal) {
     const key = requestKey(kind, request);
@@ -116,13 +130,13 @@ export function createClient(answers, waiting) {
     for (let attempt = 0; ; attempt += 1) {
       try {
         const response = await send(`explorer/${kind}`, canonical(kind, request), signal);
-        const answer = await response.json();
-        if (kept[kind].size >= KEPT) kept[kind].delete(kept[kind].keys().next().value);
-        kept[kind].set(key, answer);
+        const text = await response.text();
+        const answer = JSON.parse(text);
+        keep(kind, key, answer, text.length);
         return answer;
       } catch (error) {
         if (!error.wait || attempt >= RETRIES) throw error;
-        waiting(`${error.message} Asking again …`);
+        waiting(`${error.message.replace(/\.?$/, ".")} Asking again …`);
         await pause(error.wait, signal);
       }
     }

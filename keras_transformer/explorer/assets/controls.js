@@ -87,7 +87,8 @@ function numberField(label, name, value, limits, change) {
       if (number >= limits.min && number <= limits.max) change(number);
     },
     change: () => {
-      const number = Math.min(limits.max, Math.max(limits.min, input.valueAsNumber || limits.min));
+      const given = Math.min(limits.max, Math.max(limits.min, input.valueAsNumber || limits.min));
+      const number = limits.step === 1 ? Math.round(given) : given;
       input.value = number;
       change(number);
     },
@@ -161,7 +162,7 @@ export function createInput(actions) {
     if (bytes > 0.8 * model.max_bytes) parts.push(`${bytes} of at most ${model.max_bytes} bytes.`);
     if (choices.text.trim() && tokens) parts.push(`${tokens} source tokens.`);
     if (sides.some((side) => side.search?.cut)) {
-      parts.push(`The sentence is too long for the model: only its first ${tokens} tokens were translated.`);
+      parts.push(`The sentence is too long for the model: only its first ${tokens - 1} tokens were translated.`);
     }
     note.textContent = parts.join(" ");
     note.classList.toggle("over-limit", bytes > model.max_bytes || sides.some((side) => side.search?.cut));
@@ -186,6 +187,10 @@ export function createInput(actions) {
       drawNote(model, choices, sides, saved);
     },
     text: () => area.value,
+    /** Has the next drawing make the fields anew, with the values of the choices. */
+    forget() {
+      drawnFor = "";
+    },
     showBusy(busy) {
       card.classList.toggle("busy", busy);
     },

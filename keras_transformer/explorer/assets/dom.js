@@ -88,12 +88,17 @@ function neighbour(items, from, key) {
   return line.sort((a, b) => distance(a) - distance(b))[0];
 }
 
+/** Whether a key was pressed with one that makes it a command of the browser. */
+export function hasModifier(event) {
+  return event.ctrlKey || event.altKey || event.metaKey;
+}
+
 /** Lets the arrow keys, Home and End move the focus among a container's items: along data-row and data-column, if any. */
 export function roveFocus(container, selector) {
   const keys = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"]);
   container.addEventListener("keydown", (event) => {
     const from = event.target.closest?.(selector);
-    if (!from || !keys.has(event.key) || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (!from || !keys.has(event.key) || hasModifier(event)) return;
     event.preventDefault();
     const items = [...container.querySelectorAll(selector)];
     const next = neighbour(items, from, event.key);

@@ -6,7 +6,7 @@ import { createPanels } from "./panels.js";
 import { collectAnswers, inspectRequest, searchRequest, targetOf } from "./requests.js";
 import { copyText, download } from "./share.js";
 import { fragmentToState, inlinedState, stateToFragment } from "./state.js";
-import { freshChanges, isChanged, readState, writeState } from "./state.js";
+import { changesOf, freshChanges, isChanged, readState, writeState } from "./state.js";
 
 const DEBOUNCE = 250;
 
@@ -34,11 +34,6 @@ const actions = {
   recolour: () => panels.drawAttention(choices, true),
 };
 const panels = createPanels(input, actions);
-
-function changesOf(side) {
-  const { prefix, heads_off, target, hypothesis } = side;
-  return { prefix, heads_off, target, hypothesis };
-}
 
 function infoOf(side) {
   return models.find((model) => model.name === side.model);
@@ -187,8 +182,12 @@ async function refresh() {
   document.body.classList.add("waiting");
   document.getElementById("main").setAttribute("aria-busy", "true");
   try {
-    await Promise.all(choices.sides.map((side) => loadSide(side, controller.signal, isLate)));
+    // All: the answer of one side is also drawn if the other has none.
+    const loaded = await Promise.allSettled(choices.sides.map((side) => loadSide(side, controller.signal, isLate)));
     if (isLate()) return;
+    const failed = loaded.find((each) => each.status === "rejected");
+    if (failed) throw failed.reason;
+    input.showProblem("");
     choices.sides.forEach((side) => {
       side.loading = false;
     });
@@ -225,7 +224,8 @@ function fail(error) {
 function tell() {
   const said = choices.sides.map((side) => {
     const name = choices.sides.length > 1 ? `${side.model}: ` : "Translation: ";
-    return `${name}${side.inspection.target_text}, log-probability ${shown(side.inspection.log_prob)}`;
+    const { log_prob } = side.target === null ? side.search.hypotheses[side.hypothesis] : side.inspection;
+    return `${name}${side.inspection.target_text}, log-probability ${shown(log_prob)}`;
   });
   announce(said.join(". "));
 }
@@ -250,7 +250,11 @@ async function savePage() {
   }
   try {
     announce("Saving the page …");
-    const page = await client.page({ ...writeState(choices), answers: await collectAnswers(choices, client) });
+    // What is on the screen now: it may change while answers are collected.
+    const kept = { ...choices, settings: { ...choices.settings }, view: { ...choices.view } };
+    kept.sides = choices.sides.map((side) => ({ ...side }));
+    const page = await client.page({ ...writeState(kept), answers: await collectAnswers(kept, client) });
+    input.showProblem("");
     download("translation-explorer.html", "text/html", page);
     announce("Saved translation-explorer.html");
   } catch (error) {
@@ -267,9 +271,15 @@ async function start() {
     input.showProblem(error.message, start);
     return;
   }
+  if (!models.length) {
+    document.querySelector(".top").replaceChildren(input.element);
+    input.showProblem("This server has exported models only. The explorer shows run folders.");
+    return;
+  }
   begin(fragmentToState(location.hash) ?? inlined);
   addEventListener("hashchange", () => {
-    if (location.hash.startsWith("#s=")) begin(fragmentToState(location.hash));
+    const state = fragmentToState(location.hash);
+    if (state) begin(state);
   });
   addEventListener("online", () => refresh());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels.drawAttention(choices, true));
@@ -284,6 +294,7 @@ function begin(state) {
   });
   drawPageControls(document.getElementById("page-controls"), models, choices, actions, client.saved);
   panels.build(choices.sides.length);
+  input.forget();
   refresh();
 }
 

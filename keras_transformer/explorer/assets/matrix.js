@@ -1,4 +1,4 @@
-import { element, pieceSpans, shortened, textWidth, vector, watchWidth } from "./dom.js";
+import { element, hasModifier, pieceSpans, shortened, textWidth, vector, watchWidth } from "./dom.js";
 
 const LEVELS = 20;
 const LABEL = 110;
@@ -132,6 +132,7 @@ export function createMatrix(events) {
 
   frame.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    if (hasModifier(event)) return;
     if (event.key === "Escape") events.clear();
     else if (event.key === "Enter" || event.key === " ")
       events.select(event.shiftKey ? "keys" : "queries", event.shiftKey ? cursor.key : cursor.query);

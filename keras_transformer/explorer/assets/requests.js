@@ -1,4 +1,4 @@
-import { requestKey } from "./answers.js";
+import { AnswerError, requestKey } from "./answers.js";
 
 const PAGE_LIMIT = 7_500_000;
 
@@ -20,34 +20,48 @@ export function targetOf(side, search) {
   return side.target ?? search.hypotheses[side.hypothesis]?.ids ?? [];
 }
 
-/** Collects the answers that a saved page needs: those shown, and inspections of the other hypotheses. */
+/**
+ * Collects the answers that a saved page needs: those shown, and inspections of the other hypotheses while they fit.
+ * @throws {AnswerError} those shown are too large for a page
+ */
 export async function collectAnswers(choices, client) {
   const answers = { models: [], searches: {}, inspections: {} };
   let size = 0;
 
-  function keep(holder, kind, asked, answer) {
+  function keep(holder, kind, asked, answer, isShown) {
     const key = requestKey(kind, asked);
+    if (answers[holder][key]) return;
     const length = JSON.stringify(answer).length;
-    if (answers[holder][key] || size + length > PAGE_LIMIT) return;
+    if (size + length > PAGE_LIMIT) {
+      if (isShown) throw new AnswerError("The page would be too large. Take a shorter sentence.");
+      return;
+    }
     size += length;
     answers[holder][key] = answer;
   }
 
-  async function keepSide(side, plain) {
-    const asked = searchRequest(choices, side, plain);
-    const search = await client.search(asked);
-    keep("searches", "search", asked, search);
-    const targets = search.hypotheses.map((each) => each.ids);
-    for (const target of plain ? targets.slice(0, 1) : [targetOf(side, search), ...targets]) {
-      const inspected = inspectRequest(choices, side, target, plain);
-      keep("inspections", "inspect", inspected, await client.inspect(inspected));
-    }
+  async function keepInspection(side, target, plain, isShown) {
+    const asked = inspectRequest(choices, side, target, plain);
+    keep("inspections", "inspect", asked, await client.inspect(asked), isShown);
   }
 
+  /** Keeps a search and the inspection that belongs to it; returns its hypotheses. */
+  async function keepShown(side, plain) {
+    const asked = searchRequest(choices, side, plain);
+    const search = await client.search(asked);
+    keep("searches", "search", asked, search, true);
+    await keepInspection(side, plain ? search.hypotheses[0].ids : targetOf(side, search), plain, true);
+    return search.hypotheses;
+  }
+
+  const others = [];
   for (const side of choices.sides) {
     if (!answers.models.includes(side.info)) answers.models.push(side.info);
-    await keepSide(side, true);
-    await keepSide(side, false);
+    await keepShown(side, true);
+    others.push([side, await keepShown(side, false)]);
+  }
+  for (const [side, hypotheses] of others) {
+    for (const { ids } of hypotheses) await keepInspection(side, ids, false, false);
   }
   return answers;
 }

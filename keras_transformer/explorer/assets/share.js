@@ -103,7 +103,7 @@ function tabSeparated({ head, rows }) {
   const plain = (text) =>
     String(text)
       .replace(/[\t\r\n]+/g, " ")
-      .replace("−", "-");
+      .replaceAll("−", "-");
   return [head, ...rows].map((row) => row.map(plain).join("\t")).join("\n");
 }
 
@@ -118,15 +118,14 @@ export function sideName(name, index) {
  * @param svg function that returns the picture as an SVG element
  * @param table function that returns {caption, head, rows} of texts
  * @param file function that returns the name of the file
- * @returns {{buttons: HTMLElement, place: HTMLElement, redraw: function}} the table is shown in `place`
+ * @returns {{buttons: HTMLElement, place: HTMLElement, redraw: function, close: function}} the table is in `place`
  */
 export function pictureTools({ name, svg, table, file }) {
   const place = element("div", { class: "table-place", hidden: true });
   const toggle = button(
     "Table",
     () => {
-      place.hidden = !place.hidden;
-      toggle.setAttribute("aria-expanded", String(!place.hidden));
+      open(place.hidden);
       redraw();
     },
     { "aria-expanded": "false", "aria-label": `Table: ${name}`, class: "tool table-toggle" },
@@ -139,6 +138,11 @@ export function pictureTools({ name, svg, table, file }) {
     },
     { "aria-label": `Save as SVG: ${name}`, class: "tool svg-save" },
   );
+
+  function open(isOpen) {
+    place.hidden = !isOpen;
+    toggle.setAttribute("aria-expanded", String(isOpen));
+  }
 
   function redraw() {
     if (place.hidden) return;
@@ -153,5 +157,5 @@ export function pictureTools({ name, svg, table, file }) {
     );
   }
 
-  return { buttons: element("div", { class: "tools" }, toggle, save), place, redraw };
+  return { buttons: element("div", { class: "tools" }, toggle, save), place, redraw, close: () => open(false) };
 }

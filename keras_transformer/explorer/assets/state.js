@@ -1,5 +1,10 @@
 const VIEW = { kind: "cross", layer: 0, head: 0, queries: [], keys: [], alignment: true, pruned: true };
 
+/** Returns what a reader chose for one side; a side also holds answers. */
+export function changesOf({ prefix, heads_off, target, hypothesis }) {
+  return { prefix, heads_off, target, hypothesis };
+}
+
 /** Returns what a reader changed about one model's translation: nothing. */
 export function freshChanges() {
   return { prefix: [], heads_off: [], target: null, hypothesis: 0 };
@@ -78,21 +83,15 @@ export function readState(state, models) {
 
 /** Returns the state that a link or a saved page keeps. */
 export function writeState(choices) {
-  const [first, second] = choices.sides;
-  const { hypothesis, prefix, heads_off, target } = first;
+  const [{ hypothesis, ...changes }, second] = choices.sides.map(changesOf);
   const view = { ...choices.view, hypothesis };
-  if (second) {
-    const { model, ...changes } = second;
-    view.second = changes;
-  }
+  if (second) view.second = second;
   return {
     version: 1,
     models: choices.sides.map((side) => side.model),
     text: choices.text,
     settings: choices.settings,
-    prefix,
-    heads_off,
-    target,
+    ...changes,
     view,
   };
 }

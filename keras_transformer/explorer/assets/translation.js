@@ -127,7 +127,8 @@ export function createTranslation(index, actions) {
     const fixed = (note) => element("div", { class: "row" }, content, element("span", { class: "force" }, note));
     if (own) return element("li", { class: "own" }, fixed("chosen"));
     const isEnd = each.id === side.search.source.at(-1).id;
-    if (isEnd) return element("li", {}, fixed(""));
+    // Nothing may follow the end, and no translation has padding or a begin within.
+    if (isEnd || ["<pad>", "<s>"].includes(each.piece)) return element("li", {}, fixed(""));
     const prefix = [...side.tokens.slice(0, position).map((other) => other.id), each.id];
     const force = () => actions.change(index, { prefix, target: null, hypothesis: 0 });
     return element(

@@ -1,5 +1,5 @@
 import { drawChanges } from "./changes.js";
-import { element, keepFocus, oneTabStop, pieceSpans, roveFocus, vector } from "./dom.js";
+import { element, hasModifier, keepFocus, oneTabStop, pieceSpans, roveFocus, vector } from "./dom.js";
 import { shown } from "./numbers.js";
 import { pictureTools, sideName } from "./share.js";
 import { idsTo, layoutTree, pathTo, STATE_MARKS, STATE_WORDS } from "./tree_layout.js";
@@ -105,7 +105,7 @@ export function createTree(index, actions) {
   /** Left goes to the parent, right to the best continuation; up and down stay in the step. */
   function followBranch(event) {
     const from = event.target.closest?.(".node");
-    if (!from || (event.key !== "ArrowLeft" && event.key !== "ArrowRight")) return;
+    if (!from || hasModifier(event) || (event.key !== "ArrowLeft" && event.key !== "ArrowRight")) return;
     event.preventDefault();
     event.stopPropagation();
     const { node } = plan.boxes.get(Number(from.dataset.id));

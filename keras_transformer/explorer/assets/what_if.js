@@ -159,8 +159,8 @@ export function createWhatIf(index, actions) {
       const comparable = ready && side.plain && side.plain !== side.inspection;
       place.hidden = !comparable;
       tools.buttons.hidden = !comparable;
-      tools.place.hidden = tools.place.hidden || !comparable;
       if (!comparable) {
+        tools.close();
         hint.textContent =
           "Change a word of the target, force a token, choose another hypothesis or switch off a head: " +
           "the log-probabilities before and now appear here.";
