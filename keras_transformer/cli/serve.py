@@ -195,7 +195,8 @@ def _serve(server, app, config):
             _say(f"{program}: ready after {seconds:.0f} seconds. Ctrl-C ends it. Try:")
             text = curl_command(next(iter(server.models)).name, address=address)
             _say(f"  {text}")
-            if config.explorer:
+            engines = [model.newest.engine for model in server.models if model.newest]
+            if config.explorer and any(engine.is_explorable for engine in engines):
                 _say(f"  or open {address}/ in a browser")
 
         def on_fault():

@@ -45,8 +45,10 @@ class Engine:
         search: `SearchConfig`, the default settings.
         request_settings: tuple of str, the settings that a request may change.
         max_n_best: int, most translations of a sentence; `None` for any up to the beam size.
+        is_explorable: bool, whether `explorable` returns a translator.
     """
 
+    is_explorable = False
     request_settings = REQUEST_SETTINGS
     max_n_best: int | None = None
     translator: Any = None
@@ -102,6 +104,8 @@ class RunEngine(Engine):
         search: dict, search settings that replace those of the run.
     """
 
+    is_explorable = True
+
     def __init__(self, path, *, checkpoint="final", search=None):
         from keras_transformer.translation.translator import Translator
 
@@ -155,6 +159,8 @@ class ConvertedRunEngine(CTranslate2Engine):
         checkpoint: as in `RunFolder.load_weights`.
         workers, search: as in `CTranslate2Engine`.
     """
+
+    is_explorable = True
 
     def __init__(self, path, *, checkpoint="final", workers=1, search=None):
         self._checkpoint, self._explorable = checkpoint, None

@@ -54,7 +54,7 @@ class _Explorers:
 
     def all(self):
         """Returns list of the `Explorer`s of all models that can be shown."""
-        shown = [model for model in self._server.models if model.newest and model.newest.engine.explorable()]
+        shown = [model for model in self._server.models if model.newest and model.newest.engine.is_explorable]
         return [self.of(model.name) for model in shown]
 
     def warm_up(self):

@@ -168,6 +168,8 @@ class Shown:
 
 def test_the_explorer_of_a_version_that_is_unloaded_is_freed(monkeypatch):
     class Shows(FakeEngine):
+        is_explorable = True
+
         def explorable(self):
             return "a translator"
 
