@@ -342,6 +342,7 @@ REFUSED = {
         ("no/such --last 3", "no/such: not a run folder"),
         ("run --best 2", "no checkpoint to average"),
         ("run --last 0", "at least 1"),
+        ("run --best 3 --off-schedule", "--off-schedule needs --last N"),
     ],
     "inspect": [("no/such", "no/such"), ("run", "run")],
     "serve": [

@@ -155,6 +155,7 @@ class EpochPlanner:
         self._corpora = list(zip(sizes, weights, strict=True))
         # With a fractional weight, each epoch samples different pairs, so counts and shapes differ too.
         self._samples_pairs = any(weight % 1 for weight in weights)
+        self._num_batches = {}  # by the arguments of `_make_layout`, which keeps only a few layouts
         base = int(target_lengths.max()) + 1
         codes = source_lengths.astype(np.int64) * base + target_lengths  # one integer for both lengths
         cell_codes = np.flatnonzero(np.bincount(codes))
@@ -196,7 +197,10 @@ class EpochPlanner:
 
     def num_batches(self, epoch: int) -> int:
         """Returns the number of batches of an epoch, without planning which pairs are in them."""
-        return self._layout_of(epoch).num_batches
+        arguments = self._layout_arguments(epoch)
+        if arguments not in self._num_batches:
+            self._num_batches[arguments] = self._make_layout(*arguments).num_batches
+        return self._num_batches[arguments]
 
     def plans(self, start: int = 0, epochs: int = 1) -> list[BatchPlan]:
         """Returns the batches of several epochs from batch `start` on, a list of `BatchPlan`.
@@ -265,10 +269,14 @@ class EpochPlanner:
 
     def _layout_of(self, epoch):
         """Returns the `_Layout` of an epoch."""
+        return self._make_layout(*self._layout_arguments(epoch))
+
+    def _layout_arguments(self, epoch):
+        """Returns (order number, epoch), the arguments of `_make_layout`."""
         # "fixed" tries the same cell orders in every epoch, so it needs no `order_number`. Its shapes are the
         # same in every epoch unless a weight is fractional.
         order_number = 0 if self._max_shapes else epoch % _NUM_ORDERS
-        return self._make_layout(order_number, epoch if self._samples_pairs else 0)
+        return order_number, epoch if self._samples_pairs else 0
 
     @functools.lru_cache(maxsize=_NUM_ORDERS)  # noqa: B019 - planners live as long as a run
     def _make_layout(self, order_number, epoch):

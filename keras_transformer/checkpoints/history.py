@@ -36,6 +36,7 @@ class History:
             try:
                 while line:  # a partial write is followed by another, which raises the error
                     line = line[file.write(line) :]
+                os.fsync(file.fileno())  # as checkpoints: after a power cut both are there
             except OSError:
                 file.truncate(before)
                 raise

@@ -27,6 +27,7 @@ import hashlib
 import json
 import logging
 import pathlib
+import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -197,10 +198,11 @@ class RunFolder:
 
         checkpoints = self.path / "checkpoints"
         tensor_files.clean(checkpoints, kept=[f"step-{step}" for step in listed_steps(checkpoints) or ()])
-        for folder in ("best", "averaged", "final", "crash", "."):
+        for folder in ("best", "averaged", "final", "crash"):
             tensor_files.clean(self.path / folder)
-        for path in self.path.glob(".tokenizer.*"):  # temporary files of earlier versions
-            path.unlink()
+        # Other files in the run folder itself may be the user's. `.tokenizer.*` are of earlier versions.
+        for path in {file for pattern in (".*.tmp", ".tokenizer.*") for file in self.path.glob(pattern)}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def load_tokenizers(self) -> Tokenizers:
         """Returns the `Tokenizers` of the run; with a shared vocabulary both are the same object.

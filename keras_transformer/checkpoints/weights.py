@@ -40,6 +40,10 @@ class NamedWeights:
         ]
         return [name for name in names if self._locate(name)]
 
+    @property
+    def _average_last(self):
+        return self._run.config.training.average_last
+
     def _steps_in(self, folder):
         return tensor_files.steps_in(self._run.path / folder)
 
@@ -87,6 +91,9 @@ class NamedWeights:
 
     def _how_to_make(self, name):
         kind, _, number = name.partition("-")
+        if name == "averaged" and tensor_files.exists(self._run.path / FINAL):  # it was deleted, or
+            # `average_last` has changed in a version that did not make another average then.
+            return f". Make it with {_average_command(self._run.path, 'last', self._average_last)}"
         if name in ("final", "averaged"):
             return f"; `{name}` is written at the end of training. Until then, use --checkpoint last"
         if name == "ema":
@@ -101,7 +108,7 @@ class NamedWeights:
         places = []
         if name in ("final", "averaged"):
             # `ckpt-1` is the only average of earlier versions, which also served as the final weights.
-            places = [f"averaged/last-{self._run.config.training.average_last}", "averaged/ckpt-1"]
+            places = [f"averaged/last-{self._average_last}", "averaged/ckpt-1"]
             if name == "final":
                 places.insert(0, FINAL)
         elif name in ("last", "ema"):
@@ -172,12 +179,13 @@ def ranked(candidates, by):
     return sorted(candidates, key=lambda candidate: (rank(candidate, by), rank(candidate, "loss")))
 
 
-def write_final_weights(run, model, devices, measure):
+def write_final_weights(run, model, devices, measure, **ending):
     """Writes the best of averaged, last and best weights as the final weights of a run.
 
     Averages the checkpoints and validates the average first. All workers call this at the end of training.
-    Final weights already written at this step are kept, or written again, with a message, if they are
-    damaged. A candidate whose files are damaged is replaced by the next best.
+    Final weights already written at this step are kept. They are written again if `training.average_last`
+    has changed, or, with a message, if they are damaged or of another step. A candidate whose files are
+    damaged is replaced by the next best.
 
     Args:
         run: `RunFolder`.
@@ -185,6 +193,7 @@ def write_final_weights(run, model, devices, measure):
         devices: `Devices`.
         measure: function without arguments that validates the weights of `model`. It returns a dict of
             metrics, or `None` if interrupted by a signal; then no final weights are written.
+        **ending: more entries of the record in the history, such as `minutes`.
 
     Raises:
         ValueError: a checkpoint that it needs is damaged.
@@ -211,6 +220,8 @@ def write_final_weights(run, model, devices, measure):
         record = {
             "kind": "final",
             "step": step,
+            **ending,
+            "average_last": run.config.training.average_last,
             "weights": candidates[0].name,
             "candidates": {
                 candidate.name: {"steps": candidate.steps, **candidate.metrics} for candidate in candidates
@@ -260,16 +271,25 @@ def write_model_weights(run, model, dtype="float32"):
 
 
 def _has_final_weights(run, step):
-    kinds = {record["kind"] for record in run.read_history() if record.get("step") == step}
-    if "final" not in kinds:
+    records = {record["kind"]: record for record in run.read_history() if record.get("step") == step}
+    if "final" not in records:
         # Runs of earlier versions have no such record; they ended with a test of their average.
-        return "test" in kinds
+        return "test" in records
+    last = run.config.training.average_last
+    if records["final"].get("average_last", last) != last:
+        return False
     prefix = run.path / FINAL
     try:
         if tensor_files.exists(prefix):
             tensor_files.verify(prefix)
-            return True
-        why = f"{prefix}: missing"
+            # The run may have trained further, and then have been resumed from this step.
+            stored = tensor_files.read(prefix, "record")
+            found = json.loads(stored["json"].item()).get("step") if stored else None
+            if found == step:
+                return True
+            why = f"{prefix}: from step {found}, not {step}"
+        else:
+            why = f"{prefix}: missing"
     except tensor_files.DamagedError as error:
         why = str(error)
     logger.warning(f"{why}. The final weights are computed again")

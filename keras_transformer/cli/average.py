@@ -29,7 +29,10 @@ def parse_args(argv=None):
         action="store_true",
         help="with --last: include checkpoints that were saved after a signal or at the end of training",
     )
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.off_schedule and args.best is not None:
+        parser.error("--off-schedule needs --last N; --best K averages any validated weights")
+    return args
 
 
 def notes(run, chosen, off_schedule):

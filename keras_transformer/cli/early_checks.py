@@ -81,8 +81,9 @@ def check_run(config, run_dir, *, allowed=(), resume_from=None):
     if os.environ.get("TF_CONFIG"):
         return
     check_setting_names(allowed, config)
+    is_new = True
     if (pathlib.Path(run_dir) / "config.json").exists():
-        RunFolder(run_dir)
+        is_new = not RunFolder(run_dir).has_trained
     else:
         check_unused(run_dir)
         if str(run_dir) in pretrained_models():
@@ -93,5 +94,5 @@ def check_run(config, run_dir, *, allowed=(), resume_from=None):
         if resume_from is not None:
             raise ValueError(f"--resume-from {resume_from}: {run_dir} has no run to resume. Check --run-dir")
     check_training_data(config)
-    if config.training.init_from:
+    if config.training.init_from and is_new:  # a run that has trained has its own weights
         open_runs([config.training.init_from], config.training.init_checkpoint)

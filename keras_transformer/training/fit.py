@@ -148,7 +148,7 @@ def fit_session(session, devices, signals, resume_from, callbacks=()):
     run.rewind_history(step)
     # Step s is followed by batch `s + offset`, counted from epoch 0.
     offset = batch_offset(checkpoints, config, session.corpus, batches)
-    clock = Clock(float(checkpoints.seconds.numpy()))
+    clock = Clock(_seconds_before(run, step, checkpoints))
     # The chief decides this too: other workers may have read the history before the chief rewrote it.
     is_finished = bool(devices.gather(int(_is_finished(run, step, clock)))[0])
     if devices.is_chief and not is_new:
@@ -158,13 +158,36 @@ def fit_session(session, devices, signals, resume_from, callbacks=()):
     return int(model.optimizer.iterations.numpy())
 
 
+def _final_record(run, step):
+    """Returns the record of the final weights of this step, or an empty dict."""
+    records = [record for record in run.read_history() if record.get("step") == step]
+    return next((record for record in reversed(records) if record.get("kind") == "final"), {})
+
+
+def _seconds_before(run, step, checkpoints):
+    """Returns the training time of a run when it was at this step, in seconds."""
+    # A checkpoint is saved before the validation of its step, during which `max_minutes` may have ended.
+    return max(float(checkpoints.seconds.numpy()), 60 * _final_record(run, step).get("minutes", 0.0))
+
+
 def _is_finished(run, step, clock):
     """Whether a run has reached `max_steps` or `max_minutes`, or has stopped early."""
     training = run.config.training
     # However little time there is, one update is made: a run without any has no weights to deliver.
     time_is_up = step > 0 and training.max_minutes and clock.seconds >= 60 * training.max_minutes
-    stopped_early = early_stopping_reason(run.read_history(), training)
-    return step >= training.max_steps or bool(time_is_up or stopped_early)
+    return step >= training.max_steps or bool(time_is_up or _has_stopped_early(run, step))
+
+
+def _has_stopped_early(run, step):
+    training = run.config.training
+    if early_stopping_reason(run.read_history(), training):
+        return True
+    # Several workers make one more step before they stop. It is validated too, and may be a new best.
+    return _final_record(run, step).get("stopped_early") == _stopping_rule(training)
+
+
+def _stopping_rule(training):
+    return {"patience": training.patience, "best_metric": training.best_metric}
 
 
 def _how_to_prolong(run, step):
@@ -172,7 +195,7 @@ def _how_to_prolong(run, step):
     training = run.config.training
     if step >= training.max_steps:
         return "raise training.max_steps"
-    if early_stopping_reason(run.read_history(), training):
+    if _has_stopped_early(run, step):
         return f"raise training.patience (now {training.patience}; 0 for never)"
     return "raise training.max_minutes"
 
@@ -202,8 +225,11 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
             raise stop_callback.error(run.path, int(model.optimizer.iterations.numpy()))
 
     def finish():
+        ending = {"minutes": clock.seconds / 60}
+        if validation_callback.stopped_early or _has_stopped_early(run, int(model.optimizer.iterations)):
+            ending["stopped_early"] = _stopping_rule(training)
         with signals.deferred():
-            write_final_weights(run, model, devices, validation_callback.measure)
+            write_final_weights(run, model, devices, validation_callback.measure, **ending)
         raise_if_interrupted()
 
     schedule = learning_rate_schedule(config.model, training)
@@ -228,7 +254,7 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
     validation_callback.set_model(model)
     consensus.model = model
     with signals.deferred():
-        validation_callback.catch_up()
+        validation_callback.catch_up(always=is_finished)
     raise_if_interrupted()
     # After `catch_up`, early stopping may be due. The chief decides, because only it has written the
     # result of the validation.

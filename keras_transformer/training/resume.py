@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 # Settings that change the batches of the same pairs; the pairs are identified by their SHA-256.
 _BATCHING = ("batch_tokens", "padding", "max_shapes", "subword_dropout")
 _MIXTURE = ("weights", "temperature")  # as checkpoints name them
+_SELECTING = ("data.max_length", "cleaning.")  # settings that change which pairs of a raw text are kept
 
 CORPUS_SUM = "corpus.sha256"
 # Used only to draw the initial weights: a resumed run keeps its own value.
@@ -53,9 +54,12 @@ def apply_config_changes(run, config, *, sha256, allowed=()):
     changes, old = check_config_changes(run, config, allowed), recorded_sha256(run)
     if old not in (None, sha256):
         if "data.dataset" not in allowed:
+            selecting = [path for path, _, _ in changes if path.startswith(_SELECTING)]
+            cause = f", perhaps because of a changed {' and '.join(selecting)}" if selecting else ""
             raise ValueError(
-                f"{run.path}: the training text differs from the one this run started with ({CORPUS_SUM}). "
-                "Restore it, pass --allow-config-change data.dataset, or choose another --run-dir"
+                f"{run.path}: the training text differs from the one this run started with ({CORPUS_SUM})"
+                f"{cause}. Restore {'both' if selecting else 'it'}, pass --allow-config-change "
+                f"{','.join([*selecting, 'data.dataset'])}, or choose another --run-dir"
             )
         changes.append((CORPUS_SUM, old, sha256))
     if run.writes and old != sha256:
@@ -140,16 +144,18 @@ def check_setting_names(allowed, config):
             raise ValueError(unknown(what, name, known, otherwise="Write it as in --set"))
 
 
-def batch_order_key(config, sha256):
+def batch_order_key(config, sha256, num_pairs):
     """Returns JSON of everything that decides the order of batches: settings, seed and training ids.
 
     Args:
         config: `Config`.
-        sha256: str, SHA-256 of the training ids.
+        sha256: str, SHA-256 of the training ids, including pairs longer than `data.max_length`.
+        num_pairs: number of training pairs of at most that length. With `sha256` it identifies them.
     """
     data = {name: getattr(config.data, name) for name in (*_BATCHING, "temperature")}
     data["weights"] = config.data.dataset_weights
-    return json.dumps({**data, "seed": config.training.seed, "sha256": sha256}, sort_keys=True)
+    data |= {"seed": config.training.seed, "sha256": sha256, "num_pairs": num_pairs}
+    return json.dumps(data, sort_keys=True)
 
 
 def batch_offset(checkpoints, config, corpus, batches):
@@ -168,15 +174,16 @@ def batch_offset(checkpoints, config, corpus, batches):
     Returns:
         int, may be negative.
     """
-    new_key = batch_order_key(config, corpus.sha256)
+    new_key = batch_order_key(config, corpus.sha256, corpus.train.num_pairs)
     old_key = checkpoints.batches.numpy().decode() or new_key
     checkpoints.batches.assign(new_key)
-    if old_key != new_key:
+    old, new = json.loads(old_key), json.loads(new_key)
+    old.setdefault("num_pairs", new["num_pairs"])  # checkpoints of earlier versions lack it
+    if old != new:
         step = int(checkpoints.optimizer.iterations.numpy())
         num_read = int(checkpoints.first_batch) + step - int(checkpoints.first_step)
-        old, new = json.loads(old_key), json.loads(new_key)
         position = 0
-        if all(old[name] == new[name] for name in ("sha256", *_MIXTURE)):
+        if all(old[name] == new[name] for name in ("sha256", "num_pairs", *_MIXTURE)):
             data = replace(config.data, **{name: old[name] for name in _BATCHING})
             # Imported here: early checks of programs use this module without TensorFlow.
             from keras_transformer.batches.dataset import training_batches

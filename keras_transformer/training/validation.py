@@ -6,6 +6,8 @@ import math
 import keras
 import numpy as np
 
+from keras_transformer.checkpoints.averaging import ranked_steps
+from keras_transformer.checkpoints.tensor_files import steps_in
 from keras_transformer.config.training import SEARCH_METRICS
 from keras_transformer.evaluation.bleu import bleu_scorer
 from keras_transformer.evaluation.brackets import bracket_scores
@@ -22,13 +24,14 @@ def early_stopping_reason(records, training):
     Args:
         records: list of dict, as `RunFolder.read_history` returns.
         training: `TrainingConfig` with `patience` (0 never stops) and `best_metric`
-            (`"loss"`: lower is better; `"bleu"` and `"f1"`: higher is better).
+            (`"loss"`: lower is better; `"bleu"` and `"f1"`: higher is better). Validations without
+            this metric do not count.
 
     Returns:
         str that names the best validation, or `None`.
     """
     name = training.best_metric
-    validations = [record for record in records if record["kind"] == "validation"]
+    validations = [record for record in records if record["kind"] == "validation" and name in record]
     if not training.patience or not validations:
         return None
     ranks = [_rank(record[name], name) for record in validations]
@@ -149,6 +152,9 @@ class Validation(keras.callbacks.Callback):
         interrupted: function without arguments; returns True once a signal was received. The
             validation is then abandoned without a record; the resumed run repeats it first.
         given: list of `GivenCallbacks`, whose epoch a validation ends.
+
+    Attributes:
+        stopped_early: whether a validation has stopped training.
     """
 
     def __init__(
@@ -170,6 +176,7 @@ class Validation(keras.callbacks.Callback):
         self.batches, self.num_batches, self.search_validator = batches, num_batches, search_validator
         self.training, self.stop, self.interrupted, self.given = training, stop, interrupted, given
         self.validated = 0  # step of the last validation; step 0 needs none
+        self.stopped_early = False
 
     def on_train_begin(self, logs=None):
         self.catch_up()
@@ -184,11 +191,17 @@ class Validation(keras.callbacks.Callback):
         if self.step != self.validated:
             self._end_epoch(self.validate(self.step))
 
-    def catch_up(self):
-        """Validates a restored checkpoint if a validation is due at its step and has no record.
+    def catch_up(self, always=False):
+        """Completes the validation of a restored checkpoint, which a killed process may not have finished.
+
+        Validates if a validation is due at this step and has no record. With a record, saves the weights
+        if they are among the best and missing.
 
         `on_train_begin` calls it as well, but then at least one step follows. To stop early before
         any step, call it first, after `set_model`.
+
+        Args:
+            always: whether a validation is due at any step, as at the end of training.
         """
         step = int(self.model.optimizer.iterations.numpy())
         if step == self.validated:
@@ -196,7 +209,10 @@ class Validation(keras.callbacks.Callback):
         records = self.run.read_history()
         if step in {record["step"] for record in records if record["kind"] == "validation"}:
             self.validated = step
-        elif self._due(step):
+            best = ranked_steps(records, self.training.best_metric)[: self.training.keep_best]
+            if step in best and step not in steps_in(self.run.path / "best"):
+                self.run.keep_best(self.model)
+        elif always or self._due(step):
             self.validate(step)
 
     def validate(self, step):
@@ -230,6 +246,7 @@ class Validation(keras.callbacks.Callback):
         )
         reason = early_stopping_reason(self.run.read_history(), self.training)
         if reason:
+            self.stopped_early = True
             self.stop(reason)
         return record
 

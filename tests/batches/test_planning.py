@@ -276,3 +276,20 @@ def test_what_cannot_be_planned_is_refused():
 def test_the_worked_example_is_true():
     found = doctest.testmod(planning, extraglobs={"np": np})
     assert found.failed == 0 < found.attempted
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_no_epoch_is_counted_twice_where_every_epoch_samples_its_pairs(padding, monkeypatch):
+    source, target = random_lengths(60)
+    settings = {"batch_tokens": 300, "padding": padding, "weights": [0.4]}
+    planner, numbers, cut = EpochPlanner(source, target, **settings), [], cutting.serpentine
+    monkeypatch.setattr(cutting, "serpentine", lambda *args: numbers.append(1) or cut(*args))
+    counts = [planner.num_batches(epoch) for epoch in range(10)]
+    made = len(numbers)
+    assert made
+    for _ in range(2):
+        assert planner.locate(sum(counts) - 1) == (9, counts[-1] - 1)
+        assert [planner.num_batches(epoch) for epoch in range(10)] == counts
+    assert len(numbers) == made
+    fresh = EpochPlanner(source, target, **settings)
+    assert [len(fresh.plan(epoch)) for epoch in range(10)] == counts

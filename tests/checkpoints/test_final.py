@@ -94,6 +94,7 @@ def test_figures_of_all_are_recorded_and_printed(new_run, capsys):
     assert read_final(new_run.path) == {
         "kind": "final",
         "step": 12,
+        "average_last": 2,
         "weights": "best",
         "candidates": {
             "best": {"steps": [8], **FIGURES[8]},
@@ -158,6 +159,53 @@ def test_a_step_is_delivered_once(new_run):
     ended.deliver()
     assert [record["step"] for record in ended.finals] == [12, 16]
     assert read_final(new_run.path)["step"] == 16
+
+
+def test_a_step_that_a_prolonged_run_goes_back_to_is_delivered_again(new_run, capsys):
+    ended = Ended(new_run)
+    ended.deliver(loss=1.0)
+    ended.save(16)
+    ended.deliver(loss=1.0)
+    ended.checkpoints.restore(12)
+    new_run.rewind_history(12)
+    capsys.readouterr()
+    ended.deliver(loss=1.0)
+    assert capsys.readouterr().err == (
+        f"{new_run.path}/final/weights: from step 16, not 12. The final weights are computed again\n"
+    )
+    assert read_final(new_run.path)["candidates"]["averaged"]["steps"] == [8, 12]
+    assert [record["step"] for record in ended.finals] == [12, 12]
+    ended.deliver(loss=1.0)
+    assert len(ended.finals) == 2
+
+
+def test_another_number_of_averaged_checkpoints_is_delivered(new_run, capsys):
+    ended = Ended(new_run)
+    ended.deliver(loss=1.0)
+    new_run.config = replace(new_run.config, training=replace(new_run.config.training, average_last=1))
+    for _ in range(2):
+        ended.deliver(loss=1.0)
+    assert [record["candidates"]["averaged"]["steps"] for record in ended.finals] == [[8, 12], [12]]
+    assert (ended.finals[-1]["average_last"], len(ended.measured)) == (1, 2)
+    assert_weights(new_run, values(new_run.load_model(checkpoint="averaged")))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_finished_run_of_before_the_number_was_recorded_says_how_to_average(new_run):
+    ended = Ended(new_run)
+    ended.deliver()
+    (record,) = ended.finals
+    del record["average_last"]
+    new_run.rewind_history(-1)
+    new_run.append_history(record)
+    new_run.config = replace(new_run.config, training=replace(new_run.config.training, average_last=1))
+    ended.deliver()
+    assert ended.finals == [record]
+    with pytest.raises(ValueError, match=r"no 'averaged' weights.*Make it with .* average .* --last 1$"):
+        new_run.load_model(checkpoint="averaged")
+    new_run.average(last=1)
+    assert_weights(new_run, weights_of_step(new_run, 8))  # the final weights stay
+    new_run.load_model(checkpoint="averaged")
 
 
 def test_a_run_of_an_earlier_version_keeps_its_average(run):

@@ -115,6 +115,14 @@ def test_history_is_one_json_object_a_line(new_run):
     assert run.read_history() == records
 
 
+def test_a_record_of_the_history_is_sent_to_the_disk(new_run, monkeypatch):
+    sizes, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: sizes.append(os.fstat(handle).st_size) or fsync(handle))
+    for step in (1, 2):
+        new_run.append_history({"kind": "train", "step": step})
+        assert sizes[-1:] == [(new_run.path / "history.jsonl").stat().st_size]
+
+
 def test_a_rewound_history_ends_at_the_restored_step(new_run):
     run = new_run
     for step in (5, 10, 15):
@@ -279,7 +287,13 @@ def test_cleaning_removes_what_a_crash_left_and_nothing_else(run):
     (run.path / ".tokenizer.model.a1b2c3d4").write_bytes(b"half")
     (run.path / "best").mkdir()
     (run.path / "best" / "step-3_temp").mkdir()
+    (run.path / ".corpus.abcd1234.tmp" / "shards").mkdir(parents=True)
+    own = [run.path / name for name in ("my_template.txt", "notes_temp", "checkpoint.tmp1", "my.data-1")]
+    for path in own:
+        path.write_bytes(b"the user's")
     run.clean()
+    for path in own:
+        path.unlink()
     (run.path / "best").rmdir()
     assert sorted(run.path.rglob("*")) == before
 

@@ -121,11 +121,12 @@ def test_a_setting_that_may_change_has_either_name():
 
 def test_a_checkpoint_numbers_its_batches_by_the_names_that_it_always_had():
     config = replace(Config(), data={"dataset_weights": "1,3"})
-    assert json.loads(batch_order_key(config, "ab")).keys() == {
+    key = json.loads(batch_order_key(config, "ab", 5))
+    assert key.keys() == {
         *("batch_tokens", "padding", "max_shapes", "subword_dropout"),
-        *("weights", "temperature", "seed", "sha256"),
+        *("weights", "temperature", "seed", "sha256", "num_pairs"),
     }
-    assert json.loads(batch_order_key(config, "ab"))["weights"] == "1,3"
+    assert key["weights"] == "1,3"
 
 
 def test_a_saved_layer_of_before_is_loaded():

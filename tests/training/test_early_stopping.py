@@ -47,6 +47,15 @@ def test_a_run_stops_after_so_many_validations_that_were_no_better(by, patience,
     assert (reason is not None) == stops
 
 
+def test_validations_without_the_metric_do_not_count():
+    records = [{"kind": "validation", "step": step, "loss": 1.0} for step in (1, 2, 3)]
+    training = TrainingConfig(best_metric="bleu", patience=2)
+    assert early_stopping_reason(records, training) is None
+    records += [{"kind": "validation", "step": step, "loss": 1.0, "bleu": 9.0 - step} for step in (4, 5, 6)]
+    assert "step 4 (BLEU 5.00)" in early_stopping_reason(records, training)
+    assert early_stopping_reason(records[:-1], training) is None
+
+
 @pytest.mark.parametrize(
     ("by", "patience", "values", "reason"),
     [

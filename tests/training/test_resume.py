@@ -7,6 +7,7 @@ import re
 import pytest
 
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.cli.early_checks import check_run
 from keras_transformer.config import settings as configs
 from keras_transformer.config.settings import replace, to_json
 from keras_transformer.training.resume import (
@@ -157,9 +158,35 @@ def test_another_text_is_refused_unless_allowed(started, config):
     assert (started.path / CORPUS_SUM).read_text(encoding="utf-8") == f"{OTHER_SUM}\n"
 
 
+def test_settings_that_leave_out_pairs_are_named_with_another_text(started, config):
+    new = changed(config, "data.max_length=20", "cleaning.max_length_ratio=2", "training.max_steps=3")
+    names = ["data.max_length", "cleaning.max_length_ratio"]
+    message = (
+        f"{started.path}: the training text differs from the one this run started with (corpus.sha256), "
+        "perhaps because of a changed data.max_length and cleaning.max_length_ratio. Restore both, pass "
+        "--allow-config-change data.max_length,cleaning.max_length_ratio,data.dataset, or choose another "
+        "--run-dir"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        apply_config_changes(started, new, sha256=OTHER_SUM, allowed=names)
+    left_as_it_was(started, config)
+    apply_config_changes(started, new, sha256=OTHER_SUM, allowed=[*names, "data.dataset"])
+    assert RunFolder(started.path).config == new
+
+
 def test_a_worker_that_does_not_write_takes_over_in_memory(started, config):
     other = RunFolder(started.path, writes=False)
     new = replace(config, training=replace(config.training, max_steps=3))
     assert apply_config_changes(other, new, sha256=SUM) == [("training.max_steps", 100_000, 3)]
     assert other.config == new
     left_as_it_was(started, config)
+
+
+def test_the_run_that_a_run_began_from_may_be_gone_once_it_has_trained(run, new_run, config, tmp_path):
+    for name in ("train.en", "train.de", "valid.en", "valid.de"):
+        (tmp_path / name).write_text("a\n", encoding="utf-8")
+    config = replace(config, data={"dataset": str(tmp_path)}, training={"init_from": str(tmp_path / "gone")})
+    check_run(config, run.path)
+    for path in (new_run.path, tmp_path / "another"):
+        with pytest.raises(ValueError, match="gone: not a run folder"):
+            check_run(config, path)

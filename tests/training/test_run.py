@@ -445,6 +445,37 @@ def test_time_of_earlier_parts_counts(timed, capsys):
     assert "finished at step 1" in capsys.readouterr().out
 
 
+def test_a_run_that_was_killed_after_its_time_was_up_makes_no_more_steps(timed, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(timed.run.path, path)
+    kept = of_kind(timed.run, "train")
+    (path / "history.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
+    again = train(timed.run.config, path)  # killed in the validation, which is not due at step 1
+    assert [record["step"] for record in of_kind(again.run, "validation")] == [1]
+    (final,) = of_kind(again.run, "final")
+    assert final["candidates"]["last"]["loss"] == of_kind(again.run, "validation")[0]["loss"]
+    # Time that passed after the checkpoint of this step was saved.
+    reader = tf.train.load_checkpoint(str(path / "checkpoints" / "step-1"))
+    limit = (float(reader.get_tensor("seconds/.ATTRIBUTES/VARIABLE_VALUE")) / 60 + final["minutes"]) / 2
+    longer = train(configs.replace(again.run.config, training={"max_minutes": limit}), path)
+    assert checkpoint_names(longer) == ["step-0", "step-1"]
+
+
+def test_several_workers_that_have_stopped_early_stay_so(corpus):
+    # They make one more step than one worker. Here, it was a new best.
+    validations = [{"kind": "validation", "step": step, "loss": 9.0 - step % 2} for step in (1, 2)]
+    validations.append({"kind": "validation", "step": 3, "loss": 1.0})
+    rule = {"patience": 1, "best_metric": "loss"}
+    history = [*validations, {"kind": "final", "step": 3, "stopped_early": rule}]
+    run = types.SimpleNamespace(config=make_config(corpus, **rule), read_history=lambda: history)
+    assert fitting._is_finished(run, 3, progress.Clock())
+    assert "training.patience (now 1" in fitting._how_to_prolong(run, 3)
+    run.config = make_config(corpus, patience=2)
+    assert not fitting._is_finished(run, 3, progress.Clock())
+    run.config, history = make_config(corpus, **rule), validations
+    assert not fitting._is_finished(run, 3, progress.Clock())
+
+
 @pytest.mark.slow
 def test_without_a_test_set_the_validation_set_is_translated(corpus, tmp_path):
     folder = tmp_path / "corpus"

@@ -280,6 +280,37 @@ def test_a_finished_run_can_catch_up_without_a_step(tiny, fit, new, tmp_path):
     assert len(run.of_kind("validation")) == 3
 
 
+def test_the_best_weights_that_a_kill_prevented_are_made_up_for(tiny, fit, new, tmp_path):
+    run = tiny.Run(tmp_path / "run")
+    fit(run, bleu=False, max_steps=3)
+
+    def catch_up(keep_best):
+        run.updates.clear()
+        fit.validation.training = replace(fit.validation.training, keep_best=keep_best)
+        fit.validation.validated = 0  # as in a new process
+        fit.validation.catch_up()
+        return run.updates
+
+    assert catch_up(keep_best=1) == [(new[0], len(run.history))]
+    assert catch_up(keep_best=0) == []
+    (run.path / "best").mkdir()
+    (run.path / "best" / "step-3.index").touch()
+    assert catch_up(keep_best=1) == []
+    assert len(run.of_kind("validation")) == 1
+
+
+def test_weights_that_a_finished_run_ends_with_are_validated_at_any_step(tiny, fit, tmp_path):
+    run = tiny.Run(tmp_path / "run")
+    fit(run, bleu=False, more=[Signal(4)])
+    expected = run.history.pop()
+    assert (expected["kind"], expected["step"]) == ("validation", 4)
+    fit.validation.validated = 0  # as in a new process
+    fit.validation.catch_up()
+    assert [record["step"] for record in run.of_kind("validation")] == [3]
+    fit.validation.catch_up(always=True)
+    assert without_times(run.history[-1:]) == without_times([expected])
+
+
 class Signal(keras.callbacks.Callback):
     """A signal at a step: `stop_training`, and True from then on; or only at the n-th question."""
 
