@@ -32,7 +32,7 @@ import contextlib
 import functools
 import inspect
 import types
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -207,9 +207,9 @@ class KerasWorkarounds:
 
     def load_weights(self, filepath: Any, **kwargs: Any) -> None:
         """Like Keras' method; moving averages begin again at the loaded weights."""
-        super().load_weights(filepath, **kwargs)
+        cast(Any, super()).load_weights(filepath, **kwargs)
         if hasattr(self, "_compiled_state"):
-            self.reset_ema()
+            cast(Any, self).reset_ema()
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
         """Raises `NotImplementedError`: Keras would quantize no layer of the model."""
