@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import logging
-import os
 import pathlib
 import shutil
 
@@ -28,6 +27,7 @@ from keras_transformer.batches.prepared import (
 from keras_transformer.batches.sharding import BLOCK_PAIRS, UnfinishedError, open_text, write_shards
 from keras_transformer.batches.text_files import write_split
 from keras_transformer.config.console import console
+from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.fields import with_earlier_defaults
 from keras_transformer.config.sections import VOCABULARY, DataConfig
 from keras_transformer.config.settings import Config
@@ -100,7 +100,7 @@ def prepare(
         return _open_finished(folder, settings)
     check_not_prepared(config.data.dataset)
     check_outside(config.data.dataset, folder)
-    num_workers = os.cpu_count() if num_workers is None else num_workers
+    num_workers = usable_cores() if num_workers is None else num_workers
     return _prepare(open_text(config), folder, settings, tokenizers, num_workers)
 
 
