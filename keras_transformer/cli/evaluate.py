@@ -193,8 +193,13 @@ def translate_test_set(args):
 
 
 def load_test_set(args, data):
-    """Returns (name, source, list of references, `StandardSet` or `None`) of the text to translate."""
+    """Returns (name, source, list of references, `StandardSet` or `None`) of the text to translate.
+
+    Raises:
+        ValueError: the text cannot be read, or `--output` is one of its files.
+    """
     from keras_transformer.evaluation.test_sets import load_standard_set
+    from keras_transformer.files import check_output
     from keras_transformer.text.datasets import open_split
     from keras_transformer.text.lines import DataError, NotUtf8Error
 
@@ -209,6 +214,8 @@ def load_test_set(args, data):
         data_dir=args.data_dir or data.data_dir,
         manual_dir=args.manual_dir or data.manual_dir,
     )
+    if args.output:
+        check_output(args.output, *split.paths)
     try:
         source, target = split.load(on_bad_utf8=data.on_bad_utf8)
     except NotUtf8Error as error:
@@ -243,10 +250,11 @@ _LANGUAGES = (
 
 
 def language_of(paths):
-    """Returns the language code that all file names end with (`test.de`, `test.de.gz`), or `None`."""
+    """Returns the language code that all names end with, such as `zh-CN` of `test.zh-CN.gz`, or `None`."""
     endings = {re.sub(r"\.(gz|xz|bz2)$", "", path).rpartition(".")[2] for path in paths}
     ending = endings.pop() if len(endings) == 1 else ""
-    return ending if re.fullmatch("[a-z]{2}", ending) and ending in _LANGUAGES.split() else None
+    match = re.fullmatch("([a-z]{2})([-_][A-Z][A-Za-z]+)*", ending)
+    return ending if match and match[1] in _LANGUAGES.split() else None
 
 
 def detokenize_sides(which, systems, references, language):
