@@ -101,6 +101,8 @@ class Parser(argparse.ArgumentParser):
 
     def _with_nearest(self, message):
         if match := _UNKNOWN.fullmatch(message):
+            if not match[1].strip():
+                return "an argument is empty. Remove it, or check the variable that it comes from."
             unknown = match[1].split()[0].partition("=")[0]
             return f"unknown argument {unknown}." + self._hint(unknown)
         missing = message.startswith(("the following arguments are required", "one of the arguments"))

@@ -40,7 +40,7 @@ from keras_transformer.config.sections import DataConfig
 ONLY_FILES = ("reference", "source", "target")
 ONLY_TRANSLATION = (
     *("test_set", "source", "target", "tokenized", "detokenize", "no_ter", "confidence"),
-    "bootstrap_samples",
+    *("significance", "bootstrap_samples"),
 )
 ONLY_PARSING = ("rules", "as_evalb", "labels")
 ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "checkpoint", "output", "threads", *SEARCH_SETTINGS)
@@ -78,7 +78,7 @@ def parse_args(argv=None):
         "paired significance test between several hypotheses (default: bootstrap)",
         ("bootstrap", "randomization"),
     )
-    figures.add_argument("--significance", choices=tests, default="bootstrap", help=text)
+    figures.add_argument("--significance", choices=tests, help=text)
     text = "samples for intervals and tests (default: sacreBLEU's)"
     figures.add_argument("--bootstrap-samples", type=int, metavar="N", help=text)
     figures.add_argument("--json", action="store_true", help="print the results as JSON")
@@ -116,6 +116,8 @@ def check_args(args):
                 f"--bootstrap-samples must be at least {MIN_BOOTSTRAP_SAMPLES}. "
                 f"Received: {args.bootstrap_samples}"
             )
+    if args.significance and args.task != "parsing" and len(args.hypothesis or ()) < 2:
+        raise ValueError("--significance needs a second --hypothesis")
     if args.n_best is not None:
         raise ValueError("--n-best: only the best translation is scored. Remove this flag")
     useless = ONLY_FILES if args.runs else ONLY_RUN
@@ -297,7 +299,7 @@ def main(argv=None):
             tokenized=args.tokenized,
             ter=not args.no_ter,
             confidence=args.confidence,
-            significance=args.significance,
+            significance=args.significance or "bootstrap",
             bootstrap_samples=args.bootstrap_samples,
             standard_set=standard,
         )

@@ -473,6 +473,26 @@ def stop_after(number, monkeypatch):
     monkeypatch.setattr(sharding, "shard_jobs", some)
 
 
+def test_an_interrupt_of_all_processes_is_one_line(corpus, tmp_path):
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        command(corpus, out),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and not (out / "tokenizer.model").exists():
+        time.sleep(0.001)
+    time.sleep(0.1)  # the workers are starting
+    os.killpg(process.pid, signal.SIGINT)
+    printed = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert printed == "prepare_wmt.py: stopped. The same command continues\n"
+
+
 def test_it_continues_where_it_stopped(corpus, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         stop_after(5, patch)

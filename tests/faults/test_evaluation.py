@@ -116,6 +116,13 @@ REFUSED = {
     "flags of trees": (f"{H} {R} --labels --as-evalb", ["--as-evalb, --labels cannot be used without"]),
     "search for trees": (f"{T} {{0}}/good.trees {G} --beam-size 4", ["--beam-size cannot be used"]),
     "samples of nothing": (f"{H} {R} --bootstrap-samples 100", ["--bootstrap-samples needs --confidence"]),
+    "a test of one system": (
+        f"{H} {R} --significance randomization", ["--significance needs a second --hypothesis"]
+    ),
+    "a test of a run": ("runs/x --significance bootstrap", ["--significance needs a second --hypothesis"]),
+    "a test of trees": (
+        f"{T} {{0}}/good.trees {G} --significance bootstrap", ["--significance cannot be used with --task"]
+    ),
     "too few samples": (f"{H} {R} --confidence --bootstrap-samples 1", ["-samples must be at least 40"]),
 }  # fmt: skip
 # Hypotheses; words of the one line that warns.
