@@ -41,11 +41,13 @@ import urllib.request
 from refusing import Parser, refused
 from serving_load import HOST, MAX_CONNECTIONS, MAX_SECONDS, Answer
 
+from keras_transformer.config.cores import usable_cores
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PARTS = ("throughput", "engines", "overload", "sigterm")
 MODEL = "bench"  # its name on the servers
 SMALL = "small"
-CORES = len(os.sched_getaffinity(0))
+CORES = usable_cores()
 REFUSED = (429, 503)  # a full queue, a server that is ending
 PATIENCE = 120  # seconds until a server must be ready
 

@@ -315,6 +315,7 @@ def main(argv=None):
     os.environ.setdefault(PROTOBUF_CHECK, "true")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     args, rest = parse_args(argv)
+    from keras_transformer.batches.preparing import SHARD_PAIRS
     from keras_transformer.checkpoints.pretrained import resolve as folder_of
     from keras_transformer.cli.prepare import resolve
     from keras_transformer.tokenizers.tokenizer_pair import read_tokenizers
@@ -327,7 +328,7 @@ def main(argv=None):
         tokenizers = read_tokenizers(folder_of(args.tokenizer)) if args.tokenizer else None
         report = prepare(
             config, args.out, options,
-            tokenizers=tokenizers, shard_pairs=args.shard_pairs, partitions=args.partitions,
+            tokenizers=tokenizers, shard_pairs=args.shard_pairs or SHARD_PAIRS, partitions=args.partitions,
         )  # fmt: skip
     except ValueError as error:
         print(f"{pathlib.Path(__file__).name}: {error}", file=sys.stderr)

@@ -58,6 +58,9 @@ def parser():
         (["r", "--xyz"], "unknown argument --xyz."),
         (["r", "--lr", "1"], "unknown argument --lr."),
         (["r", "more"], "unknown argument more."),
+        (["r", ""], "an argument is empty. Remove it, or check the variable that it comes from."),
+        (["r", " ", ""], "an argument is empty. Remove it, or check the variable that it comes from."),
+        (["r", "", "more"], "unknown argument more."),
         (["r", "--beam-size", "two"], "argument --beam-size: invalid int value: 'two'."),
         ([], "the following arguments are required: RUN."),
         (["--bean-size", "3"], "unknown argument --bean-size. Did you mean --beam-size?"),
@@ -68,6 +71,11 @@ def parser():
 )
 def test_a_refusal_is_one_line_with_the_nearest_name(parser, capsys, arguments, message):
     assert refused(capsys, parser.parse_args, *arguments) == f"it.py: {message} See it.py --help\n"
+
+
+def test_a_unit_of_alignments_needs_them(capsys):
+    error = refused(capsys, score.parse_args, "run", "--alignment-unit", "words")
+    assert "--alignment-unit needs --alignment" in error
 
 
 def test_a_misspelt_flag_is_reported_before_the_one_of_a_group_that_is_missing(capsys):

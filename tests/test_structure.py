@@ -238,3 +238,13 @@ def test_an_unknown_public_name_is_an_error():
     package = importlib.import_module("keras_transformer")
     with pytest.raises(AttributeError, match="'Translater'"):
         _ = package.Translater
+
+
+def test_only_one_function_asks_for_the_affinity_that_some_systems_lack():
+    found = {
+        module
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "sched_getaffinity"
+    }
+    assert found == {"config.cores"}

@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import logging
-import os
 import pathlib
 import shutil
 
@@ -28,6 +27,7 @@ from keras_transformer.batches.prepared import (
 from keras_transformer.batches.sharding import BLOCK_PAIRS, UnfinishedError, open_text, write_shards
 from keras_transformer.batches.text_files import write_split
 from keras_transformer.config.console import console
+from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.fields import with_earlier_defaults
 from keras_transformer.config.sections import VOCABULARY, DataConfig
 from keras_transformer.config.settings import Config
@@ -40,8 +40,8 @@ from keras_transformer.files import (
     to_checked_json,
     write_atomically,
 )
-from keras_transformer.text.datasets import dataset_names, first_split
-from keras_transformer.text.folders import TRAIN
+from keras_transformer.text.datasets import dataset_names, first_split, open_dataset
+from keras_transformer.text.folders import TRAIN, file_identity, is_archive
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.synthetic import check_tags
 from keras_transformer.tokenizers.symbols import TreeTokenizer
@@ -74,6 +74,8 @@ def prepare(
 ) -> PreparedCorpus:
     """Prepares a corpus, or continues an interrupted preparation.
 
+    A finished corpus is opened as it is, with a warning if files of the text have changed since.
+
     Worker processes import the main module again, so a script must call this function under
     `if __name__ == "__main__":`, unless `num_workers` is 0.
 
@@ -97,10 +99,16 @@ def prepare(
     folder = pathlib.Path(folder)
     settings = settings_of(config, tokenizers, shard_pairs)
     if (folder / MANIFEST).exists():
-        return _open_finished(folder, settings)
+        prepared = _open_finished(folder, settings)
+        if changed := _changed_file(config.data, prepared):
+            logger.warning(
+                f"{folder}: the text has changed since it was prepared ({changed}). Remove the folder to "
+                "prepare it again"
+            )
+        return prepared
     check_not_prepared(config.data.dataset)
     check_outside(config.data.dataset, folder)
-    num_workers = os.cpu_count() if num_workers is None else num_workers
+    num_workers = usable_cores() if num_workers is None else num_workers
     return _prepare(open_text(config), folder, settings, tokenizers, num_workers)
 
 
@@ -341,6 +349,34 @@ def _first_change(before, now):
     files = [file for entry in entries for file in (entry if isinstance(entry, list) else [entry])]
     changed = (file for file in files if files.count(file) == 1)
     return next((file.get("path") or file["name"] for file in changed), "the order of the files")
+
+
+def _changed_file(data, prepared):
+    """Returns the path of a file that changed after a corpus was prepared, or `None`.
+
+    Only folders and archives are compared: opening another dataset may download it. A file that was moved,
+    with its size and modification time, has not changed.
+    """
+    now = []
+    try:
+        for name in dataset_names(data.dataset):
+            if is_archive(name):  # known without unpacking it
+                now.append(file_identity(name))
+            elif pathlib.Path(name).is_dir():
+                dataset = open_dataset(name, data.source, data.target)
+                splits = [split for split in (TRAIN, *prepared.splits) if split in dataset.splits]
+                now += [file for split in splits for file in dataset.fingerprint(split)]
+    except (ValueError, OSError):
+        return None
+    entries = [entry for entry in prepared.manifest["inputs"] or () if isinstance(entry, list)]
+    before = [file for entry in entries for file in entry]
+
+    def identity(file):
+        return pathlib.Path(file["path"]).name, file["size"], file["mtime_ns"]
+
+    same = set(map(identity, now)) & set(map(identity, before))
+    changed = (file["path"] for file in (*now, *before) if identity(file) not in same)
+    return next(changed, None) if now else None
 
 
 def _find_or_learn_tokenizers(text, folder, given):

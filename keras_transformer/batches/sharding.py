@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import sys
 import threading
 from typing import NamedTuple
@@ -259,12 +260,14 @@ def _shard_pool(number, *work):
         return
     # Spawned, because the threads of TensorFlow (used by some datasets) do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(number, context, initializer=_exit_with_parent)
+    given_up, give_up = context.Pipe(duplex=False)
+    pool = concurrent.futures.ProcessPoolExecutor(number, context, _exit_with_parent, (given_up,))
 
     def make(jobs):
         waiting = collections.deque()
         for job in jobs:
-            waiting.append(pool.submit(make_shard, job))
+            with _workers_ignore_interrupts():
+                waiting.append(pool.submit(make_shard, job))
             if len(waiting) > number + 1:  # bounds memory: each job holds its text
                 yield waiting.popleft().result()
         while waiting:
@@ -277,16 +280,38 @@ def _shard_pool(number, *work):
             "a worker process was killed, perhaps because memory ran out. Run the same command again "
             "(it continues), with fewer --workers"
         ) from error
+    except BaseException:
+        give_up.close()  # the workers end at once, without finishing their shards
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
+        give_up.close()
+        given_up.close()
 
 
-def _exit_with_parent():
-    """Ends this worker process when its parent ends, even if the parent is killed."""
+@contextlib.contextmanager
+def _workers_ignore_interrupts():
+    """Context manager: processes started within it never receive SIGINT; it reaches this process afterwards.
+
+    Ctrl-C signals all processes of the terminal, and each would print a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _exit_with_parent(given_up):
+    """Ends this worker process when its parent ends, even if the parent is killed, or closes a pipe.
+
+    Args:
+        given_up: `multiprocessing.connection.Connection`, the end of the pipe to read.
+    """
     parent = multiprocessing.parent_process().sentinel
 
     def wait():
-        multiprocessing.connection.wait([parent])
+        multiprocessing.connection.wait([parent, given_up])
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()

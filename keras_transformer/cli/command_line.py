@@ -4,7 +4,6 @@ import argparse
 import ast
 import dataclasses
 import itertools
-import os
 import pathlib
 import re
 import sys
@@ -12,6 +11,7 @@ import sys
 from keras_transformer.cli.foreign_flags import find_row
 from keras_transformer.cli.process import import_quietly
 from keras_transformer.config import programs
+from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.fields import did_you_mean
 from keras_transformer.config.sections import VOCABULARY, SearchConfig
 
@@ -101,6 +101,8 @@ class Parser(argparse.ArgumentParser):
 
     def _with_nearest(self, message):
         if match := _UNKNOWN.fullmatch(message):
+            if not match[1].strip():
+                return "an argument is empty. Remove it, or check the variable that it comes from."
             unknown = match[1].split()[0].partition("=")[0]
             return f"unknown argument {unknown}." + self._hint(unknown)
         missing = message.startswith(("the following arguments are required", "one of the arguments"))
@@ -307,7 +309,7 @@ def number_of_threads(args):
     import tensorflow as tf
 
     if args.threads is None:
-        return 1 if tf.config.list_physical_devices("GPU") else len(os.sched_getaffinity(0))
+        return 1 if tf.config.list_physical_devices("GPU") else usable_cores()
     return args.threads
 
 

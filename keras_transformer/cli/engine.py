@@ -1,12 +1,12 @@
 """`--engine`: chooses what translates, and loads it."""
 
 import functools
-import os
 import sys
 
 from keras_transformer.cli.command_line import number_of_threads
 from keras_transformer.cli.process import import_quietly
 from keras_transformer.config import programs
+from keras_transformer.config.cores import usable_cores
 
 
 def add_engine_flag(parser):
@@ -65,7 +65,7 @@ def engine_loader(engine, args, runs, *, is_file):
 
         threads = args.threads
         if threads is None:
-            threads = len(os.sched_getaffinity(0)) if is_file else 1
+            threads = usable_cores() if is_file else 1
         announce = functools.partial(_announce, args)
         # At once, as TensorFlow may be imported for it, before the output is opened.
         translator = load_conversion(runs[0], args.checkpoint, threads=threads, before=announce)

@@ -40,7 +40,7 @@ from keras_transformer.config.sections import DataConfig
 ONLY_FILES = ("reference", "source", "target")
 ONLY_TRANSLATION = (
     *("test_set", "source", "target", "tokenized", "detokenize", "no_ter", "confidence"),
-    "bootstrap_samples",
+    *("significance", "bootstrap_samples"),
 )
 ONLY_PARSING = ("rules", "as_evalb", "labels")
 ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "checkpoint", "output", "threads", *SEARCH_SETTINGS)
@@ -78,7 +78,7 @@ def parse_args(argv=None):
         "paired significance test between several hypotheses (default: bootstrap)",
         ("bootstrap", "randomization"),
     )
-    figures.add_argument("--significance", choices=tests, default="bootstrap", help=text)
+    figures.add_argument("--significance", choices=tests, help=text)
     text = "samples for intervals and tests (default: sacreBLEU's)"
     figures.add_argument("--bootstrap-samples", type=int, metavar="N", help=text)
     figures.add_argument("--json", action="store_true", help="print the results as JSON")
@@ -116,6 +116,8 @@ def check_args(args):
                 f"--bootstrap-samples must be at least {MIN_BOOTSTRAP_SAMPLES}. "
                 f"Received: {args.bootstrap_samples}"
             )
+    if args.significance and args.task != "parsing" and len(args.hypothesis or ()) < 2:
+        raise ValueError("--significance needs a second --hypothesis")
     if args.n_best is not None:
         raise ValueError("--n-best: only the best translation is scored. Remove this flag")
     useless = ONLY_FILES if args.runs else ONLY_RUN
@@ -193,8 +195,13 @@ def translate_test_set(args):
 
 
 def load_test_set(args, data):
-    """Returns (name, source, list of references, `StandardSet` or `None`) of the text to translate."""
+    """Returns (name, source, list of references, `StandardSet` or `None`) of the text to translate.
+
+    Raises:
+        ValueError: the text cannot be read, or `--output` is one of its files.
+    """
     from keras_transformer.evaluation.test_sets import load_standard_set
+    from keras_transformer.files import check_output
     from keras_transformer.text.datasets import open_split
     from keras_transformer.text.lines import DataError, NotUtf8Error
 
@@ -209,6 +216,8 @@ def load_test_set(args, data):
         data_dir=args.data_dir or data.data_dir,
         manual_dir=args.manual_dir or data.manual_dir,
     )
+    if args.output:
+        check_output(args.output, *split.paths)
     try:
         source, target = split.load(on_bad_utf8=data.on_bad_utf8)
     except NotUtf8Error as error:
@@ -243,10 +252,11 @@ _LANGUAGES = (
 
 
 def language_of(paths):
-    """Returns the language code that all file names end with (`test.de`, `test.de.gz`), or `None`."""
+    """Returns the language code that all names end with, such as `zh-CN` of `test.zh-CN.gz`, or `None`."""
     endings = {re.sub(r"\.(gz|xz|bz2)$", "", path).rpartition(".")[2] for path in paths}
     ending = endings.pop() if len(endings) == 1 else ""
-    return ending if re.fullmatch("[a-z]{2}", ending) and ending in _LANGUAGES.split() else None
+    match = re.fullmatch("([a-z]{2})([-_][A-Z][A-Za-z]+)*", ending)
+    return ending if match and match[1] in _LANGUAGES.split() else None
 
 
 def detokenize_sides(which, systems, references, language):
@@ -289,7 +299,7 @@ def main(argv=None):
             tokenized=args.tokenized,
             ter=not args.no_ter,
             confidence=args.confidence,
-            significance=args.significance,
+            significance=args.significance or "bootstrap",
             bootstrap_samples=args.bootstrap_samples,
             standard_set=standard,
         )

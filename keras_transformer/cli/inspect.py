@@ -24,7 +24,6 @@ def parse_args(argv=None):
     parser.add_argument(
         "--side",
         choices=("source", "target"),
-        default="source",
         help="vocabulary of a run folder to use (default: source)",
     )
     parser.add_argument(
@@ -51,7 +50,9 @@ def main(argv=None, stdin=None):
 
         args.vocabulary = str(resolve(args.vocabulary))
         if os.path.isdir(args.vocabulary):
-            tokenizer = getattr(load_tokenizers(args.vocabulary), args.side)
+            tokenizer = getattr(load_tokenizers(args.vocabulary), args.side or "source")
+        elif args.side and os.path.exists(args.vocabulary):
+            raise ValueError(f"--side {args.side}: {args.vocabulary} is one vocabulary. Remove this argument")
         else:
             tokenizer = load_tokenizer(args.vocabulary)
         if args.files:

@@ -17,6 +17,7 @@ import shlex
 
 from keras_transformer.cli.command_line import (
     CORPUS_SETTINGS,
+    FOLDER_SETTINGS,
     VOCABULARY_FLAGS,
     VOCABULARY_SETTINGS,
     add_setting_flags,
@@ -29,6 +30,13 @@ from keras_transformer.config.sections import TREES, DataConfig
 
 # Settings of `data` that only training uses; `weights` is the old name of one.
 FOR_TRAINING = ("dataset", "dataset_weights", "weights", "temperature")
+# Settings that change the description of a prepared folder.
+FOR_DESCRIPTION = ("data.batch_tokens", "data.padding", "data.max_shapes")
+# Settings that count tokens, or are of batches; text has neither.
+NOT_FOR_TEXT = (
+    *("cleaning.min_length", "cleaning.max_length_ratio", "data.max_length", "data.vocab_texts"),
+    *("data.subword_dropout", *FOR_DESCRIPTION),
+)
 
 
 def make_parser():
@@ -48,7 +56,7 @@ def make_parser():
         "--tokenizer", metavar="PATH", help="vocabulary to use: a file, a run or a prepared folder"
     )
     parser.add_argument("--workers", type=int, help="number of processes (default: one per core)")
-    parser.add_argument("--shard-pairs", type=int, default=100_000, help="pairs per shard (default: 100,000)")
+    parser.add_argument("--shard-pairs", type=int, help="pairs per shard (default: 100,000)")
     parser.add_argument(
         "--set",
         action="append",
@@ -73,10 +81,24 @@ def parse_args(argv=None):
     args = parser.parse_args(argv)
     if args.text and not args.out:
         parser.error("--text needs a folder to write: DATASET OUT --text")
-    for name in ("tokenizer", "vocab_size", "model_type", "workers", "examples", "plot"):
+    preparing = ("tokenizer", *VOCABULARY_FLAGS, "workers", "shard_pairs")
+    for name in (*preparing, "examples", "plot"):
         if args.text and getattr(args, name):
             parser.error(f"--{name.replace('_', '-')} is for a prepared corpus, --text for text. Remove one")
+    if not args.out:
+        given = [f"--{name.replace('_', '-')}" for name in given_settings(args, preparing + FOLDER_SETTINGS)]
+        given += [f"--set {text}" for text in args.set if _setting_name(text) not in FOR_DESCRIPTION]
+        if given:
+            parser.error(
+                f"{given[0]}: without a folder to write, {args.dataset} is only described. Add the folder, "
+                "or remove this argument"
+            )
     return args
+
+
+def _setting_name(text):
+    """Returns `section.field` of a text `section.field=value`."""
+    return text.partition("=")[0].strip()
 
 
 def resolve(args):
@@ -94,14 +116,17 @@ def resolve(args):
     # The model is not used here; `tie_embeddings` must only allow two vocabularies.
     config = override(replace(Config(), model={"tie_embeddings": "none"}, data=changes), args.set)
     for text in args.set:
-        section, name = (text.partition("=")[0].strip().split(".") + [""])[:2]
-        if section in ("model", "training", "search") or name in FOR_TRAINING:
+        section, name = (_setting_name(text).split(".") + [""])[:2]
+        if section in ("model", "training", "search", "devices") or name in FOR_TRAINING:
             raise ValueError(f"--set {text}: a setting of training, not of preparation. Remove it here")
     fixed = [text for text in args.set if text.startswith(VOCABULARY_SETTINGS)]
     if args.tokenizer and (args.vocab_size or args.model_type or fixed):
         raise ValueError("--tokenizer fixes the vocabulary: remove its size, type and normalization")
     if args.text and fixed:
         raise ValueError(f"--set {fixed[0]}: a setting of the vocabulary, and --text writes none. Remove it")
+    unused = [text for text in args.set if args.text and _setting_name(text) in NOT_FOR_TEXT]
+    if unused:
+        raise ValueError(f"--set {unused[0]}: --text counts no tokens and makes no batches. Remove it")
     if args.examples < 0:
         raise ValueError(f"--examples must be at least 0. Received: {args.examples}")
     if args.plot and (
@@ -239,7 +264,7 @@ def main(argv=None):
 
     def work():
         from keras_transformer.batches.prepared import PreparedCorpus
-        from keras_transformer.batches.preparing import prepare
+        from keras_transformer.batches.preparing import SHARD_PAIRS, prepare
         from keras_transformer.checkpoints.pretrained import resolve as folder_of
         from keras_transformer.tokenizers.tokenizer_pair import read_tokenizers
 
@@ -254,7 +279,7 @@ def main(argv=None):
                 args.out,
                 tokenizers=tokenizers,
                 num_workers=args.workers,
-                shard_pairs=args.shard_pairs,
+                shard_pairs=args.shard_pairs or SHARD_PAIRS,
             )
         else:
             prepared = PreparedCorpus(args.dataset, args.source, args.target)

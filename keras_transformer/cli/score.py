@@ -32,7 +32,8 @@ def parse_args(argv=None):
     parser.add_argument("--output", metavar="FILE", help="write to FILE instead of standard output")
     parser.add_argument("--per-token", action="store_true", help="also print each piece's log-probability")
     parser.add_argument("--alignment", choices=("hard", "soft"), help="also align source and target")
-    parser.add_argument("--alignment-unit", choices=("words", "pieces"), default="words")
+    text = "what is aligned (default: words)"
+    parser.add_argument("--alignment-unit", choices=("words", "pieces"), help=text)
     parser.add_argument(
         "--alignment-layer", type=int, metavar="N", help="decoder layer, from 0 (default: the second to last)"
     )
@@ -54,7 +55,7 @@ def parse_args(argv=None):
     args = parser.parse_args(argv)
     if args.chunk_lines < 1:
         parser.error(f"--chunk-lines must be at least 1, not {args.chunk_lines}")
-    for name in ("layer", "head", "step"):
+    for name in ("unit", "layer", "head", "step"):
         if getattr(args, f"alignment_{name}") is not None and not args.alignment:
             parser.error(f"--alignment-{name} needs --alignment")
     if (args.source is None) != (args.target is None):
@@ -106,7 +107,7 @@ def _score(scorer, chunks, names, args, file):
         "layers": (layer,) if args.alignment else (),
         "heads": () if args.alignment_head is None else (args.alignment_head,),
     }
-    options = {"alignment": args.alignment, "unit": args.alignment_unit}
+    options = {"alignment": args.alignment, "unit": args.alignment_unit or "words"}
     options["convention"] = args.alignment_step or scorer.choice.convention
     scorer.score([], [], **attention)  # raises for an invalid layer or head before the first line
     begin, num_pairs, num_tokens, total = time.monotonic(), 0, 0, 0.0

@@ -16,7 +16,6 @@ import dataclasses
 import json
 import logging
 import math
-import os
 import signal
 import socket
 import sys
@@ -33,6 +32,7 @@ from keras_transformer.cli.early_checks import check_task, open_runs
 from keras_transformer.cli.engine import add_engine_flag
 from keras_transformer.cli.process import exit_code, import_quietly
 from keras_transformer.config import programs
+from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.extras import needs
 from keras_transformer.config.settings import SearchConfig
 from keras_transformer.export.serving import curl_command
@@ -94,7 +94,7 @@ def main(argv=None):
             import_quietly("keras_transformer.serving.app", batches_at_once=config.workers != 1)
         from keras_transformer.serving.app import Server, create_app
 
-        workers = config.workers or len(os.sched_getaffinity(0))
+        workers = config.workers or usable_cores()
         server = Server(config, Models(paths, workers=workers, **options), log=_log)
         with _json_log():
             ended_by.append(_serve(server, create_app(server), config))

@@ -12,6 +12,7 @@ from keras_transformer import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "cores": ("usable_cores",),
         "extras": ("MissingExtraError",),
         "fields": ("section", "setting"),
         "presets": ("PRESETS", "auto", "preset", "with_vocab_size"),

@@ -1,3 +1,4 @@
+from keras_transformer.config.cores import usable_cores as usable_cores
 from keras_transformer.config.extras import MissingExtraError as MissingExtraError
 from keras_transformer.config.fields import section as section
 from keras_transformer.config.fields import setting as setting
@@ -55,5 +56,6 @@ __all__ = [
     "section",
     "setting",
     "to_json",
+    "usable_cores",
     "with_vocab_size",
 ]

@@ -122,13 +122,24 @@ def bleu_scorer(target_language=None, **settings):
     characters.
 
     Args:
-        target_language: language code such as `"de"`; `None` for `13a`.
+        target_language: language code such as `"de"` or `"zh-CN"`, see `without_region`; `None` for `13a`.
         **settings: arguments of `sacrebleu.BLEU`, such as `lowercase=True`.
     """
     try:
-        return BLEU(trg_lang=target_language or "", **settings)
+        return BLEU(trg_lang=without_region(target_language) or "", **settings)
     except (ImportError, RuntimeError):
         return BLEU(tokenize="char", **settings)
+
+
+def without_region(language):
+    """Returns a language code without script and region: `"zh"` for `"zh-CN"`, `"zh_TW"` and `"zh-Hant"`.
+
+    sacreBLEU and Moses know only such codes and treat any other like English.
+
+    Args:
+        language: str, or `None`, which is returned as it is.
+    """
+    return language and re.split("[-_]", language)[0].lower()
 
 
 def token_scorer(*, lowercase=False):
@@ -224,12 +235,12 @@ def tokenize(lines, language):
 
     Args:
         lines: list of str, raw text.
-        language: code such as `"de"`; for languages unknown to Moses, the English rules apply.
+        language: code such as `"de"` or `"zh-CN"`; for languages unknown to Moses, the English rules apply.
 
     Returns:
         list of str, tokens separated by spaces.
     """
-    moses = sacremoses.MosesTokenizer(lang=language)
+    moses = sacremoses.MosesTokenizer(lang=without_region(language))
     return [" ".join(moses.tokenize(line, escape=False)) for line in lines]
 
 
@@ -245,7 +256,7 @@ def detokenize(lines, language):
     Returns:
         list of str, raw text.
     """
-    moses = sacremoses.MosesDetokenizer(lang=language)
+    moses = sacremoses.MosesDetokenizer(lang=without_region(language))
     return [moses.detokenize(line.replace("&#39;", "'").split()) for line in lines]
 
 

@@ -23,6 +23,7 @@ from keras_transformer.evaluation.bleu import (
     token_bleu,
     token_scorer,
     tokenize,
+    without_region,
 )
 from keras_transformer.evaluation.test_sets import sets_with_lines
 
@@ -142,10 +143,11 @@ def all_measures(language, tokenized, *, ter=True):
     """Returns the list of `Measure`, each with its own scorer.
 
     Args:
-        language: code of the target language, such as `"de"`, or `None`.
+        language: code of the target language, such as `"de"` or `"zh-CN"`, or `None`.
         tokenized: bool, whether the text is already tokenized.
         ter: whether to include translation edit rate.
     """
+    language = without_region(language)
     split = "tokens as given" if tokenized else f"Moses tokens ({language})"
     asian = {"normalized": True, "asian_support": True} if language in ("ja", "zh") else {}
     kinds = [

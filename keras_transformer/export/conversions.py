@@ -21,6 +21,7 @@ import tempfile
 
 from keras_transformer import __version__
 from keras_transformer.checkpoints.pretrained import comes_with_package
+from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.programs import StorageError
 from keras_transformer.export.ctranslate2 import CTranslate2Translator, export_ctranslate2
 from keras_transformer.export.ctranslate2_model import import_ctranslate2
@@ -91,7 +92,7 @@ def load_conversion(run, checkpoint="final", *, threads=1, before=None):
         raise ValueError(f"`threads` must be at least 1. Received: {threads}")
     path = conversion_path(run, checkpoint)
     # As many as CTranslate2 uses by default.
-    cores = min(max(len(os.sched_getaffinity(0)) // threads, 1), 4)
+    cores = min(max(usable_cores() // threads, 1), 4)
 
     def load(folder):
         return CTranslate2Translator(folder, inter_threads=threads, intra_threads=cores)

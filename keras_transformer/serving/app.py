@@ -7,10 +7,10 @@ import contextlib
 import functools
 import hmac
 import logging
-import os
 import re
 import time
 
+from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.extras import needs
 from keras_transformer.serving import libretranslate, open_inference, openapi, tf_serving
 from keras_transformer.serving.batching import BatchingQueue
@@ -59,7 +59,7 @@ class Server:
         self.metrics = Metrics()
         self.queue = BatchingQueue(
             run_batch,
-            workers=config.workers or len(os.sched_getaffinity(0)),
+            workers=config.workers or usable_cores(),
             batch_tokens=config.batch_tokens,
             max_wait_ms=config.max_wait_ms,
             max_queue_tokens=config.max_queue_tokens,

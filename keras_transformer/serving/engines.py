@@ -1,13 +1,13 @@
 """Models that the server can run: run folders, SavedModels and CTranslate2 exports, with one interface."""
 
 import json
-import os
 import pathlib
 import threading
 from typing import Any, NamedTuple
 
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config import programs
+from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.export.engines import EngineChoice, choose_engine
 from keras_transformer.export.versions import CARD, METADATA, load_exported
@@ -141,7 +141,7 @@ class CTranslate2Engine(Engine):
         from keras_transformer.export.ctranslate2 import CTranslate2Translator
 
         languages = json.loads((path / METADATA).read_text(encoding="utf-8"))["languages"]
-        cores = max(1, len(os.sched_getaffinity(0)) // workers)
+        cores = max(1, usable_cores() // workers)
         translator = CTranslate2Translator(path, inter_threads=workers, intra_threads=cores)
         return translator, (languages["source"], languages["target"])
 

@@ -130,8 +130,7 @@ def check_dataset(dataset, data_dir=None):
 def _corpora_in(folder):
     """Returns the names of a folder's subfolders and archives; none if it cannot be read."""
     try:
-        paths = sorted(folder.iterdir())
-        return [path.name for path in paths if path.is_dir() or is_archive(path)]
+        return [path.name for path in sorted(folder.iterdir()) if path.is_dir() or is_archive(path)]
     except OSError:
         return []
 
@@ -208,8 +207,7 @@ class Corpus(NamedTuple):
         test: `Pairs`, or `None` if no dataset has a test split.
         test_name: name of the test split, such as `"test_2016_flickr"`, or "".
         num_blank: number of training pairs dropped because a side was blank.
-        sizes: tuple of int, number of training pairs of each dataset, in order;
-            0 for a dataset without a training split.
+        sizes: tuple of int, training pairs of each dataset, in order; 0 for one without a training split.
     """
 
     train: Pairs
@@ -230,6 +228,12 @@ class OpenSplit(NamedTuple):
 
     dataset: Any
     name: str
+
+    @property
+    def paths(self):
+        """Paths of the files of the split in a folder, or of its archive; empty for other datasets."""
+        files = self.dataset.fingerprint(self.name)
+        return [file["path"] for file in files] if isinstance(files, list) else []
 
     def load(self, *, on_bad_utf8="refuse"):
         """Reads the split, blank lines included.

@@ -26,7 +26,7 @@ MAX_LINE_BYTES = 2**22
 # Characters at which `str.splitlines` would break a line, and NUL; each is replaced by a space.
 _LINE_BREAKS = "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"
 _TO_SPACE = dict.fromkeys(map(ord, _LINE_BREAKS), " ")
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 # Recognised by their first bytes, because browsers may unpack a file and keep its name, or the reverse.
@@ -128,9 +128,11 @@ def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
     """
     if on_bad_utf8 not in ON_BAD_UTF8:
         raise ValueError(f"`on_bad_utf8` must be one of {list(ON_BAD_UTF8)}. Received: {on_bad_utf8!r}")
+    num_removed = 0  # bytes at the start of line 1
     if lines and first_line == 1:
         _check_not_utf16(lines[0], name)
-        first = lines[0].removeprefix(_BOM)
+        first = lines[0].removeprefix(BOM)
+        num_removed = len(lines[0]) - len(first)
         lines = [first, *lines[1:]] if first else lines[1:]
     if not lines:
         return [], 0
@@ -139,7 +141,8 @@ def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
         text = b"".join(lines).decode("utf-8")
     except UnicodeDecodeError:
         decoded = [
-            _decode_line(line, name, number, on_bad_utf8) for number, line in enumerate(lines, first_line)
+            _decode_line(line, name, number, on_bad_utf8, num_removed if number == 1 else 0)
+            for number, line in enumerate(lines, first_line)
         ]
         text, num_replaced = "".join(text for text, _ in decoded), sum(replaced for _, replaced in decoded)
     text = (text if text.endswith("\n") else text + "\n").replace("\r\n", "\n")
@@ -151,14 +154,14 @@ def decode_lines(lines, *, name, first_line=1, on_bad_utf8="refuse"):
     return texts, num_replaced
 
 
-def _decode_line(line, name, number, on_bad_utf8):
-    """Returns (text, whether invalid bytes were replaced) of one line."""
+def _decode_line(line, name, number, on_bad_utf8, num_removed):
+    """Returns (text, whether invalid bytes were replaced) of a line without its first `num_removed` bytes."""
     try:
         return line.decode("utf-8"), False
     except UnicodeDecodeError as error:
         if on_bad_utf8 == "refuse":
             raise NotUtf8Error(
-                f"{name}: line {number}: byte {error.start + 1} (0x{line[error.start]:02x}) "
+                f"{name}: line {number}: byte {num_removed + error.start + 1} (0x{line[error.start]:02x}) "
                 "is not valid UTF-8. Convert the file to UTF-8",
                 "or replace invalid bytes: --set data.on_bad_utf8=replace",
             ) from error
@@ -259,7 +262,7 @@ class LineReader:
                     return
                 if place == 0:
                     _check_not_utf16(line, self.path)
-                    if line == _BOM:
+                    if line == BOM:
                         return
                 place += len(line)
                 yield line if line.endswith(b"\n") else line + b"\n"

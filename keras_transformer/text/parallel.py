@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from keras_transformer.text.lines import (
+    BOM,
     DataError,
     LineReader,
     Pairs,
@@ -128,7 +129,7 @@ class TabSeparatedFile(NamedTuple):
         with LineReader(self.path) as reader:
             for number, line in enumerate(reader, start=1):
                 columns = line.rstrip(b"\r\n").split(b"\t")
-                if columns == [b""]:
+                if len(columns) == 1 and _is_blank(columns[0].removeprefix(BOM if number == 1 else b"")):
                     columns = [b"", b""]
                 elif num_columns is None and len(columns) > 1:
                     num_columns = len(columns)

@@ -77,7 +77,8 @@ class Treebank:
         return TreebankFile(path, "drop" if self._is_training(path) else "refuse")
 
     def _is_training(self, path):
-        names = path.name, path.parent.name
+        # A split may be a subfolder; the name of the dataset's own folder says nothing about a split.
+        names = [path.name] if path.parent == self.folder else [path.name, path.parent.name]
         return any(name == TRAIN or name.startswith((f"{TRAIN}.", f"{TRAIN}-")) for name in names)
 
 

@@ -24,6 +24,7 @@ from keras_transformer.files import write_atomically
 
 ROLES = ("pad", "bos", "eos", "unk")  # names of the special ids
 SPACE = "\u2581"  # marks, inside pieces, the space before a word
+MAX_CACHED_LENGTH = 24
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -255,6 +256,19 @@ def check_not_one_text(texts, expected):
     """Raises `TypeError` if `texts` is a single text."""
     if isinstance(texts, (str, bytes)):
         raise TypeError(f"`texts` must be {expected} of str. Received: {type(texts).__name__}")
+
+
+def cache_short_words(function: Callable[..., Any], max_words: int) -> Callable[..., Any]:
+    """Returns a function of a word with a cache for words of up to `MAX_CACHED_LENGTH` characters.
+
+    In languages without spaces, a word is a whole sentence: it needs much memory and hardly occurs twice.
+
+    Args:
+        function: its first argument is the word; all are hashable.
+        max_words: number of results in the cache.
+    """
+    cached = functools.lru_cache(max_words)(function)
+    return lambda word, *more: (cached if len(word) <= MAX_CACHED_LENGTH else function)(word, *more)
 
 
 # Random segmentations of one word. Their only source of randomness is `random_float`, which returns

@@ -4,15 +4,11 @@ Section 5.1 of the paper uses one vocabulary of about 37,000 tokens for both lan
 determines the ids of a text, so training, translation and serving always agree.
 """
 
-import contextlib
 import copy
 import functools
 import io
 import logging
-import pathlib
 import re
-import tempfile
-import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +24,7 @@ from keras_transformer.tokenizers.base import (
     SPACE,
     Tokenizer,
     bpe_dropout,
+    cache_short_words,
     check_choice,
     check_special,
     clean_text,
@@ -37,11 +34,12 @@ from keras_transformer.tokenizers.base import (
     valid_utf8,
 )
 from keras_transformer.tokenizers.learning import NORMALIZATIONS, TrainingTexts, check_training
+from keras_transformer.tokenizers.normalization_rules import normalization_rules
 
 logger = logging.getLogger(__name__)
 
 MODEL_TYPES = ("bpe", "unigram")
-_MAX_CACHED_WORDS = 200_000
+_MAX_LATTICES = 50_000
 
 
 class SubwordTokenizer(Tokenizer):
@@ -84,7 +82,7 @@ class SubwordTokenizer(Tokenizer):
         form = _unicode_form(normalization)
         super().__init__(model_bytes, special=ids, normalization=normalization, unicode_form=form)
         self._processor = processor
-        self._lattice = functools.lru_cache(_MAX_CACHED_WORDS)(self._make_lattice)
+        self._lattice = cache_short_words(self._make_lattice, _MAX_LATTICES)
 
     @classmethod
     def train(
@@ -128,7 +126,7 @@ class SubwordTokenizer(Tokenizer):
         )
         model = io.BytesIO()
         stream = TrainingTexts(texts, _unicode_form(normalization), max_texts, seed)
-        with _normalization_rules(normalization) as rules:
+        with normalization_rules(normalization) as rules:
             try:
                 sentencepiece.SentencePieceTrainer.train(
                     sentence_iterator=iter(stream),
@@ -244,7 +242,8 @@ class SubwordTokenizer(Tokenizer):
 
     def has_own_token(self, character: str) -> bool:
         """Returns whether a character of normalised text has a token other than bytes and the unknown id."""
-        return (SPACE if character == " " else character) in self._scores
+        piece = SPACE if character == " " else character
+        return piece in self._scores or piece in self._user_defined
 
     def is_fallback(self, ids: list[int]) -> list[bool]:
         """Returns which tokens are part of a character that has no token of its own.
@@ -263,9 +262,21 @@ class SubwordTokenizer(Tokenizer):
 
     @functools.cached_property
     def _scores(self):
-        """{piece: score} of the text pieces, without special and byte tokens."""
+        """{piece: score} of the learned text pieces, without special and byte tokens."""
         normal = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
         return {entry.piece: entry.score for entry in self._proto.pieces if entry.type == normal}
+
+    @functools.cached_property
+    def _user_defined(self):
+        """Set of the user-defined symbols, which `encode` never splits or merges."""
+        kind = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+        return {entry.piece for entry in self._proto.pieces if entry.type == kind}
+
+    @functools.cached_property
+    def _user_defined_pattern(self):
+        """Pattern that captures a user-defined symbol, the longest of those that match."""
+        longest_first = sorted(self._user_defined, key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
     @functools.cached_property
     def _ids(self):
@@ -280,20 +291,23 @@ class SubwordTokenizer(Tokenizer):
             yield kinds.get(kind, kind.lower()), entry.piece
 
     def _sample_word(self, word, dropout, random_float):
-        word = SPACE + word
-        if self._proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
-            pieces = bpe_dropout(word, self._scores, dropout, random_float)
-        else:
-            pieces = unigram_sample(word, self._lattice(word, 1 / dropout - 1), random_float)
         ids = []
-        for piece in pieces:
-            if piece in self._scores:
-                ids.append(self._ids[piece])
-            elif self._proto.trainer_spec.byte_fallback:
-                ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
-            elif not ids or ids[-1] != self.special.unk:  # SentencePiece merges adjacent unknowns
-                ids.append(self.special.unk)
+        # Text and user-defined symbols alternate.
+        for number, part in enumerate(self._user_defined_pattern.split(SPACE + word)):
+            is_symbol = number % 2 == 1
+            for piece in [part] if is_symbol else self._sample_pieces(part, dropout, random_float):
+                if is_symbol or piece in self._scores:
+                    ids.append(self._ids[piece])
+                elif self._proto.trainer_spec.byte_fallback:
+                    ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
+                elif not ids or ids[-1] != self.special.unk:  # SentencePiece merges adjacent unknowns
+                    ids.append(self.special.unk)
         return ids
+
+    def _sample_pieces(self, text, dropout, random_float):
+        if self._proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
+            return bpe_dropout(text, self._scores, dropout, random_float)
+        return unigram_sample(text, self._lattice(text, 1 / dropout - 1), random_float)
 
     @functools.cached_property
     def _longest_and_unknown(self):
@@ -321,44 +335,6 @@ def _unicode_form(normalization):
     NFC first; the rules are for other programs that use the model file.
     """
     return "NFC" if normalization == "nfc" else None
-
-
-@contextlib.contextmanager
-def _normalization_rules(normalization):
-    """Context manager: arguments of SentencePiece's trainer for a normalization, with a temporary file."""
-    if normalization == "nfkc":
-        yield {"normalization_rule_name": "nmt_nfkc"}
-        return
-    rules = {SPACE: " "} | (_nfc_rules() if normalization == "nfc" else {})  # runs of SPACE become one space
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "rules.tsv")
-        sides = ((" ".join(f"{ord(char):X}" for char in side) for side in rule) for rule in rules.items())
-        path.write_text("".join("\t".join(rule) + "\n" for rule in sides), encoding="ascii")
-        yield {"normalization_rule_tsv": str(path)}
-
-
-def _nfc_rules():
-    """Returns the composition rules of NFC, for all characters with a canonical decomposition.
-
-    Up to three rules per character, Hangul syllables included: from the full decomposition, from the
-    decomposition of only the last mark, and from the character itself if NFC replaces it
-    (the Kelvin sign becomes K). The roughly 24,000 rules add 170 kB to a model.
-
-    Returns:
-        dict from a sequence of characters to its composition.
-    """
-    rules = {}
-    for code in range(0x110000):
-        character = chr(code)
-        decomposed = unicodedata.normalize("NFD", character)
-        if decomposed == character:
-            continue
-        composed = unicodedata.normalize("NFC", character)
-        one_step = unicodedata.normalize("NFC", decomposed[:-1]) + decomposed[-1]
-        for sequence in (character, decomposed, one_step):
-            if sequence != composed and unicodedata.normalize("NFC", sequence) == composed:
-                rules[sequence] = composed
-    return rules
 
 
 def _training_error(error, vocab_size, num_texts):

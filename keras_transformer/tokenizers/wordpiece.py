@@ -22,6 +22,7 @@ from keras_transformer.tokenizers.base import (
     ROLES,
     SPACE,
     Tokenizer,
+    cache_short_words,
     check_special,
     clean_text,
     import_tensorflow_text,
@@ -43,7 +44,7 @@ FORMAT = "word pieces 1"
 # Every code point has at most seven digits; a longer number, which only a model can output, is text.
 _ESCAPE = re.compile(r"\\(?:\\|([0-9]{1,7});)")
 _UNKNOWN = "⁇"
-_MAX_CACHED_WORDS = 500_000
+_MAX_CACHED_WORDS = 200_000
 _UNICODE_FORMS = {"nfc": "NFC", "nfkc": "NFKC", "identity": None}
 
 
@@ -84,8 +85,8 @@ class WordPieceTokenizer(Tokenizer):
         self._alphabet = {piece for piece in self._ids if len(piece) == 1 and piece != SPACE}
         self._longest = max(map(len, self._ids))
         # Without dropout, which is plain longest match.
-        self._encode_word = functools.lru_cache(_MAX_CACHED_WORDS)(
-            lambda word: self._sample_word(word, 0, lambda: 0)
+        self._encode_word = cache_short_words(
+            lambda word: self._sample_word(word, 0, lambda: 0), _MAX_CACHED_WORDS
         )
 
     @classmethod

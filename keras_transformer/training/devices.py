@@ -13,6 +13,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.batches.dataset import DeviceShare
+from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.programs import WorkerLostError
 
 logger = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ def divide_cores(config):
     Args:
         config: `DeviceConfig`. With XLA, whose shapes are fixed, there is one tower.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     towers = config.cpu_towers or (1 if config.xla else min(cores, MOST_TOWERS))
     if towers > 1:
         with contextlib.suppress(RuntimeError):

@@ -18,7 +18,7 @@ import time
 import numpy as np
 import pytest
 
-from keras_transformer.batches import sharding
+from keras_transformer.batches import preparing, sharding
 from keras_transformer.batches.prepared import FORMAT, PreparedCorpus, is_prepared
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.sharding import UnfinishedError
@@ -301,6 +301,47 @@ def test_a_finished_preparation_is_left_as_it_is(corpus, prepared):
         prepare_some(corpus, prepared.path, max_length=39)
 
 
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_text_that_changed_after_its_preparation_is_warned_of(tmp_path, caplog, kind):
+    corpus = write_corpus(tmp_path / "corpus", SENTENCES[:50])
+    name = corpus
+    if kind == "archive":
+        name = shutil.make_archive(tmp_path / "text", "zip", corpus)
+    prepared = prepare_some(name, tmp_path / "out", num_workers=0, vocab_size=300)
+    caplog.clear()
+
+    def again():
+        caplog.clear()
+        assert prepare_some(name, tmp_path / "out", vocab_size=300).manifest == prepared.manifest
+        return [record.getMessage() for record in caplog.records]
+
+    assert again() == []
+    changed = corpus / "valid.de"
+    changed.write_text(changed.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    if kind == "archive":
+        changed = shutil.make_archive(tmp_path / "text", "zip", corpus)
+    assert again() == [
+        f"{tmp_path / 'out'}: the text has changed since it was prepared ({changed}). Remove the folder to "
+        "prepare it again"
+    ]
+    if kind == "folder":
+        (corpus / "valid.de").unlink()  # can no longer be read as a corpus
+        assert again() == []
+
+
+def test_text_that_was_moved_or_is_downloaded_has_not_changed(corpus, prepared, monkeypatch):
+    data = make_config(corpus).data
+    moved = [
+        [file | {"path": "/elsewhere/" + pathlib.Path(file["path"]).name} for file in entry]
+        for entry in prepared.manifest["inputs"]
+    ]
+    monkeypatch.setitem(prepared.manifest, "inputs", moved)
+    assert preparing._changed_file(data, prepared) is None
+    monkeypatch.setattr(preparing, "open_dataset", pytest.fail)
+    for name in ("wmt14_translate/de-en", "hf:a/b", "cldr/en-de"):
+        assert preparing._changed_file(dataclasses.replace(data, dataset=name), prepared) is None
+
+
 def test_a_prepared_corpus_is_not_mixed_with_others(corpus, prepared, tmp_path):
     for dataset in (f"{prepared.path},{corpus}", f"{corpus}, {prepared.path}"):
         with pytest.raises(DataError, match="a prepared corpus cannot be combined with others"):
@@ -430,6 +471,26 @@ def stop_after(number, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sharding, "shard_jobs", some)
+
+
+def test_an_interrupt_of_all_processes_is_one_line(corpus, tmp_path):
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        command(corpus, out),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and not (out / "tokenizer.model").exists():
+        time.sleep(0.001)
+    time.sleep(0.1)  # the workers are starting
+    os.killpg(process.pid, signal.SIGINT)
+    printed = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert printed == "prepare_wmt.py: stopped. The same command continues\n"
 
 
 def test_it_continues_where_it_stopped(corpus, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from keras_transformer.batches.prepared import PreparedCorpus
 from keras_transformer.batches.preparing import prepare
 from keras_transformer.batches.text_files import write_text_corpus
-from keras_transformer.cli.prepare import main
+from keras_transformer.cli.prepare import main, parse_args
 from keras_transformer.config.settings import Config, replace
 from keras_transformer.text.lines import DataError
 
@@ -81,6 +81,12 @@ def test_the_program_writes_the_built_in_corpus(tmp_path, capsys):
             ["{}", "out", "--set", "data.vocab_size=90"],
             "--set data.vocab_size=90: a setting of the vocabulary",
         ),
+        (["{}", "out", "--shard-pairs", "9"], "--shard-pairs is for a prepared corpus"),
+        *(
+            (["{}", "out", "--set", setting], f"--set {setting}: --text counts no tokens")
+            for setting in ("cleaning.max_length_ratio=2", "cleaning.min_length=3", "data.max_length=9")
+        ),
+        (["{}", "out", "--set", "devices.cpu_towers=2"], "a setting of training, not of preparation"),
         (["{}", "{}"], "exists and is not an empty folder"),
     ],
 )
@@ -94,6 +100,31 @@ def test_what_does_not_go_with_text_is_refused(flags, words, corpus, tmp_path, m
     assert code == 2
     assert words in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--vocab-size", "4000"),
+        ("--model-type", "unigram"),
+        ("--tokenizer", "x"),
+        ("--workers", "2"),
+        ("--shard-pairs", "9"),
+        ("--data-dir", "x"),
+        ("--set", "cleaning.drop_identical=true"),
+    ],
+)
+def test_settings_of_a_preparation_need_a_folder_to_write(flags, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path), *flags])
+    given = " ".join(flags) if flags[0] == "--set" else flags[0]
+    expected = f"{given}: without a folder to write, {tmp_path} is only described. Add the folder, or remove"
+    assert expected in capsys.readouterr().err
+
+
+def test_a_description_has_settings_of_batches(tmp_path):
+    flags = ["--set", "data.batch_tokens=99", "--set", "data.padding=batch", "--source", "en"]
+    assert parse_args([str(tmp_path), *flags, "--target", "de", "--examples", "2"]).out is None
 
 
 def test_nothing_is_left_of_a_corpus_that_cannot_be_written(corpus, tmp_path):

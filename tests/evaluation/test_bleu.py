@@ -259,7 +259,20 @@ def test_japanese_without_mecab_is_scored_in_characters(monkeypatch):
         return real(**settings)
 
     monkeypatch.setattr(evaluation, "BLEU", without_mecab)
-    scorer = evaluation.bleu_scorer("ja")
+    scorer = evaluation.bleu_scorer("ja-JP")
     found = scorer.corpus_score(["日本語です。"], [["日本語です。"]])
     assert found.score == pytest.approx(100)
     assert "tok:char" in str(scorer.get_signature())
+
+
+@pytest.mark.parametrize("language", ["zh", "zh-CN", "zh_TW", "zh-Hant", "ZH-cn"])
+def test_region_and_script_do_not_change_the_scores(language):
+    assert evaluation.bleu_scorer(language).tokenizer.signature() == "zh"
+    assert evaluation.tokenize(["我喜欢吃苹果。"], language) == evaluation.tokenize(["我喜欢吃苹果。"], "zh")
+    assert evaluation.tokenize(["it's"], "en-GB") == ["it 's"]
+    assert evaluation.detokenize(["l' homme ?"], "fr_CA") == evaluation.detokenize(["l' homme ?"], "fr")
+
+
+def test_no_language_stays_none():
+    assert evaluation.without_region(None) is None
+    assert evaluation.bleu_scorer().tokenizer.signature() == "13a"

@@ -41,6 +41,7 @@ def test_bleu_has_the_tokenizer_of_the_language():
     scorer = sacrebleu.BLEU(tokenize="zh", effective_order=True)
     expected = one_by_one(scorer.sentence_score, ODD)
     np.testing.assert_allclose(bleu_matrix(ODD, "zh"), expected, rtol=1e-12)
+    assert (bleu_matrix(ODD, "zh-CN") == bleu_matrix(ODD, "zh")).all()
     assert bleu_matrix(ODD, "zh")[5, 6] > bleu_matrix(ODD)[5, 6]
 
 

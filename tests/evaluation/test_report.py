@@ -137,12 +137,14 @@ def test_without_a_language_what_needs_one_is_left_out_and_said():
     assert "tok:13a" in figure(found, "bleu")["how"]
 
 
-def test_chinese_and_japanese_are_split_into_characters_for_ter():
+@pytest.mark.parametrize("language", ["zh", "zh-CN", "zh_TW", "zh-Hant"])
+def test_chinese_and_japanese_are_split_into_characters_for_ter(language):
     text = ["我喜欢吃苹果。", "他很好。"]
-    found = scored(["我喜欢苹果。", "他很好。"], references=[text], target_language="zh")
+    found = scored(["我喜欢苹果。", "他很好。"], references=[text], target_language=language)
     expected = sacrebleu.corpus_ter(["我喜欢苹果。", "他很好。"], [text], normalized=True, asian_support=True)
     assert figure(found, "ter_lowercase")["score"] == pytest.approx(expected.score)
     assert "tok:zh" in figure(found, "bleu")["how"]
+    assert "Moses tokens (zh)" in figure(found, "tokenized_bleu")["how"]
 
 
 def test_intervals_are_sacrebleus():

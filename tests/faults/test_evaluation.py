@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import string
 import subprocess
 import sys
@@ -115,6 +116,13 @@ REFUSED = {
     "flags of trees": (f"{H} {R} --labels --as-evalb", ["--as-evalb, --labels cannot be used without"]),
     "search for trees": (f"{T} {{0}}/good.trees {G} --beam-size 4", ["--beam-size cannot be used"]),
     "samples of nothing": (f"{H} {R} --bootstrap-samples 100", ["--bootstrap-samples needs --confidence"]),
+    "a test of one system": (
+        f"{H} {R} --significance randomization", ["--significance needs a second --hypothesis"]
+    ),
+    "a test of a run": ("runs/x --significance bootstrap", ["--significance needs a second --hypothesis"]),
+    "a test of trees": (
+        f"{T} {{0}}/good.trees {G} --significance bootstrap", ["--significance cannot be used with --task"]
+    ),
     "too few samples": (f"{H} {R} --confidence --bootstrap-samples 1", ["-samples must be at least 40"]),
 }  # fmt: skip
 # Hypotheses; words of the one line that warns.
@@ -156,6 +164,34 @@ def test_a_set_that_is_not_utf8_is_refused_without_a_flag_of_other_programs(fold
     args = evaluate_wmt.parse_args(["runs/x", "--dataset", str(folder)])
     with pytest.raises(DataError, match=r"test.de: line 1: byte 6 .* Convert the file to UTF-8$"):
         evaluate_wmt.load_test_set(args, DataConfig())
+
+
+@pytest.mark.parametrize("kind", ["folder", "part", "archive", "link", "trees"])
+def test_the_test_set_is_not_overwritten(folder, kind):
+    data, output = DataConfig(), folder / "test.de"
+    for place in (folder, folder / "test_parts"):
+        place.mkdir(exist_ok=True)
+        for language in ("en", "de", "trees"):
+            (place / f"test.{language}").write_text("(S (NN a))\n" * 3)
+    if kind == "part":
+        (folder / "test.en").unlink()
+        output.unlink()
+        output = folder / "test_parts" / "test.en"
+    elif kind == "archive":
+        (folder / "corpus").mkdir()
+        output = pathlib.Path(shutil.make_archive(folder / "corpus" / "one", "zip", folder / "test_parts"))
+    elif kind == "link":
+        output = folder / "link.de"
+        output.symlink_to(folder / "test.de")
+    elif kind == "trees":
+        data, output = DataConfig(target="trees", separate_vocabularies=True), folder / "test.trees"
+        (folder / "test_parts" / "test.trees").unlink()
+    dataset = str(output if kind == "archive" else folder)
+    args = evaluate_wmt.parse_args(["runs/x", "--dataset", dataset, "--output", str(output)])
+    with pytest.raises(ValueError, match="is also an input. Write to another file"):
+        evaluate_wmt.load_test_set(args, data)
+    args.output = str(folder / "new.de")
+    assert len(evaluate_wmt.load_test_set(args, data)[1]) == 3
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -245,6 +281,10 @@ def test_all_lines_of_a_set_are_scored_under_its_name(folder, capsys):
         (["a/test.de"], "de"),
         (["a.de", "b.de.gz"], "de"),
         (["a.de", "b.en"], None),
+        (["test.zh-CN"], "zh-CN"),
+        (["a.pt_BR.xz", "b.pt_BR"], "pt_BR"),
+        (["ref.qq-CN"], None),
+        (["test.de-en"], None),
         (["ref.txt"], None),
         (["ref"], None),
         (["ref.xz"], None),

@@ -87,6 +87,8 @@ def test_a_stream_is_read_line_by_line():
     [
         (b"one\ntwo\ncaf\xe9 noir\n", r"text\.de: line 3: byte 4 \(0xe9\) is not valid UTF-8"),
         (b"\xed\xa0\x80\n", r"text\.de: line 1: byte 1 \(0xed\)"),
+        (b"\xef\xbb\xbfa\xe9\nb\n", r"text\.de: line 1: byte 5 \(0xe9\)"),
+        (b"\xef\xbb\xbfa\nb\xe9\n", r"text\.de: line 2: byte 2 \(0xe9\)"),
         (b"\xff\xfeo\0n\0e\0\n\0", r"text\.de: line 1: the text is UTF-16.*iconv"),
         (b"", r"text\.de: the file is empty"),
         (b"\xef\xbb\xbf", r"text\.de: the file is empty"),

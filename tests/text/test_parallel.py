@@ -168,6 +168,9 @@ TABS = {
     "more columns": (b"a\tA\t0.5\tCC\nb\tB\t0.7\t\n", ["a", "b"], ["A", "B"]),
     "blank line": (b"a\tA\n\nb\tB\n\n", ["a", "", "b"], ["A", "", "B"]),
     "blank first line": (b"\nb\tB\n", ["", "b"], ["", "B"]),
+    "spaces": (b"a\tA\n  \n\0\xc2\xa0\r\nb\tB\n", ["a", "", "", "b"], ["A", "", "", "B"]),
+    "byte-order mark on a blank first line": (b"\xef\xbb\xbf\nb\tB\n", ["", "b"], ["", "B"]),
+    "byte-order mark and spaces": (b"\xef\xbb\xbf \nb\tB\n", ["", "b"], ["", "B"]),
     "blank side": (b"a\tA\n\tB\nc\tC\n", ["a", "", "c"], ["A", "B", "C"]),
     "odd characters": ("a\u2028a\tA\x85A\n".encode(), ["a a"], ["A A"]),
 }
@@ -190,6 +193,7 @@ def test_pairs_of_a_tab_separated_file(tmp_path, name, pack, column):
         (b"a\tA\nb\n", "line 2: 1 columns instead of 2, as before it"),
         (b"a\tA\nb\tB\nc\tC\tC\n", "line 3: 3 columns instead of 2"),
         (b"a\tA\t1\nb\tB\n", "line 2: 2 columns instead of 3"),
+        (b"a\tA\n\xef\xbb\xbf\n", "line 2: 1 columns instead of 2"),
         (b"\na\nb\tB\n", "line 2: 1 columns instead of at least 2"),
         (b"", "the file is empty"),
         (b"a\t\n\tB\n", "no line has text on both sides"),

@@ -72,6 +72,19 @@ def test_a_bad_validation_tree_is_refused(folder):
         load_corpus(str(folder), "en", "trees")
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_name_of_the_dataset_makes_no_training_split(folder, tmp_path, packed):
+    write(folder, "valid.trees", *[TREE] * 500, BAD)
+    named = folder.rename(tmp_path / "train-bank")
+    name = str(named)
+    if packed:
+        (tmp_path / "outer").mkdir()
+        named.rename(tmp_path / "outer" / "train-bank")
+        name = shutil.make_archive(tmp_path / "train-packed", "zip", tmp_path / "outer")
+    with pytest.raises(DataError, match="valid.trees: line 501: a word has a space in it"):
+        load_split(name, "valid", "en", "trees")
+
+
 def test_other_datasets_have_no_trees(folder, tmp_path):
     with pytest.raises(DataError, match="a treebank must be a folder or archive with train.trees and"):
         open_dataset("cldr/en-de", "en", "trees")

@@ -115,6 +115,11 @@ def test_the_program_takes_a_run_folder(by_hand, tmp_path, capsys):
         (["FOLDER/vocabulary"], b"", "must contain words"),
         (["FOLDER/vocabulary"], b"a\xff", "standard input: line 1: byte 2"),
         (["FOLDER/vocabulary", "FOLDER/absent"], b"", "absent: no such file"),
+        (
+            ["FOLDER/vocabulary", "--side", "source"],
+            b"a",
+            "vocabulary is one vocabulary. Remove this argument",
+        ),
         (["FOLDER/text"], b"a", "text is not a SentencePiece model"),
     ],
 )

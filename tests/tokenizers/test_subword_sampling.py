@@ -1,6 +1,7 @@
 """Sub-word regularisation: rates counted by hand, and against SentencePiece's own sampling."""
 
 import collections
+import io
 import itertools
 import math
 import pathlib
@@ -12,8 +13,12 @@ import threading
 import pytest
 import sentencepiece
 
+from keras_transformer.tokenizers import sentencepiece as sentencepiece_module
+from keras_transformer.tokenizers import wordpiece as wordpiece_module
 from keras_transformer.tokenizers.base import (
+    MAX_CACHED_LENGTH,
     bpe_dropout,
+    cache_short_words,
     maxmatch_dropout,
     unigram_lattice,
     unigram_sample,
@@ -207,3 +212,56 @@ def test_refuses_other_arguments(tokenizer, arguments, message):
 def test_refuses_what_is_not_a_list_of_str(tokenizer):
     with pytest.raises(TypeError, match="`texts` must"):
         tokenizer.sample("a text", dropout=0.1, seed=1)
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_user_defined_symbols_stay_whole(model_type, byte_fallback):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=model, model_type=model_type, minloglevel=2,
+        vocab_size=330 if byte_fallback else 70, byte_fallback=byte_fallback, hard_vocab_limit=False,
+        pad_id=0, bos_id=1, eos_id=2, unk_id=3, user_defined_symbols=["<ent>", "<ent>s", "@@", "☃", "small"],
+    )  # fmt: skip
+    tokenizer = SubwordTokenizer(model.getvalue())
+    texts = ["<ent> reads <ent>s", "a<ent>sb@@c@", "☃", "The smaller ☃สreader", "@@ @", "sส☃ส"]
+    encoded = tokenizer.encode(texts)
+    assert tokenizer.sample(texts, dropout=1e-300, seed=1) == encoded
+    symbols = {tokenizer.entries.index(("text", one)) for one in ("<ent>", "<ent>s", "@@", "☃", "small")}
+    for seed in range(20):
+        sampled = tokenizer.sample(texts, dropout=0.9, seed=seed)
+        assert [[one for one in row if one in symbols] for row in sampled] == [
+            [one for one in row if one in symbols] for row in encoded
+        ]
+        assert tokenizer.decode(sampled) == tokenizer.decode(encoded)
+    assert tokenizer.has_own_token("☃")
+    assert not tokenizer.has_own_token("ส")
+
+
+def test_only_short_words_are_kept():
+    calls = []
+    keeping = cache_short_words(lambda word, alpha: calls.append(word) or len(word) * alpha, 2)
+    short, long = "a" * MAX_CACHED_LENGTH, "a" * (MAX_CACHED_LENGTH + 1)
+    assert [keeping(word, 2) for word in (short, long, short, long)] == [48, 50, 48, 50]
+    assert calls == [short, long, long]
+    assert keeping(short, 3) == 72
+    keeping("b", 2)
+    keeping(short, 2)  # only two results are kept
+    assert calls == [short, long, long, short, "b", short]
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "wordpiece"])
+def test_a_sentence_without_spaces_is_not_kept(model_type, monkeypatch):
+    module, name = {
+        "unigram": (sentencepiece_module, "unigram_lattice"),
+        "wordpiece": (wordpiece_module, "maxmatch_dropout"),
+    }[model_type]
+    words, real = [], getattr(module, name)
+    monkeypatch.setattr(module, name, lambda word, *more: words.append(word) or real(word, *more))
+    tokenizer = train_tokenizer(TEXTS, model_type=model_type, vocab_size=KINDS[model_type])
+    texts = ["small", "smallreader" * 3] * 3
+    if model_type == "unigram":
+        tokenizer.sample(texts, dropout=0.5, seed=1)
+    else:
+        tokenizer.encode(texts)
+    assert [words.count(f"▁{text}") for text in texts[:2]] == [1, 3]
