@@ -50,7 +50,7 @@ from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 TEXT, REFERENCES, TRANSLATIONS, PARTS = "text.txt", "references.txt", "translations.txt", "parts"
 _COLLECTED, _LOCK = "collected.json", "lock"
 _BLOCK = 5000  # lines that are cleaned together
-_SECTIONS = {"search": SearchConfig, "cleaning": CleaningConfig}
+_DEFAULTS = {"search": dataclasses.asdict(SearchConfig()), "cleaning": dataclasses.asdict(CleaningConfig())}
 _SAME = "Use the same, or choose another folder"
 
 
@@ -390,12 +390,11 @@ def _change(dropped):
 
 
 def _flat(settings):
-    """Returns the settings, those of a section as `section.name`; earlier versions lack some: the defaults."""
+    """Returns the settings, those of a section as `section.name`, with defaults that earlier versions lack."""
     flat = {"engine": "tensorflow"}
     for name, value in settings.items():
         if isinstance(value, dict):
-            defaults = dataclasses.asdict(_SECTIONS[name]()) if name in _SECTIONS else {}
-            flat |= {f"{name}.{key}": item for key, item in (defaults | value).items()}
+            flat |= {f"{name}.{key}": item for key, item in (_DEFAULTS.get(name, {}) | value).items()}
         else:
             flat[name] = value
     return flat
