@@ -390,7 +390,7 @@ def _change(dropped):
 
 
 def _flat(settings):
-    """Returns the settings, those of a section as `section.name`, with defaults that earlier versions lack."""
+    """Returns the settings, those of a section as `section.name`, with defaults for what is missing."""
     flat = {"engine": "tensorflow"}
     for name, value in settings.items():
         if isinstance(value, dict):
