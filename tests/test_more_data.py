@@ -146,12 +146,21 @@ def test_samples_are_of_the_whole_distribution_whatever_the_run_says(tmp_path, c
     def search(*more):
         return back_translate.plan_of(back_translate.parse_args([*given, *more]), [run]).search
 
-    whole = {"sampling": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "n_best": 1}
+    whole = {"sampling": True, "mbr": False, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "n_best": 1}
     assert search() == whole
     assert search("--top-k", "7", "--seed", "2") == whole | {"top_k": 7, "seed": 2}
     beam = [*given[:-2], "--beam-size", "3"]
     args = back_translate.parse_args(beam)
     assert back_translate.plan_of(args, [run]).search == {"sampling": False, "beam_size": 3, "n_best": 1}
+    # Minimum Bayes risk decoding of the run is no hindrance for samples, and named where it is one.
+    run.write_config(override(run.config, ["search.mbr=true"]))
+    run = RunFolder(run.path)
+    assert search() == whole
+    message = "--beam-size: the run has search.mbr=true, which has no beam. Add --no-mbr"
+    with pytest.raises(ValueError, match=message):
+        back_translate.plan_of(args, [run])
+    args = back_translate.parse_args([*beam, "--no-mbr"])
+    assert not back_translate.plan_of(args, [run]).search["mbr"]
 
 
 def test_ctranslate2_makes_both_kinds_of_corpora(tmp_path, text, parallel, capsys):

@@ -173,6 +173,7 @@ def plan_of(args, runs):
             changes["seed"] = None  # that of the noise
     changes["sampling"] = args.method == "sampling"
     if changes["sampling"]:  # of the whole distribution, whatever the run's settings
+        changes["mbr"] = False
         usual = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
         changes |= {name: value for name, value in usual.items() if getattr(args, name) is None}
     search = search_fields(args, n_best=1, **changes)

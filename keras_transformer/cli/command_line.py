@@ -290,11 +290,14 @@ def check_sampling_settings(settings, changed):
         unused = [name for name in names if name in settings and not is_on]
         if unused:
             raise ValueError(f"--{unused[0].replace('_', '-')} needs {flag}. Add {flag} or remove it")
-    flag = "--mbr" if changed.mbr else "--sampling"
+    kind = "mbr" if changed.mbr else "sampling"
     for name in (*_BEAM_SETTINGS, *(["sampling"] if changed.mbr else [])):
         if samples and settings.get(name):
             reason = "draws samples itself" if name == "sampling" else "has no beam"
-            raise ValueError(f"--{name.replace('_', '-')}: {flag} {reason}. Remove one of them")
+            flag = f"--{name.replace('_', '-')}"
+            if kind in settings:
+                raise ValueError(f"{flag}: --{kind} {reason}. Remove one of them")
+            raise ValueError(f"{flag}: the run has search.{kind}=true, which {reason}. Add --no-{kind}")
 
 
 def number_of_threads(args):

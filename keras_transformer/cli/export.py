@@ -40,7 +40,6 @@ def saved_model(args):
         raise ValueError("--long-lines split: a SavedModel truncates long lines. Remove this flag")
     from keras_transformer.config.fields import current_names
     from keras_transformer.config.sections import SearchConfig
-    from keras_transformer.config.settings import replace
     from keras_transformer.export.serving import (
         WARMUP,
         ServingSettings,
@@ -48,14 +47,14 @@ def saved_model(args):
         docker_command,
         server_name,
     )
-    from keras_transformer.export.versions import IDS, free_version
+    from keras_transformer.export.versions import IDS, free_version, with_search
 
     (run,) = open_runs([args.run], args.checkpoint)
     inputs, renamed = current_names(SearchConfig, dict.fromkeys(args.input))
     for old, new in renamed.items():
         print(f"{programs.name('export')}: --input {old} is now called --input {new}", file=sys.stderr)
     settings = ServingSettings(
-        search=replace(run.config.search, **search_settings(args, args.run)),
+        search=with_search(run.config, search_settings(args, args.run)).search,
         max_sentences=args.max_sentences,
         max_characters=args.max_characters,
         inputs=tuple(inputs),

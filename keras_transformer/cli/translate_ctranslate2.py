@@ -77,10 +77,11 @@ def translate(args, stdin, output):
     translator.n_best([], **search)  # raises for an invalid value before the first line
     formats = {"text": functools.partial(text_lines, scores=args.scores), "jsonl": json_line}
     write = formats.get(args.format, moses_lines)
+    details = args.format == "jsonl" and translator.has_details
     source = Input.of_stream(stdin, "standard input")
     progress = TranslationProgress(shows=False)
     for texts in line_chunks(source, args.chunk_lines, waits=source.is_regular):
-        results = translator.n_best(texts, **search)
+        results = translator.n_best(texts, details=details, **search)
         for number, result in enumerate(results, start=progress.lines):
             output.write(write(number, result, n_best=config.n_best).encode())
         output.flush()

@@ -17,7 +17,7 @@ from keras_transformer.cli.line_translation import (
 )
 from keras_transformer.cli.process import end_on_sigterm
 from keras_transformer.config import programs
-from keras_transformer.config.settings import SearchConfig, replace
+from keras_transformer.config.settings import replace
 from keras_transformer.files import check_output
 from keras_transformer.text.lines import LineReader
 from keras_transformer.translation.lines import Input
@@ -82,21 +82,11 @@ def open_shards(args, runs, search, engine):
     settings = {
         "models": [run.fingerprint(args.checkpoint) for run in runs],
         **{name: getattr(args, name) for name in ("format", "scores", "alignment", "chunk_lines")},
-        **_recorded(replace(runs[0].config.search, **search)),
+        **dataclasses.asdict(replace(runs[0].config.search, **search)),
         "engine": engine,
     }
     ending = ".jsonl" if args.format == "jsonl" else ".txt"
     return Shards(args.shards, files, settings, args.num_shards, ending=ending)
-
-
-def _recorded(search):
-    """Returns the search settings for the manifest, a dict.
-
-    Manifests of earlier versions lack the newer settings; they are recorded only if they are changed.
-    """
-    values, defaults = dataclasses.asdict(search), dataclasses.asdict(SearchConfig())
-    newer = ("coverage_penalty", "mbr", "samples", "utility")
-    return {name: value for name, value in values.items() if name not in newer or value != defaults[name]}
 
 
 def translate_part(args, search, part, translator, name=""):

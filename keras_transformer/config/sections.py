@@ -29,6 +29,10 @@ BYTES_IN_TRAINING = 16
 # Maximum number of elements in the caches and logits of one search batch: 2 GB of float32. A limit on
 # source tokens alone would allow batches of a thousand one-word lines, each with its beams.
 MAX_NUMBERS_IN_SEARCH = 2**29
+# Far longer than any translation, and exact in float32.
+MAX_LENGTH = 2**24
+# The graph of a search grows with each token of an n-gram.
+MAX_NGRAM = 32
 
 
 @section("Architecture of the model, with the names of the paper's Table 3; defaults are its base model.")
@@ -325,16 +329,25 @@ class SearchConfig:
         "maximum translation length is `max_length_ratio` * source length + this (section 6.1: input + 50)",
         renamed_from="extra_length",
         at_least=1,
+        at_most=MAX_LENGTH,
     )
     max_length_ratio: float = setting(
-        1.0, "factor on the source length in `max_length_offset`", renamed_from="length_factor", at_least=0
+        1.0,
+        "factor on the source length in `max_length_offset`",
+        renamed_from="length_factor",
+        at_least=0,
+        at_most=1000,
     )
-    max_length: int = setting(1024, "upper limit of the translation length, in tokens", at_least=1)
+    max_length: int = setting(
+        1024, "upper limit of the translation length, in tokens", at_least=1, at_most=MAX_LENGTH
+    )
     min_length: int = setting(0, "minimum translation length in tokens, without end of sentence", at_least=0)
     tree_grammar: bool = setting(
         False, "parsing: only well-formed trees over the words of the sentence; the paper's search is free"
     )
-    no_repeat_ngram: int = setting(0, "forbids repeating any n-gram of this size; 0 disables", at_least=0)
+    no_repeat_ngram: int = setting(
+        0, "forbids repeating any n-gram of this size; 0 disables", at_least=0, at_most=MAX_NGRAM
+    )
     n_best: int = setting(1, "translations per sentence, at most `beam_size` unless sampling", at_least=1)
     sampling: bool = setting(False, "samples tokens at random instead of beam search; ignores `beam_size`")
     mbr: bool = setting(

@@ -23,7 +23,7 @@ from keras_transformer import __version__
 from keras_transformer.checkpoints.pretrained import comes_with_package
 from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.programs import StorageError
-from keras_transformer.export.ctranslate2 import CTranslate2Translator, export_ctranslate2
+from keras_transformer.export.ctranslate2 import CTranslate2Translator, convert
 from keras_transformer.export.ctranslate2_model import import_ctranslate2
 from keras_transformer.files import process_lock
 
@@ -108,7 +108,7 @@ def load_conversion(run, checkpoint="final", *, threads=1, before=None):
             _remove(path.parent.glob(".*.tmp"))  # of killed processes
             _remove([path])
             before()
-            export_ctranslate2(run, path, checkpoint=checkpoint)
+            convert(run, path, checkpoint=checkpoint)
             _remove(_outdated(run, path))
             return load(path)
     except (OSError, StorageError) as error:
@@ -119,7 +119,7 @@ def load_conversion(run, checkpoint="final", *, threads=1, before=None):
         )
     before()
     with tempfile.TemporaryDirectory(prefix="ctranslate2-") as folder:
-        return load(export_ctranslate2(run, pathlib.Path(folder, path.name), checkpoint=checkpoint))
+        return load(convert(run, pathlib.Path(folder, path.name), checkpoint=checkpoint))
 
 
 def _outdated(run, path):

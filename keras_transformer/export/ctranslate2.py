@@ -51,9 +51,16 @@ def export_ctranslate2(run, out, *, checkpoint="final", search=None, quantizatio
         `pathlib.Path` of the folder.
 
     Raises:
-        ValueError: ctranslate2 is not installed; the run has `model.qk_norm`; `out` is in use; or the weights
-            are missing.
+        ValueError: ctranslate2 is not installed; the run has `model.qk_norm`; CTranslate2 lacks a search
+            setting; `out` is in use; or the weights are missing.
     """
+    check_translates(run)
+    check_search(with_search(run.config, search).search)
+    return convert(run, out, checkpoint=checkpoint, search=search, quantization=quantization)
+
+
+def convert(run, out, *, checkpoint="final", search=None, quantization="float32"):
+    """`export_ctranslate2` without its check of the search settings, which a caller may still override."""
     ctranslate2 = import_ctranslate2()
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"`quantization` must be one of {list(QUANTIZATIONS)}. Received: {quantization!r}")
@@ -71,6 +78,24 @@ def export_ctranslate2(run, out, *, checkpoint="final", search=None, quantizatio
     with exported_folder(run, out, KIND, config, versions=versions, **entries) as (folder, model, tokenizers):
         save_model(folder, model, tokenizers, max_positions=positions, quantization=quantization)
     return pathlib.Path(out)
+
+
+def check_search(search):
+    """Raises `ValueError` for a `SearchConfig` that needs something which CTranslate2 lacks."""
+    for name, kind in (
+        ("sampling", "Sampling"),
+        ("mbr", "Minimum Bayes risk decoding"),
+        ("tree_grammar", "The tree grammar"),
+    ):
+        if getattr(search, name):
+            raise ValueError(
+                f"{kind} is not available for CTranslate2 models here. Received: {name}=True. Set it to "
+                f"false: --no-{name.replace('_', '-')}"
+            )
+    if search.alpha > MAX_ALPHA:
+        raise ValueError(
+            f"CTranslate2 needs an alpha of at most {MAX_ALPHA}. Received: alpha={search.alpha:g}"
+        )
 
 
 def max_positions(config):
@@ -98,6 +123,7 @@ class CTranslate2Translator(TextTranslator):
     Attributes:
         tokenizers: `Tokenizers`.
         search: `SearchConfig`, the defaults of `translate`: those of the run, without a coverage penalty.
+        has_details: bool, whether `n_best` takes `details=True`; exports of early versions lack it.
 
     Raises:
         ValueError: ctranslate2 is not installed, the folder is no exported CTranslate2 model, or a
@@ -117,7 +143,9 @@ class CTranslate2Translator(TextTranslator):
         search = replace(from_values(SearchConfig, metadata["search"]), coverage_penalty=0.0)
         super().__init__(load_tokenizers(folder), search, metadata["languages"]["target"])
         self._max_positions = metadata["max_positions"]
-        self._has_alignments = "alignment_layer" in metadata
+        # They limit the lengths, as in `Translator`; a larger setting is no error.
+        self._has_learned_positions = metadata["model"].get("positions") == "learned"
+        self.has_details = "alignment_layer" in metadata
         self._source_tokens, self._target_tokens = map(vocabulary_tokens, self.tokenizers)
         self._target_ids = {token: number for number, token in enumerate(self._target_tokens)}
         tags = [self._target_tokens[number] for number in self.tokenizers.target.tags.values()]
@@ -143,31 +171,24 @@ class CTranslate2Translator(TextTranslator):
 
     def _config(self, search):
         config = super()._config(search)
-        for name, kind in (("sampling", "Sampling"), ("mbr", "Minimum Bayes risk decoding")):
-            if getattr(config, name):
-                raise ValueError(
-                    f"{kind} is not available for CTranslate2 models here. Received: {name}=True"
-                )
+        check_search(config)
         if config.coverage_penalty:
             raise ValueError(
                 "A coverage penalty is not available for CTranslate2 models here. "
                 f"Received: coverage_penalty={config.coverage_penalty:g}"
             )
-        if config.alpha > MAX_ALPHA:
-            raise ValueError(
-                f"CTranslate2 needs an alpha of at most {MAX_ALPHA}. Received: alpha={config.alpha:g}"
-            )
-        if config.max_source_length > max(self._max_positions, self.search.max_source_length):
-            raise ValueError(
-                f"`max_source_length` exceeds {self._max_positions}, the positions of the exported model. "
-                f"Received: max_source_length={config.max_source_length}"
-            )
+        for name in () if self._has_learned_positions else ("max_source_length", "max_length"):
+            if getattr(config, name) > self._max_positions:
+                raise ValueError(
+                    f"`{name}` exceeds {self._max_positions}, the positions of the exported model. Received: "
+                    f"{name}={getattr(config, name)}. Export the model with --{name.replace('_', '-')} N"
+                )
         return config
 
     def _translate_parts(self, parts, config, details):
         if any(part.prefix or part.phrases for part in parts):
             raise ValueError("CTranslate2 models do not support prefixes and constraints here")
-        if details and not self._has_alignments:
+        if details and not self.has_details:
             raise ValueError("`details` needs a model that was exported by this version. Export it again")
         lengths = [(len(part.row) + 1,) for part in parts]
         share = config.batch_tokens

@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras_transformer import __version__
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.tensor_files import by_path
+from keras_transformer.config.settings import replace
 from keras_transformer.config.types import PathLike
 from keras_transformer.export.forcing import pair_signatures
 from keras_transformer.export.graphs import ServedModel, ids_signature, text_signatures
@@ -92,6 +93,7 @@ def export_saved_model(
     run = RunFolder(run_dir)
     check_constraints(run, with_constraints)
     settings = ServingSettings(search=run.config.search) if settings is None else settings
+    replace(run.config, search=settings.search)  # raises for a tree grammar without trees
     name = server_name(run, name)
     warmup = has_serving() if warmup is None else warmup
     if warmup:

@@ -92,6 +92,8 @@ class ServingSettings:
             list of int, at least 1, not increasing; entry n is for sentences of n tokens.
         """
         search = self.search
+        if "max_length_offset" in self.inputs:  # a request may give any
+            search = dataclasses.replace(search, max_length_offset=search.max_length)
         rows = [self.max_sentences]
         for tokens in range(1, self.max_tokens(model) + 1):
             fitting = math.floor(MAX_NUMBERS_IN_SEARCH / model.numbers_in_search(tokens, search))

@@ -5,11 +5,10 @@ import contextlib
 import json
 
 from keras_transformer.config.fields import unknown
+from keras_transformer.config.sections import MAX_NGRAM
 from keras_transformer.serving.errors import DeadlineError, RequestError, TooLargeError
 
-# Larger settings of the search: sums would overflow int32, and the graph grows with each token of an n-gram.
-_LARGEST = 2**24
-_LARGEST_NGRAM = 32
+_LARGEST = 2**24  # of any setting of the search
 
 
 async def read_body(request, config, *, limit=None):
@@ -106,7 +105,7 @@ def search_settings(values, names):
     for name, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise RequestError(f"`{name}` must be a number. Received: {type_name(value)}")
-        most = _LARGEST_NGRAM if name == "no_repeat_ngram" else _LARGEST
+        most = MAX_NGRAM if name == "no_repeat_ngram" else _LARGEST
         if abs(value) > most:
             raise RequestError(f"`{name}` must be at most {most}")
     return settings

@@ -169,8 +169,10 @@ def max_target_lengths(models, source_ids, config, prefix_ids=None, constraint=N
     """
     pad = models[0].special.pad
     lengths = ops.sum(ops.cast(source_ids != pad, "int32"), axis=1)
-    scaled = ops.cast(ops.floor(ops.cast(lengths, "float32") * config.max_length_ratio), "int32")
-    limits = ops.minimum(scaled + config.max_length_offset, config.max_length)
+    scaled = ops.floor(ops.cast(lengths, "float32") * config.max_length_ratio)
+    # The minimum comes before the cast and the sum, which would overflow int32.
+    scaled = ops.cast(ops.minimum(scaled, ops.cast(config.max_length, "float32")), "int32")
+    limits = scaled + ops.minimum(config.max_length_offset, config.max_length - scaled)
     prefix_lengths = None
     if prefix_ids is not None:
         prefix_lengths = ops.sum(ops.cast(prefix_ids != pad, "int32"), axis=1)

@@ -196,7 +196,7 @@ class ForcedDecoder:
         self.batch_tokens = batch_tokens
         self._compiled = {}
 
-    def __call__(self, source_rows, target_rows, *, layers=(), heads=()):
+    def __call__(self, source_rows, target_rows, *, layers=(), heads=(), batch_tokens=None):
         """Scores pairs; batches do not change the scores.
 
         Args:
@@ -205,6 +205,7 @@ class ForcedDecoder:
                 bos, ending with eos unless a search was cut off. An empty one gives empty arrays.
             layers: decoder layers whose cross-attention is returned, counted from 0.
             heads: heads to average; empty for all.
+            batch_tokens: int, as for the constructor; `None` for its value.
 
         Returns:
             list of `Forced`, in the same order.
@@ -227,9 +228,8 @@ class ForcedDecoder:
         nonempty = [index for index, row in enumerate(target_rows) if len(row)]
         lengths = [(len(target_rows[index]), len(source_rows[index])) for index in nonempty]
         pad = self.model.special.pad
-        for batch in batches_by_length(
-            lengths, lambda size, *length: size * max(length) <= self.batch_tokens
-        ):
+        most = batch_tokens or self.batch_tokens
+        for batch in batches_by_length(lengths, lambda size, *length: size * max(length) <= most):
             indices = [nonempty[i] for i in batch]
             log_probs, attention = self._compile(layers, heads)(
                 pad_rows([source_rows[index] for index in indices], pad),

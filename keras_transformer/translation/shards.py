@@ -13,6 +13,7 @@ same batch as without parts, and its translation is the same to the bit. Nothing
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import os
@@ -20,6 +21,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from keras_transformer.config.sections import SearchConfig
 from keras_transformer.config.types import PathLike
 from keras_transformer.files import (
     from_checked_json,
@@ -153,9 +155,9 @@ class Shards:
     def _write_manifest(self, settings, num_parts):
         if num_parts is None:
             raise DataError(f"{self.folder}: the number of parts is missing. Add --num-shards N")
-        if self.folder.exists() and any(
-            path.name != PROGRESS and not path.name.startswith(".") for path in self.folder.iterdir()
-        ):
+        names = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+        # Another process may have just written the manifest; it is compared when it is read.
+        if MANIFEST not in names and any(name != PROGRESS and name[0] != "." for name in names):
             raise DataError(f"{self.folder}: holds other files. Delete them, or choose another folder")
         sizes = part_sizes(chunk_sizes(self.files["input"], settings["chunk_lines"]), num_parts)
         spans = {name: cut(path, sizes) for name, path in self.files.items()}
@@ -183,10 +185,11 @@ class Shards:
         if manifest.get("format") != _FORMAT:
             raise DataError(f"{path}: the format is not {_FORMAT!r}. {_ANOTHER}")
         there, sizes = manifest["parts"], _file_sizes(self.files)
-        now = {**settings, "num_shards": num_parts or len(there), "files": sorted(sizes)}
-        before = {**manifest["settings"], "num_shards": len(there), "files": sorted(manifest["file_sizes"])}
-        for values in (now, before):
-            values.setdefault("engine", "tensorflow")  # manifests of earlier versions have none
+        # Manifests of earlier versions lack some.
+        usual = {"engine": "tensorflow", **dataclasses.asdict(SearchConfig())}
+        now = usual | settings | {"num_shards": num_parts or len(there), "files": sorted(sizes)}
+        before = usual | manifest["settings"]
+        before |= {"num_shards": len(there), "files": sorted(manifest["file_sizes"])}
         for name in sorted(now | before):
             if now.get(name) != before.get(name):
                 said = f"{name}={before.get(name)!r}, not {now.get(name)!r}"
@@ -320,7 +323,8 @@ class Part:
             _append(self._log, to_checked_line(done._asdict()))
         if done.num_lines != self.num_lines:
             raise DataError(_other_text(self._shards.folder, self._shards.files["input"]))
-        fsync_path(self._partial)
+        for path in (self._log, self._partial):
+            fsync_path(path)
         os.replace(self._partial, self.path)
         fsync_path(self.path.parent)
 

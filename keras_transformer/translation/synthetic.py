@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import keras_transformer
-from keras_transformer.config.sections import CleaningConfig
+from keras_transformer.config.sections import CleaningConfig, SearchConfig
 from keras_transformer.config.tags import is_tag
 from keras_transformer.config.types import PathLike
 from keras_transformer.evaluation.bleu import bleu_scorer
@@ -48,9 +48,9 @@ from keras_transformer.text.synthetic import FORMAT, MANIFEST, read_manifest
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 
 TEXT, REFERENCES, TRANSLATIONS, PARTS = "text.txt", "references.txt", "translations.txt", "parts"
-_COLLECTED = "collected.json"
-_LOCK = "lock"
+_COLLECTED, _LOCK = "collected.json", "lock"
 _BLOCK = 5000  # lines that are cleaned together
+_DEFAULTS = {"search": dataclasses.asdict(SearchConfig()), "cleaning": dataclasses.asdict(CleaningConfig())}
 _SAME = "Use the same, or choose another folder"
 
 
@@ -131,8 +131,6 @@ class SyntheticCorpus:
 
     def _check(self, folder, before):
         before, now = _flat(before), _flat(self.settings)
-        for values in (before, now):
-            values.setdefault("engine", "tensorflow")  # manifests of earlier versions have none
         for name in sorted(before | now):
             if before.get(name) != now.get(name):
                 said = f"{name}={before.get(name)!r}, not {now.get(name)!r}"
@@ -392,9 +390,11 @@ def _change(dropped):
 
 
 def _flat(settings):
-    """Returns the settings, with those of a section as `section.name`."""
-    flat = {}
+    """Returns the settings, those of a section as `section.name`, with defaults for what is missing."""
+    flat = {"engine": "tensorflow"}
     for name, value in settings.items():
-        sections = isinstance(value, dict)
-        flat |= {f"{name}.{key}": item for key, item in value.items()} if sections else {name: value}
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": item for key, item in (_DEFAULTS.get(name, {}) | value).items()}
+        else:
+            flat[name] = value
     return flat

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_transformer.checkpoints.pretrained import pretrained_folder
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.weights import write_model_weights
-from keras_transformer.config.sections import TREES, DataConfig
+from keras_transformer.config.sections import MAX_LENGTH, TREES, DataConfig
 from keras_transformer.config.settings import Config, SearchConfig, differences, replace
 from keras_transformer.config.types import PathLike
 from keras_transformer.files import create_folder_atomically
@@ -38,9 +38,11 @@ from keras_transformer.translation.tree_grammar import TreeGrammar
 # that stand for any in the settings of the graph.
 _SCALARS = {"alpha": np.float32, "max_length_offset": np.int32, "max_length_ratio": np.float32}
 _SCALARS |= {"max_length": np.int32, "coverage_penalty": np.float32}
-_ANY = {"alpha": 1.0, "max_length_offset": 1, "max_length_ratio": 1.0, "max_length": 2**30}
+_ANY = {"alpha": 1.0, "max_length_offset": 1, "max_length_ratio": 1.0, "max_length": MAX_LENGTH}
 # Searches with different settings that a translator keeps compiled; each takes 20 to 50 MB.
 MAX_COMPILED = 16
+# Pairs of which the attention is held at a time.
+_PAIRS = 256
 
 
 class Translator(TextTranslator):
@@ -249,7 +251,7 @@ class Translator(TextTranslator):
         for indices, results in zip(batches, self._map(translate, batches), strict=True):
             for index, n_best in zip(indices, results, strict=True):
                 translations[index] = n_best
-        return self._add_details(parts, translations) if details else translations
+        return self._add_details(parts, translations, config) if details else translations
 
     def _map(self, function, batches):
         """`map(function, batches)` in `threads` threads."""
@@ -282,28 +284,31 @@ class Translator(TextTranslator):
         translations = iter(self._translations(rows, scores[exists], log_probs[exists], finished[exists]))
         return [[next(translations) for _ in range(number)] for number in exists.sum(axis=1)]
 
-    def _add_details(self, parts, translations):
+    def _add_details(self, parts, translations, config):
         """Adds token log-probabilities and an alignment to each `Translation`, by forced decoding.
 
         An ensemble's log-probabilities and attention are the means over its models.
         """
         pairs = [(part, item) for part, n_best in zip(parts, translations, strict=True) for item in n_best]
+        slices = (pairs[first : first + _PAIRS] for first in range(0, len(pairs), _PAIRS))
+        detailed = (item for some in slices for item in self._detailed(some, config.batch_tokens))
+        return [[next(detailed) for _ in n_best] for n_best in translations]
+
+    def _detailed(self, pairs, batch_tokens):
+        """Yields each `Translation` of pairs (part, `Translation`) with details."""
         source_rows = [[*part.row, self.tokenizers.source.special.eos] for part, _ in pairs]
         target_rows = [item.ids for _, item in pairs]
         layers = [default_alignment_choice(model.config.num_decoder_layers).layer for model in self.models]
         by_model = [
-            decoder(source_rows, target_rows, layers=[layer])
+            decoder(source_rows, target_rows, layers=[layer], batch_tokens=batch_tokens)
             for decoder, layer in zip(self._decoders, layers, strict=True)
         ]
-        detailed = []
         for (part, item), *forced in zip(pairs, *by_model, strict=True):
             attention = np.mean([result.attention[0] for result in forced], axis=0)
             pieces = self._pieces(self.tokenizers.source, part.row), item.pieces
             links = hard_alignment(attention, *pieces, convention="output", unit="pieces")
             log_probs = np.mean([result.log_probs for result in forced], axis=0)
-            detailed.append(item._replace(token_log_probs=log_probs.tolist(), alignment=links))
-        detailed = iter(detailed)
-        return [[next(detailed) for _ in n_best] for n_best in translations]
+            yield item._replace(token_log_probs=log_probs.tolist(), alignment=links)
 
     def _search(self, config, arguments):
         """Returns the search as one compiled graph for any batch size and length."""
@@ -316,7 +321,7 @@ class Translator(TextTranslator):
         if compiled is None:
             with self._compiling:  # searches with other settings do not wait
                 compiled = self._compiled.get(key) or self._compile(config, arguments)
-                for oldest in list(self._compiled)[: len(self._compiled) + 1 - MAX_COMPILED]:
+                for oldest in list(self._compiled)[: max(0, len(self._compiled) + 1 - MAX_COMPILED)]:
                     self._compiled.pop(oldest, None)
         self._compiled.pop(key, None)
         self._compiled[key] = compiled  # as the one used last

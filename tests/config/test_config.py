@@ -212,14 +212,14 @@ AT_LEAST_1 = {
     TrainingConfig: (
         "max_steps warmup_steps log_every_steps validate_every_steps keep_checkpoints average_last"
     ),
-    SearchConfig: "max_length_offset max_length n_best batch_tokens",
+    SearchConfig: "n_best batch_tokens",
     CleaningConfig: "min_length",
 }
 AT_LEAST_0 = {
     TrainingConfig: (
         "max_minutes clip_norm validation_sentences checkpoint_every_steps checkpoint_every_minutes seed"
     ),
-    SearchConfig: "alpha max_length_ratio min_length no_repeat_ngram top_k",
+    SearchConfig: "alpha min_length top_k",
 }
 SHARES = {
     ModelConfig: "residual_dropout embedding_dropout attention_dropout relu_dropout",
@@ -333,6 +333,14 @@ def test_choices_are_checked_with_the_nearest_name(section, name, choices, wrong
         (lambda: SearchConfig(max_source_length=1), "at least 2. .*max_source_length=1"),
         (lambda: SearchConfig(beam_size=0), "from 1 to 1000. .*beam_size=0"),
         (lambda: SearchConfig(beam_size=1001), "from 1 to 1000. .*beam_size=1001"),
+        (lambda: SearchConfig(max_length=3 * 10**9), "from 1 to 16777216. .*max_length=3000000000"),
+        (lambda: SearchConfig(max_length_offset=2**31 - 1), "from 1 to 16777216. .*offset=2147483647"),
+        (lambda: SearchConfig(max_length_ratio=1e9), "from 0 to 1000. .*ratio=1000000000.0"),
+        (lambda: SearchConfig(no_repeat_ngram=10**6), "from 0 to 32. .*no_repeat_ngram=1000000"),
+        (lambda: SearchConfig(max_length=0), "from 1 to 16777216. .*max_length=0"),
+        (lambda: SearchConfig(max_length_offset=0), "from 1 to 16777216. .*offset=0"),
+        (lambda: SearchConfig(max_length_ratio=-1), "from 0 to 1000. .*ratio=-1"),
+        (lambda: SearchConfig(no_repeat_ngram=-1), "from 0 to 32. .*no_repeat_ngram=-1"),
         (lambda: SearchConfig(temperature=0.0), "above 0. .*temperature=0.0"),
         (lambda: SearchConfig(top_p=0.0), "above 0 and at most 1. .*top_p=0.0"),
         (lambda: SearchConfig(top_p=1.01), "above 0 and at most 1. .*top_p=1.01"),

@@ -18,10 +18,19 @@ import pytest
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.cli import export as export_model
 from keras_transformer.cli import translate_ctranslate2
-from keras_transformer.config.settings import Config, DataConfig, ModelConfig, SearchConfig, SpecialIds
+from keras_transformer.config.settings import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    SearchConfig,
+    SpecialIds,
+    replace,
+)
+from keras_transformer.export.conversions import load_conversion
 from keras_transformer.export.ctranslate2 import CTranslate2Translator, export_ctranslate2, max_positions
 from keras_transformer.export.ctranslate2_model import save_model, vocabulary_tokens
 from keras_transformer.export.ctranslate2_search import beam_options, ranked, search_notes
+from keras_transformer.export.engines import choose_engine
 from keras_transformer.export.versions import write_manifest
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
@@ -417,7 +426,7 @@ def make_run(folder, *, kind, **model):
     sizes = dict(zip(("source_vocab_size", "target_vocab_size"), tokenizers.sizes, strict=True))
     config = Config(
         model=ModelConfig(**{**SIZES, **sizes, **model}),
-        data=DataConfig(source="en", target="de"),
+        data=DataConfig(source="en", target="de", max_length=model.get("max_positions", 256)),
         search=SearchConfig(length_penalty="average", beam_size=2, max_source_length=40, max_length=30),
     )
     run = RunFolder.create(folder, config, tokenizers)
@@ -485,6 +494,10 @@ def test_the_same_run_gives_the_same_bytes(run, folder, tmp_path):
     [
         ({"quantization": "int4"}, r"`quantization` must be one of .*'int8'.*Received: 'int4'"),
         ({"checkpoint": "averaged"}, r"no 'averaged' weights"),
+        ({"search": {"sampling": True}}, "Received: sampling=True. Set it to false: --no-sampling"),
+        ({"search": {"mbr": True}}, "Received: mbr=True. Set it to false: --no-mbr"),
+        ({"search": {"alpha": 30.0}}, "an alpha of at most 20. Received: alpha=30"),
+        ({"search": {"tree_grammar": True}}, "`search.tree_grammar` is for parsing"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(run, tmp_path, settings, message):
@@ -503,6 +516,29 @@ def test_query_key_norm_is_refused_by_name(tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "model.qk_norm=true" in error
+
+
+def test_a_run_that_samples_is_exported_and_converted_with_another_search(run, tmp_path):
+    copy = RunFolder(shutil.copytree(run.path, tmp_path / "run"))
+    copy.write_config(replace(copy.config, search={"sampling": True}))
+    with pytest.raises(ValueError, match="Received: sampling=True. Set it to false: --no-sampling"):
+        export_ctranslate2(copy, tmp_path / "out", checkpoint="last")
+    out = export_ctranslate2(copy, tmp_path / "out", checkpoint="last", search={"sampling": False})
+    wanted = CTranslate2Translator(out).translate(["The dog."], max_length=6)
+    assert load_conversion(copy, "last").translate(["The dog."], max_length=6, sampling=False) == wanted
+
+
+def test_learned_positions_limit_lengths_as_in_tensorflow(tmp_path):
+    run = make_run(tmp_path / "run", kind="shared", positions="learned", max_positions=33)
+    search = {"beam_size": 1, "max_source_length": 2000, "max_length": 2000}
+    assert choose_engine("auto", [run], replace(run.config.search, **search)).name == "ctranslate2"
+    texts = ["The dog. " * 9, "A dog and a text."]
+    found, wanted = (
+        one.n_best(texts, **search)
+        for one in (load_conversion(run, "last"), Translator.load(run.path, checkpoint="last"))
+    )
+    assert [one.best.ids for one in found] == [one.best.ids for one in wanted]
+    assert max(len(one.best.ids) for one in found) > 30
 
 
 def test_a_folder_in_use_is_refused(run, folder):
@@ -545,6 +581,11 @@ def test_without_ctranslate2_one_line_says_what_to_install(run, folder, tmp_path
             {"max_source_length": 10**6},
             "the positions of the exported model. Received: max_source_length=1000000",
         ),
+        (
+            {"max_length": 41},
+            "exceeds 40, the positions .* max_length=41. Export .* --max-length N",
+        ),
+        ({"tree_grammar": True}, "The tree grammar is not available .* Received: tree_grammar=True"),
     ],
 )
 def test_settings_that_ctranslate2_lacks_are_refused(folder, search, message):
@@ -590,7 +631,24 @@ def test_the_program_translates_line_by_line(folder):
     expected = CTranslate2Translator(folder).translate(["The dog.", "", "A \ufffd text."], max_length=8)
     assert (code, found) == (0, "".join(f"{text}\n" for text in expected))
     code, found = translated([folder, "--format", "jsonl", "--max-length", "8"], b"The dog.\n\n")
-    assert [json.loads(line)["line"] for line in found.splitlines()] == [1, 2]
+    lines = [json.loads(line) for line in found.splitlines()]
+    assert [line["line"] for line in lines] == [1, 2]
+    wanted = CTranslate2Translator(folder).n_best(["The dog."], details=True, max_length=8)[0].best
+    assert lines[0]["token_log_probs"] == pytest.approx(wanted.token_log_probs, abs=1e-4)
+    assert lines[0]["alignment"] == [list(link) for link in wanted.alignment] != []
+    assert len(lines[0]["token_log_probs"]) == len(wanted.ids)
+
+
+def test_details_of_a_translation_that_is_cut_off_are_those_of_tensorflow(folder, run):
+    """A forced pass has the end of sentence, too, which a translation at its limit lacks."""
+    settings = {"beam_size": 1, "max_length_offset": 2, "details": True}
+    ours, theirs = Translator.load(run.path, checkpoint="last"), CTranslate2Translator(folder)
+    (mine,), (other,) = (one.n_best(TEXTS[:1], **settings) for one in (ours, theirs))
+    assert mine.flags == other.flags == ["unfinished"]
+    assert other.best.ids == mine.best.ids
+    assert other.best.alignment == mine.best.alignment
+    np.testing.assert_allclose(other.best.token_log_probs, mine.best.token_log_probs, atol=1e-4)
+    assert other.best.log_prob == pytest.approx(mine.best.log_prob, abs=1e-3)
 
 
 def test_the_program_refuses_in_one_line(folder, tmp_path, capsys):

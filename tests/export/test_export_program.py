@@ -59,6 +59,7 @@ def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path,
     [
         (["--checkpoint", "best"], "no 'best' weights"),
         (["--sampling"], "Sampling is not available"),
+        (["--tree-grammar"], "`search.tree_grammar` is for parsing"),
         (["--beam-size", "0"], "`search.beam_size` must be from 1"),
         (["--max-sentences", "0"], "`max_sentences` must be"),
         (["--input", "beam_size"], "`inputs` must be among alpha, max_length_offset"),

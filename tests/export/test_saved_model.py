@@ -277,6 +277,11 @@ def test_budgets_of_a_batch_are_those_of_tokens_and_of_memory():
     # Four beams, whose caches hold keys and values of 64 x 8 numbers in 2 layers, before and after.
     numbers = 4 * (2 * 2 * 1024 * (51 + 1) + 4 * 37000) + 2 * 8
     assert huge[1] == 2**29 // numbers
+    # A request may make translations as long as `max_length`.
+    of_requests = dataclasses.replace(settings, search=SearchConfig(batch_tokens=10**6), max_sentences=10**6)
+    of_requests = dataclasses.replace(of_requests, inputs=("max_length_offset",)).max_rows(model)
+    numbers = 4 * (2 * 2 * 1024 * (1024 + 1) + 4 * 37000) + 2 * 8
+    assert of_requests[1] == 2**29 // numbers < huge[1]
 
 
 def test_versions_count_up_and_are_not_written_over(tmp_path):
@@ -314,6 +319,13 @@ def test_versions_count_up_and_are_not_written_over(tmp_path):
 def test_settings_that_cannot_be_exported_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         ServingSettings(**change)
+
+
+def test_a_tree_grammar_without_trees_is_refused(run, tmp_path):
+    settings = ServingSettings(search=replace(SearchConfig(), tree_grammar=True))
+    with pytest.raises(ValueError, match="`search.tree_grammar` is for parsing: data.target='trees'"):
+        export_saved_model(run, tmp_path / "out", checkpoint="last", settings=settings, warmup=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_name_that_a_url_cannot_hold_is_refused(run, tmp_path):

@@ -1,5 +1,7 @@
 """Search with real models: caches against whole passes, batches that shrink, ensembles."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -204,12 +206,26 @@ def test_the_scores_of_an_ensemble_are_the_mean_log_probabilities():
         ({"max_length_offset": 4, "max_length_ratio": 1.5}, [17, 8, 7]),  # floor(13.5), floor(4.5), 3
         ({"max_length_offset": 5, "max_length_ratio": 0.0}, [5, 5, 5]),
         ({"max_length_offset": 50, "max_length": 53}, [53, 53, 52]),
+        ({"max_length_offset": 2**24, "max_length_ratio": 1000.0, "max_length": 2**24}, [2**24] * 3),
     ],
 )
 def test_limits_of_length_by_hand(settings, wanted):
     ids = sources((9, 3, 2))
     found = max_target_lengths([make_model()], ids, SearchConfig(**settings))
     assert np.asarray(found).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_length_offset": 2**31 - 1}, {"max_length_ratio": 1e9}, {"max_length": 2**31 - 1}],
+    ids=str,
+)
+def test_limits_do_not_overflow(settings):
+    """An exported model takes any int32 as an input."""
+    usual = {"max_length_offset": 50, "max_length_ratio": 1.0, "max_length": 1024}
+    config = types.SimpleNamespace(**usual | settings)
+    found = np.asarray(max_target_lengths([make_model()], sources((9, 3, 2)), config)).tolist()
+    assert found == ([59, 53, 52] if "max_length" in settings else [1024] * 3)
 
 
 def test_limits_leave_room_after_a_prefix_and_end_with_the_positions():

@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import io
-import json
 import lzma
 import os
 import pathlib
@@ -21,7 +20,7 @@ import pytest
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.cli import translate as program
 from keras_transformer.config.sections import SearchConfig
-from keras_transformer.files import process_lock
+from keras_transformer.files import from_checked_json, process_lock, to_checked_json
 from keras_transformer.text.lines import LineReader
 from keras_transformer.translation import lines, shards
 from keras_transformer.translation.lines import Input, line_chunks
@@ -134,16 +133,33 @@ def test_parts_in_any_order_interrupted_and_damaged_are_the_text_in_one_go(
         assert b"".join(file.read_bytes() for file in files) == whole
 
 
-def test_newer_settings_are_recorded_only_if_they_are_changed(saved, tmp_path, capsys):
-    """A folder that an earlier version began, whose manifest lacks them, is continued."""
+def test_a_folder_that_an_earlier_version_began_is_continued(saved, tmp_path, capsys):
     (tmp_path / "text").write_bytes(TEXT)
     arguments = ["--input", tmp_path / "text", "--shards", tmp_path / "parts", "--shard", "1/2"]
-    newer = {"coverage_penalty", "mbr", "samples", "utility"}
     assert call(saved, *arguments) == 0
-    settings = json.loads((tmp_path / "parts" / "manifest.json").read_text())["settings"]
-    assert set(SearchConfig.__dataclass_fields__) - set(settings) == newer
+    path = tmp_path / "parts" / "manifest.json"
+    manifest = from_checked_json(path.read_bytes(), remedy="")
+    for newer in ("coverage_penalty", "mbr", "samples", "utility", "engine"):
+        del manifest["settings"][newer]
+    path.write_text(to_checked_json(manifest))
+    assert call(saved, *arguments) == 0
+    capsys.readouterr()
     assert call(saved, *arguments, "--mbr", "--samples", "9") == 2
-    assert "was begun with mbr=None, not True" in capsys.readouterr().err
+    assert "was begun with mbr=False, not True" in capsys.readouterr().err
+
+
+def test_a_manifest_that_another_process_writes_at_this_moment_is_used(saved, tmp_path, monkeypatch, capsys):
+    (tmp_path / "text").write_bytes(TEXT)
+    arguments = ["--input", tmp_path / "text", "--shards", tmp_path / "parts", "--num-shards", 2]
+    assert call(saved, *arguments) == 0
+    exists, answers = pathlib.Path.exists, [False]
+
+    def not_yet(path):
+        return answers.pop() if path.name == "manifest.json" and answers else exists(path)
+
+    monkeypatch.setattr(pathlib.Path, "exists", not_yet)
+    assert call(saved, *arguments) == 0, capsys.readouterr().err
+    assert not answers
 
 
 def test_a_part_continues_after_its_last_chunk(saved, stub, tmp_path):
@@ -322,6 +338,27 @@ def test_a_part_is_on_the_disk_before_it_appears(saved, tmp_path, renames):
     (tmp_path / "text").write_bytes(TEXT)
     assert call(saved, "--input", tmp_path / "text", "--shards", tmp_path / "parts", "--num-shards", 1) == 0
     assert renames[-1] == ("part-00001-of-00001.txt", True)
+
+
+def test_the_log_of_a_part_is_on_the_disk_before_the_part_appears(saved, tmp_path, monkeypatch):
+    """Otherwise a power cut could leave a part whose log is too short."""
+    (tmp_path / "text").write_bytes(TEXT)
+    events, fsync, replace_ = [], os.fsync, os.replace
+
+    def record_fsync(handle):
+        fsync(handle)
+        events.append((os.fstat(handle).st_ino, os.fstat(handle).st_size))
+
+    def record_replace(source, target, **options):
+        replace_(source, target, **options)
+        events.append(pathlib.Path(target).name)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    assert call(saved, "--input", tmp_path / "text", "--shards", tmp_path / "parts", "--num-shards", 1) == 0
+    status = (tmp_path / "parts/progress/00001.log").stat()
+    before = events[: events.index("part-00001-of-00001.txt")]
+    assert (status.st_ino, status.st_size) in before
 
 
 def test_parts_do_not_load_the_text(tmp_path):

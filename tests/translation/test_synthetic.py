@@ -1,5 +1,6 @@
 """Synthetic corpora: which pairs are kept, what is added, and what an interruption leaves."""
 
+import dataclasses
 import itertools
 import json
 import shutil
@@ -9,7 +10,7 @@ import time
 import pytest
 import sacrebleu
 
-from keras_transformer.config.sections import CleaningConfig
+from keras_transformer.config.sections import CleaningConfig, SearchConfig
 from keras_transformer.evaluation.bleu import bleu_scorer
 from keras_transformer.text.cleaning import Cleaner
 from keras_transformer.text.lines import DataError
@@ -197,6 +198,22 @@ def test_other_settings_are_refused(tmp_path):
     with pytest.raises(DataError, match="out: was begun with method='beam', not 'sampling'"):
         corpus(tmp_path / "out", **same | {"method": "sampling"})
     assert written(corpus(tmp_path / "out", **same))  # complete: nothing is written again
+
+
+def test_what_an_earlier_version_began_is_continued(tmp_path):
+    """Its settings lack those that were added since, which have their defaults."""
+    now = {"search": dataclasses.asdict(SearchConfig()), "cleaning": dataclasses.asdict(CLEANING)}
+    begun = {section: dict(values) for section, values in now.items()}
+    del begun["search"]["coverage_penalty"], begun["search"]["mbr"], begun["cleaning"]["drop_damaged"]
+    collected(tmp_path / "out", **begun)
+    made = corpus(tmp_path / "out", engine="tensorflow", **now)
+    search = now["search"] | {"mbr": True}
+    with pytest.raises(DataError, match="was begun with search.mbr=False, not True"):
+        corpus(tmp_path / "out", **now | {"search": search})
+    cleaning = now["cleaning"] | {"drop_damaged": True}
+    with pytest.raises(DataError, match="was begun with cleaning.drop_damaged=False, not True"):
+        corpus(tmp_path / "out", **now | {"cleaning": cleaning})
+    assert written(made)
 
 
 class Other:

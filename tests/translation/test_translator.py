@@ -13,9 +13,11 @@ from keras_transformer.tokenizers.sentencepiece import SubwordTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.translation import search_inputs
+from keras_transformer.translation.alignment import hard_alignment
 from keras_transformer.translation.ensemble import search_ids
+from keras_transformer.translation.scorer import ForcedDecoder
 from keras_transformer.translation.texts import Part
-from keras_transformer.translation.translator import Translator
+from keras_transformer.translation.translator import MAX_COMPILED, Translator
 
 TEXTS = [
     "The dog reads a text.",
@@ -465,6 +467,63 @@ def test_an_ensemble_takes_the_mean_of_log_probabilities(model, tokenizer):
         assert found.best.log_prob == pytest.approx(sum(means), abs=1e-3)
 
 
+def test_an_ensemble_aligns_by_its_mean_attention(model, tokenizer):
+    models = [model, make_model(tokenizer, seed=5)]
+    both = Translator(models, tokenizer, SearchConfig(beam_size=1, max_length_offset=EXTRA))
+    differ = []
+    for text, found in zip(TEXTS, both.n_best(TEXTS, details=True), strict=True):
+        rows = [with_eos(tokenizer, text)], [found.best.ids]
+        attention = [ForcedDecoder(each)(*rows, layers=[0])[0].attention[0] for each in models]
+        pieces = tokenizer.pieces([text])[0], found.best.pieces
+
+        def links(weights, pieces=pieces):
+            return hard_alignment(weights, *pieces, convention="output", unit="pieces")
+
+        assert found.best.alignment == links(sum(attention) / 2)
+        differ += [links(each) != found.best.alignment for each in attention]
+    assert any(differ[::2])
+    assert any(differ[1::2])
+
+
+def test_details_are_computed_in_batches_of_the_setting(translator, monkeypatch):
+    wanted = translator.n_best(TEXTS, n_best=2, details=True)
+    (decoder,) = translator._decoders
+    compile_, shapes = decoder._compile, []
+
+    def recorded(*options):
+        compiled = compile_(*options)
+
+        def run(source_ids, labels):
+            shapes.append((len(labels), max(source_ids.shape[1], labels.shape[1])))
+            return compiled(source_ids, labels)
+
+        return run
+
+    monkeypatch.setattr(decoder, "_compile", recorded)
+    found = translator.n_best(TEXTS, n_best=2, details=True, batch_tokens=50)
+    assert all(size == 1 or size * length <= 50 for size, length in shapes)
+    assert any(size > 1 for size, _ in shapes)
+    monkeypatch.setattr("keras_transformer.translation.translator._PAIRS", 5)
+    shapes.clear()
+    in_slices = translator.n_best(TEXTS, n_best=2, details=True)
+    assert [size for size, _ in shapes] == [5, 5, 2]
+    for one, two, three in zip(wanted, found, in_slices, strict=True):
+        for others in (two, three):
+            for a, b in zip(one.translations, others.translations, strict=True):
+                assert (a.text, a.alignment) == (b.text, b.alignment)
+                np.testing.assert_allclose(a.token_log_probs, b.token_log_probs, atol=1e-4)
+
+
+def test_samples_of_equal_parts_of_a_line_differ(translator, tokenizer):
+    text = "The dog reads a text. " * 2
+    limit = len(with_eos(tokenizer, TEXTS[0]))
+    search = {"sampling": True, "n_best": 3, "max_source_length": limit}
+    (found,) = translator.n_best([text.strip()], **search)
+    assert found.num_parts == 2
+    halves = [(x.pieces[: len(x.pieces) // 2], x.pieces[len(x.pieces) // 2 :]) for x in found.translations]
+    assert all(first != second for first, second in halves)
+
+
 def test_samples_depend_on_seed_and_number_of_the_text_only(translator):
     search = {"sampling": True, "n_best": 2, "seed": 7}
     found = translator.n_best(TEXTS, **search)
@@ -520,3 +579,27 @@ def test_coverage_penalties_share_a_compiled_search_and_0_has_its_own(model, tok
     assert len(translator._compiled) == 2
     assert len(set(scores.values())) == 4
     assert scores[0.0] == translator.n_best(TEXTS)[0].best.score
+
+
+def test_the_searches_that_were_used_last_stay_compiled(model, tokenizer, monkeypatch):
+    translator, compiled = Translator(model, tokenizer), []
+
+    def compile_(config, arguments):
+        compiled.append(config.min_length)
+        return object()
+
+    monkeypatch.setattr(translator, "_compile", compile_)
+    numbers = range(MAX_COMPILED)
+
+    def search(*min_lengths):
+        compiled.clear()
+        for length in min_lengths:
+            translator._search(SearchConfig(min_length=length), {})
+        return compiled
+
+    assert search(*numbers) == [*numbers]
+    assert search(*numbers) == []
+    assert search(0, MAX_COMPILED) == [MAX_COMPILED]  # 1 is the oldest
+    assert search(0, *numbers[2:]) == []
+    assert len(translator._compiled) == MAX_COMPILED
+    assert search(1) == [1]
