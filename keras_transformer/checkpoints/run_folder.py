@@ -226,11 +226,12 @@ class RunFolder:
             )
         return tokenizers
 
-    def load_model(self, *, checkpoint: str = "final") -> "Transformer":
+    def load_model(self, *, checkpoint: str = "final", precision: str | None = None) -> "Transformer":
         """Returns the `Transformer` of the run.
 
         Args:
             checkpoint: name of the weights, as in `load_weights`.
+            precision: Keras' name of a dtype policy; `None` for the global one.
 
         Raises:
             ValueError: no weights have this name, or they are damaged or of another model.
@@ -238,7 +239,7 @@ class RunFolder:
         from keras_transformer.model.transformer import Transformer
 
         prefix, part = self._named.find(checkpoint)
-        model = Transformer(self.config.model)
+        model = Transformer(self.config.model, dtype=precision)
         self._named.assign(model, prefix, part)
         return model
 

@@ -31,6 +31,7 @@ from keras_transformer.cli.command_line import (
     search_settings,
 )
 from keras_transformer.cli.early_checks import is_local, open_runs
+from keras_transformer.cli.engine import add_precision_flag
 from keras_transformer.cli.evaluate_trees import score_files, score_run
 from keras_transformer.cli.foreign_flags import TRANSLATING
 from keras_transformer.cli.process import exit_code
@@ -40,10 +41,13 @@ from keras_transformer.config.sections import DataConfig
 ONLY_FILES = ("reference", "source", "target")
 ONLY_TRANSLATION = (
     *("test_set", "source", "target", "tokenized", "detokenize", "no_ter", "confidence"),
-    *("significance", "bootstrap_samples"),
+    *("significance", "bootstrap_samples", "precision"),
 )
 ONLY_PARSING = ("rules", "as_evalb", "labels")
-ONLY_RUN = ("dataset", *FOLDER_SETTINGS, "split", "checkpoint", "output", "threads", *SEARCH_SETTINGS)
+ONLY_RUN = (
+    *("dataset", *FOLDER_SETTINGS, "split", "checkpoint", "output", "threads", "precision"),
+    *SEARCH_SETTINGS,
+)
 
 
 def parse_args(argv=None):
@@ -96,6 +100,7 @@ def parse_args(argv=None):
     run.add_argument("--split", help="test, validation, or a file's name without ending (default: test)")
     add_checkpoint_flag(run, default=None)
     run.add_argument("--output", metavar="FILE", help="also write the translations to FILE")
+    add_precision_flag(run)
     add_search_flags(parser)
     return parser.parse_args(argv)
 
@@ -180,7 +185,8 @@ def translate_test_set(args):
         name, source, targets, standard = load_test_set(args, data)
     from keras_transformer.translation.translator import Translator
 
-    translator = Translator.load(args.runs, checkpoint=checkpoint, threads=threads)
+    options = {"checkpoint": checkpoint, "threads": threads, "precision": args.precision}
+    translator = Translator.load(args.runs, **options)
     used = describe_search(replace(translator.search, **search))
     runs = " and ".join(args.runs)
     task = f"{len(source):,} lines of {name} with the {checkpoint} weights of {runs} ({used})"

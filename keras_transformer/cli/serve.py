@@ -85,6 +85,7 @@ def main(argv=None):
         options = {
             "checkpoint": args.checkpoint,
             "engine": args.engine,
+            "precision": args.precision,
             "search": given_settings(args, SERVER_SEARCH_SETTINGS),
         }
         size, most = options["search"].get("beam_size", 1), config.max_beam_size
@@ -105,12 +106,12 @@ def main(argv=None):
     return programs.ExitCode.INTERRUPTED if ended_by == [signal.SIGINT] else programs.ExitCode.TERMINATED
 
 
-def needs_tensorflow(paths, *, checkpoint, engine, search):
+def needs_tensorflow(paths, *, checkpoint, engine, search, precision=None):
     """Checks models; prints the engine of each run folder and the reason, if `engine` leaves a choice.
 
     Args:
         paths: dict, name -> folder.
-        checkpoint, engine, search: as in `serving.engines.load_engine`.
+        checkpoint, engine, search, precision: as in `serving.engines.load_engine`.
 
     Returns:
         bool, whether TensorFlow is needed to load them.
@@ -125,11 +126,12 @@ def needs_tensorflow(paths, *, checkpoint, engine, search):
     folders = {name: check_model(path) for name, path in paths.items()}
     runs = {name: path for name, path in folders.items() if kind_of(path) == "run"}
     check_task(opened := open_runs(runs.values(), checkpoint), parses=False)
-    if engine != "tensorflow" and not runs:
-        raise ValueError(f"--engine {engine}: it is for run folders, and none is given. Leave it out")
+    for flag, value in (("--engine", engine != "tensorflow" and engine), ("--precision", precision)):
+        if value and not runs:
+            raise ValueError(f"{flag} {value}: it is for run folders, and none is given. Leave it out")
     needed = False
     for name, path in folders.items():
-        choice = translated_by(path, engine, search)
+        choice = translated_by(path, engine, search, precision)
         if choice.reason:
             _say(f"{programs.name('serve')}: {name}: {choice.name}: {choice.reason}")
         needed |= choice.name != "ctranslate2"

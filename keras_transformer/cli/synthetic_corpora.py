@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer.cli.command_line import add_checkpoint_flag, add_search_flags, search_settings
 from keras_transformer.cli.early_checks import check_task, open_runs
-from keras_transformer.cli.engine import add_engine_flag, chosen_engine
+from keras_transformer.cli.engine import add_engine_flag, chosen_engine, identity_of
 from keras_transformer.cli.shard_flags import MAX_PARTS
 from keras_transformer.cli.translate_shards import translate_shards
 from keras_transformer.config import programs
@@ -127,7 +127,7 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
     engine = chosen_engine(args, runs, plan.search)
     settings = {
         "program": plan.program,
-        "engine": engine,
+        "engine": identity_of(engine, args),
         "models": [run.fingerprint(args.checkpoint) for run in runs],
         "search": dataclasses.asdict(search),
         "tag": plan.side.tag,

@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 from keras_transformer.cli.early_checks import open_runs
-from keras_transformer.cli.engine import chosen_engine, engine_loader
+from keras_transformer.cli.engine import chosen_engine, engine_loader, identity_of
 from keras_transformer.cli.line_translation import (
     Inputs,
     TranslationProgress,
@@ -83,7 +83,7 @@ def open_shards(args, runs, search, engine):
         "models": [run.fingerprint(args.checkpoint) for run in runs],
         **{name: getattr(args, name) for name in ("format", "scores", "alignment", "chunk_lines")},
         **dataclasses.asdict(replace(runs[0].config.search, **search)),
-        "engine": engine,
+        "engine": identity_of(engine, args),
     }
     ending = ".jsonl" if args.format == "jsonl" else ".txt"
     return Shards(args.shards, files, settings, args.num_shards, ending=ending)

@@ -80,13 +80,14 @@ def load_translator(
     engine: str = "tensorflow",
     checkpoint: str = "final",
     threads: int = 1,
+    precision: str | None = None,
 ) -> TextTranslator:
     """Loads a run for translation with an engine, as `Translator.load` does.
 
     With CTranslate2, TensorFlow is imported only if the run must be converted first.
 
     Args:
-        run_dirs, checkpoint, threads: as in `Translator.load`.
+        run_dirs, checkpoint, threads, precision: as in `Translator.load`; CTranslate2 has float32 only.
         engine: as in `choose_engine`, by the search settings of the run.
 
     Returns:
@@ -97,10 +98,11 @@ def load_translator(
     """
     dirs = list(run_dirs) if isinstance(run_dirs, (list, tuple)) else [run_dirs]
     runs = [RunFolder(run_dir) for run_dir in dirs]
-    if not runs or choose_engine(engine, runs).name == "tensorflow":
+    uses = (f"precision {precision}",) if precision == "bfloat16" else ()
+    if not runs or choose_engine(engine, runs, uses=uses).name == "tensorflow":
         from keras_transformer.translation.translator import Translator
 
-        return Translator.load(dirs, checkpoint=checkpoint, threads=threads)
+        return Translator.load(dirs, checkpoint=checkpoint, threads=threads, precision=precision)
     return load_conversion(runs[0], checkpoint, threads=threads)
 
 

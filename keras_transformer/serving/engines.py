@@ -102,15 +102,16 @@ class RunEngine(Engine):
         path: of the run folder.
         checkpoint: as in `RunFolder.load_weights`.
         search: dict, search settings that replace those of the run.
+        precision: as in `Translator.load`.
     """
 
     is_explorable = True
 
-    def __init__(self, path, *, checkpoint="final", search=None):
+    def __init__(self, path, *, checkpoint="final", search=None, precision=None):
         from keras_transformer.translation.translator import Translator
 
         config = RunFolder(path).config
-        self.translator = Translator.load(path, checkpoint=checkpoint)
+        self.translator = Translator.load(path, checkpoint=checkpoint, precision=precision)
         self.translator.search = replace(self.translator.search, **(search or {}))
         super().__init__(path, (config.data.source, config.data.target), self.translator.search)
 
@@ -258,7 +259,7 @@ class SavedModelEngine(Engine):
 _loading = threading.Lock()  # Keras builds models in one thread at a time
 
 
-def load_engine(path, *, checkpoint="final", workers=1, engine="tensorflow", search=None):
+def load_engine(path, *, checkpoint="final", workers=1, engine="tensorflow", search=None, precision=None):
     """Loads the model in a folder and translates a text with it.
 
     Args:
@@ -268,6 +269,8 @@ def load_engine(path, *, checkpoint="final", workers=1, engine="tensorflow", sea
         engine: str, what translates with a run folder, as in `export.choose_engine`.
         search: dict, those of `SERVER_SEARCH_SETTINGS` that replace the settings of a run folder or of a
             CTranslate2 export.
+        precision: str, of the weights of a run folder that TensorFlow translates with, as in
+            `Translator.load`.
 
     Returns:
         `Engine`.
@@ -276,7 +279,7 @@ def load_engine(path, *, checkpoint="final", workers=1, engine="tensorflow", sea
         ValueError: none of these, a parser, or damaged; `search` for a SavedModel; or CTranslate2 lacks
             something that is needed. One line with the path.
     """
-    kind = translated_by(path, engine, search).name
+    kind = translated_by(path, engine, search, precision).name
     with _loading:
         if kind == "savedmodel":
             loaded = SavedModelEngine(path)
@@ -285,18 +288,18 @@ def load_engine(path, *, checkpoint="final", workers=1, engine="tensorflow", sea
         elif kind == "ctranslate2":
             loaded = ConvertedRunEngine(path, checkpoint=checkpoint, workers=workers, search=search)
         else:
-            loaded = RunEngine(path, checkpoint=checkpoint, search=search)
+            loaded = RunEngine(path, checkpoint=checkpoint, search=search, precision=precision)
         loaded.warm_up()
     return loaded
 
 
-def translated_by(path, engine="tensorflow", search=None):
+def translated_by(path, engine="tensorflow", search=None, precision=None):
     """Returns what translates with the model in a folder, an `EngineChoice`, without loading it.
 
     Its name is `"tensorflow"`, `"ctranslate2"` or `"savedmodel"`.
 
     Args:
-        path, engine, search: as in `load_engine`.
+        path, engine, search, precision: as in `load_engine`.
 
     Raises:
         ValueError: as `load_engine`.
@@ -316,8 +319,9 @@ def translated_by(path, engine="tensorflow", search=None):
         return EngineChoice(engine, "")
     run = RunFolder(path)
     changed = replace(run.config.search, **search)
+    uses = (f"--precision {precision}",) if precision == "bfloat16" else ()
     try:
-        return choose_engine(engine, [run], changed)
+        return choose_engine(engine, [run], changed, uses=uses)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

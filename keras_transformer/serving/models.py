@@ -85,15 +85,19 @@ class Models:
 
     Args:
         paths: dict, name -> folder, in the order in which the explorer lists them.
-        checkpoint, engine, search, workers: as in `load_engine`.
+        checkpoint, engine, search, precision, workers: as in `load_engine`.
         load: function, with the arguments of `load_engine`, which returns an `Engine`.
     """
 
     def __init__(
-        self, paths, *, checkpoint="final", engine="tensorflow", search=None, workers=1, load=load_engine
-    ):
+        self, paths, *, checkpoint="final", engine="tensorflow", search=None, precision=None, workers=1,
+        load=load_engine,
+    ):  # fmt: skip
         self._models = {name: Model(name, path) for name, path in paths.items()}
-        self._options = {"checkpoint": checkpoint, "engine": engine, "search": search, "workers": workers}
+        self._options = {
+            "checkpoint": checkpoint, "engine": engine, "search": search, "precision": precision,
+            "workers": workers,
+        }  # fmt: skip
         self._load = load
 
     def __iter__(self):

@@ -41,6 +41,7 @@ _SCALARS |= {"max_length": np.int32, "coverage_penalty": np.float32}
 _ANY = {"alpha": 1.0, "max_length_offset": 1, "max_length_ratio": 1.0, "max_length": MAX_LENGTH}
 # Searches with different settings that a translator keeps compiled; each takes 20 to 50 MB.
 MAX_COMPILED = 16
+PRECISIONS = ("float32", "bfloat16")  # in which a translator may hold its weights
 # Pairs of which the attention is held at a time.
 _PAIRS = 256
 
@@ -91,6 +92,7 @@ class Translator(TextTranslator):
     def load(
         cls, run_dirs: PathLike | list[PathLike], *,
         checkpoint: str = "final", threads: int = 1, engine: str = "tensorflow",
+        precision: str | None = None,
     ) -> Any:  # fmt: skip
         """Loads the model of a run folder, or an ensemble from several.
 
@@ -101,6 +103,9 @@ class Translator(TextTranslator):
             threads: as in `Translator`.
             engine: `"tensorflow"`, `"ctranslate2"` or `"auto"`, as in `export.choose_engine`. CTranslate2
                 gives a `CTranslate2Translator`, which has `translate` and `n_best` only.
+            precision: `"float32"`, or `"bfloat16"`, whose weights are half as large and rounded; `None` for
+                Keras' global dtype policy. A translation of few sentences waits for the weights, so
+                bfloat16 is faster on a CPU with bfloat16 products.
 
         Raises:
             ValueError: a path is no run folder, it has no such weights, the runs have different
@@ -109,7 +114,11 @@ class Translator(TextTranslator):
         if engine != "tensorflow":
             # The folder of exports imports this one, so it is found by name.
             engines = importlib.import_module("keras_transformer.export.engines")
-            return engines.load_translator(run_dirs, engine=engine, checkpoint=checkpoint, threads=threads)
+            return engines.load_translator(
+                run_dirs, engine=engine, checkpoint=checkpoint, threads=threads, precision=precision
+            )
+        if precision not in (None, *PRECISIONS):
+            raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {precision!r}")
         run_dirs = [run_dirs] if isinstance(run_dirs, (str, os.PathLike)) else list(run_dirs)
         runs = [RunFolder(run_dir) for run_dir in run_dirs]
         if not runs:
@@ -122,7 +131,7 @@ class Translator(TextTranslator):
                         f"{run.path}: the {side} vocabulary differs from that of {runs[0].path}. "
                         "The models of an ensemble need the same vocabularies"
                     )
-        models = [run.load_model(checkpoint=checkpoint) for run in runs]
+        models = [run.load_model(checkpoint=checkpoint, precision=precision) for run in runs]
         config = runs[0].config
         language = config.data.target
         translator = cls(models, tokenizers, config.search, target_language=language, threads=threads)
@@ -135,7 +144,7 @@ class Translator(TextTranslator):
 
         Args:
             name: str, one of `pretrained_models()`.
-            **options: `threads` and `engine` of `load`.
+            **options: `threads`, `engine` and `precision` of `load`.
 
         Raises:
             ValueError: there is no such model; the message lists all.
@@ -157,13 +166,15 @@ class Translator(TextTranslator):
             `pathlib.Path` of the folder.
 
         Raises:
-            ValueError: an ensemble, a folder in use, `config` has other sizes than the model, or a weight is
-                above the largest float16.
+            ValueError: an ensemble, rounded weights, a folder in use, `config` has other sizes than the
+                model, or a weight is above the largest float16.
             StorageError: the disk is full or not writable.
         """
         if len(self.models) > 1:
             raise ValueError("`save` writes one model. Received: an ensemble. Save each of its models")
         (model,) = self.models
+        if (dtype := model.dtype_policy.variable_dtype) != "float32":
+            raise ValueError(f'the weights were rounded to {dtype}. Load the run with precision="float32"')
         config = replace(config or self._run_config or self._default_config(), search=self.search)
         if config.model != model.config:
             changed = ", ".join(path for path, *_ in differences(config, replace(config, model=model.config)))
