@@ -1,4 +1,7 @@
-"""This package's search (variant: `split`, the batch shared out among threads, as `translate.py` does)."""
+"""This package's search.
+
+Variants: `split`, the batch shared out among threads, as `translate.py` does; `bfloat16`, the weights.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,11 +15,11 @@ from peers.timing import THREADS, parse_job, time_decoding
 
 def main():
     """Runs this peer."""
-    job = parse_job(("split",))
+    job = parse_job(("split", "bfloat16"))
     parts = THREADS if "split" in job.words else 1
     tf.config.threading.set_intra_op_parallelism_threads(THREADS // parts)
     keras.utils.set_random_seed(0)
-    model = build(job.size)
+    model = build(job.size, "bfloat16" if "bfloat16" in job.words else "float32")
 
     def search(source_ids):
         found = search_ids(model, source_ids, SEARCH)

@@ -192,8 +192,11 @@ TRANSLATING = (
         "--output test.de",
         "o out outfile tgt results-path predictions-file result output-file output-dir save-dir",
     ),
+    Row("--alpha 0.6", "length-penalty-alpha length-penalty-weight alpha-length"),
     Row(
-        "--alpha 0.6", "lenpen normalize length-penalty-alpha length-penalty-weight alpha-length normalise n"
+        "--length-penalty average --alpha 1",
+        "lenpen normalize normalise n",
+        "the length to the power of alpha; the default is the formula of Wu et al. (2016)",
     ),
     Row(
         "--coverage-penalty 0.2",
@@ -208,8 +211,10 @@ TRANSLATING = (
     ),
     Row(
         "--max-length 200",
-        "max-len max-len-b max-len-a max-decoding-length max-output-length max-new-tokens max-length-factor",
+        "max-len max-decoding-length max-output-length max-new-tokens",
     ),
+    Row("--max-length-ratio 3", "max-len-a max-length-factor"),
+    Row("--max-length-offset 200", "max-len-b"),
     Row("--sampling --top-k 10", "sample do-sample sampling-topk random-sampling-topk sampling-temp"),
     Row("--threads 2", "cpu-threads num-threads workers"),
     Row("--checkpoint best", "average weight last-checkpoints"),

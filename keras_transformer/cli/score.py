@@ -41,7 +41,7 @@ def parse_args(argv=None):
     parser.add_argument(
         "--alignment-step",
         choices=("output", "input"),
-        help="take attention from the step that outputs a piece or that reads it (default: the better one)",
+        help="take attention from the step that outputs a piece or that reads it (default: output)",
     )
     parser.add_argument(
         "--max-length", type=int, metavar="N", help="most tokens of a side (default: the run's)"

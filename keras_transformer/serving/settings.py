@@ -13,7 +13,8 @@ class ServerConfig:
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all, then set `token`, too")
     port: int = setting(8501, "port to listen on; 0 for a free one", at_least=0, at_most=65535)
     token: str = setting(
-        "", "what clients must send as `Authorization: Bearer TOKEN`, except for checks of health"
+        "",
+        "what clients must send as `Authorization: Bearer TOKEN`, except to check health or list languages",
     )
     allow_origin: str = setting("", "one web origin whose pages may call the server (CORS); none by default")
     workers: int = setting(0, "batches translated in parallel; 0 for one per core", at_least=0, at_most=1024)
