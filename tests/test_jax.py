@@ -98,7 +98,7 @@ for cls in (Adam, keras.optimizers.Adam):
     model = make_model(residual_dropout=0.0, embedding_dropout=0.0)
     model.compile(cls(0.01, epsilon=1e-9), kt.LabelSmoothedCrossEntropy(0.1))
     model.fit((source, target), labels, batch_size=6, epochs=2, verbose=0)
-    weights.append(model.get_weights())
+    weights.append([np.asarray(weight) for weight in model.weights])
 for one, other in zip(*weights, strict=True):
     np.testing.assert_array_equal(one, other)
 """)
