@@ -88,6 +88,22 @@ assert "tensorflow" not in sys.modules
 """)
 
 
+def test_adam_of_this_package_is_that_of_keras():
+    run("""
+from keras_transformer.model.optimizer import Adam
+
+weights = []
+for cls in (Adam, keras.optimizers.Adam):
+    keras.utils.set_random_seed(1)
+    model = make_model(residual_dropout=0.0, embedding_dropout=0.0)
+    model.compile(cls(0.01, epsilon=1e-9), kt.LabelSmoothedCrossEntropy(0.1))
+    model.fit((source, target), labels, batch_size=6, epochs=2, verbose=0)
+    weights.append([np.asarray(weight) for weight in model.weights])
+for one, other in zip(*weights, strict=True):
+    np.testing.assert_array_equal(one, other)
+""")
+
+
 def test_the_gradient_of_the_loss_is_softmax_minus_what_is_wanted():
     run("""
 logits = rng.normal(size=(6, 6, VOCAB)).astype("float32")

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.config.presets import preset
 from keras_transformer.config.settings import ModelConfig, SpecialIds
@@ -149,6 +150,12 @@ np.savez(
 def test_a_model_that_was_never_called_is_exported_and_served_elsewhere(tmp_path):
     model = small()
     model.export(tmp_path / "served", verbose=False)
+    # A loader would warn of every hand-written gradient that a node names.
+    saved = saved_model_pb2.SavedModel.FromString((tmp_path / "served" / "saved_model.pb").read_bytes())
+    graph = saved.meta_graphs[0].graph_def
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    assert len(nodes) > 100
+    assert not [node.name for node in nodes if "_gradient_op_type" in node.attr]
     np.savez(tmp_path / "inputs.npz", source=SOURCE, target=TARGET)
     subprocess.run(
         [sys.executable, "-c", SERVE_ELSEWHERE, str(tmp_path)],

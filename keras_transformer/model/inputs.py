@@ -193,15 +193,29 @@ def check_weights(shape, labels_shape):
         )
 
 
-def shorten_error(error):
-    """Converts a TensorFlow error about ids or labels to a `ValueError` of one line; `None` for others."""
+def shorten_error(error, config):
+    """Converts a TensorFlow error about ids or labels to a `ValueError` of one line; `None` for others.
+
+    Args:
+        error: `tf.errors.InvalidArgumentError`.
+        config: `ModelConfig` of the model.
+    """
     if LABELS_AS_TARGETS in str(error):
         return ValueError(
             "labels must have the shape of target_ids, a label for each target id. Those of a batch have "
             "another"
         )
     match = _NOT_IN_RANGE.search(str(error))
-    return match and _out_of_range("source id, target id or label", match[1], int(match[2]))
+    if not match:
+        return None
+    size = int(match[2])
+    by_id = _out_of_range("source id, target id or label", match[1], size)
+    if config.positions != "learned" or size != config.max_positions or int(match[1]) < size:
+        return by_id
+    by_length = f"has more than {size} tokens, the `max_positions` of the model's learned positions"
+    if size in (config.source_vocab_size, config.target_vocab_size):
+        return ValueError(f"{by_id}; or a sentence {by_length}")
+    return ValueError(f"a sentence {by_length}. Shorten it, or use a model with a larger `max_positions`")
 
 
 def _check_dense(name, ids, pad_id=0):

@@ -65,12 +65,15 @@ def token_loss(loss, *, pad_id, vocab_size):
         `LabelSmoothedCrossEntropy`, or its subclass `TokenWiseLoss`.
 
     Raises:
-        ValueError: the loss does not accept logits, or does not return one number per token.
+        ValueError: the loss does not accept logits, does not return one number per token, or has another
+            `pad_id`.
     """
     ours = LabelSmoothedCrossEntropy
     if loss is None:
         return ours(pad_id=pad_id)
     if isinstance(loss, ours):
+        _check_pad_id(loss, "loss", pad_id)
+        _check_call(loss)
         overrides_only_call = type(loss).call is not ours.call and type(loss).statistics is ours.statistics
         if not overrides_only_call:
             return loss
@@ -95,12 +98,7 @@ def token_loss(loss, *, pad_id, vocab_size):
         return ours(0.0, pad_id=pad_id, name=base.name, reduction=base.reduction)
     if not callable(base):
         raise ValueError(f"`loss` must be callable. Received: {loss!r}")
-    supported_calls = keras.losses.Loss.__call__, ours.__call__
-    if isinstance(base, keras.losses.Loss) and type(base).__call__ not in supported_calls:
-        raise ValueError(
-            f"`loss`: {type(base).__name__} changes `__call__`, which the token-weighted step does not use. "
-            "Change `call`, which gives the loss of every token"
-        )
+    _check_call(base)
     token_wise = TokenWiseLoss(base, pad_id=pad_id)
     problem = _per_token_problem(token_wise.per_token, *_trial_inputs(vocab_size)[:2])
     if problem:
@@ -111,12 +109,13 @@ def token_loss(loss, *, pad_id, vocab_size):
     return token_wise
 
 
-def standard_metrics(metrics, weighted_metrics, *, vocab_size, num_replicas):
+def standard_metrics(metrics, weighted_metrics, *, pad_id, vocab_size, num_replicas):
     """Converts the metric arguments of `compile` to metric objects with unique names.
 
     Args:
         metrics: list of Keras metrics (names, functions or objects), or `None`.
         weighted_metrics: the same, for metrics that use sample weights.
+        pad_id: id of padding, which is ignored.
         vocab_size: size of the last axis of the logits.
         num_replicas: number of replicas of the strategy.
 
@@ -124,7 +123,7 @@ def standard_metrics(metrics, weighted_metrics, *, vocab_size, num_replicas):
         Two lists of `keras.metrics.Metric`.
 
     Raises:
-        ValueError: a metric cannot be computed per token.
+        ValueError: a metric cannot be computed per token, or has another `pad_id`.
     """
     lists = []
     for argument, value in (("metrics", metrics), ("weighted_metrics", weighted_metrics)):
@@ -133,8 +132,11 @@ def standard_metrics(metrics, weighted_metrics, *, vocab_size, num_replicas):
                 f"`{argument}` must be a list, such as {argument}=[TokenAccuracy()]. Received: {value!r}"
             )
         lists.append([_metric(metric, argument) for metric in keras.tree.flatten(value or [])])
-        for metric in filter(needs_logits, lists[-1]):
-            _check_metric(metric, argument, vocab_size, num_replicas)
+        for metric in lists[-1]:
+            if isinstance(metric, TokenMean):
+                _check_pad_id(metric, argument, pad_id)
+            elif needs_logits(metric):
+                _check_metric(metric, argument, vocab_size, num_replicas)
     _make_names_unique(*lists)
     return lists
 
@@ -208,6 +210,25 @@ def _metric(value, argument):
         return _MeanOf(metric, name=name or getattr(metric, "__name__", "metric"))
     metric.name = name or metric.name
     return metric
+
+
+def _check_pad_id(objective, argument, pad_id):
+    """Raises an error for a loss or metric of this package whose `pad_id` is not that of the model."""
+    if objective.pad_id != pad_id:
+        raise ValueError(
+            f"`{argument}`: {objective.name} has pad_id={objective.pad_id}, but padding has the id {pad_id} "
+            f"in this model. Use {type(objective).__name__}(..., pad_id={pad_id})"
+        )
+
+
+def _check_call(loss):
+    """Raises an error for a loss that overrides `__call__`."""
+    supported_calls = keras.losses.Loss.__call__, LabelSmoothedCrossEntropy.__call__
+    if isinstance(loss, keras.losses.Loss) and type(loss).__call__ not in supported_calls:
+        raise ValueError(
+            f"`loss`: {type(loss).__name__} changes `__call__`, which the token-weighted step does not use. "
+            "Change `call`, which gives the loss of every token"
+        )
 
 
 def _check_from_logits(cross_entropy, argument):

@@ -14,12 +14,14 @@ overridden here.
 - **Number of axes** (`make_train_function`, `_one_graph_per_rank`): Keras uses one graph for all batches. If
   batches differ in their number of axes, that graph does not know the rank of labels and sample weights. Here
   every combination of ranks has its own graph.
-- **Optimizers** (`_check_optimizer`): Keras clips the gradient of each replica before it adds them up
+- **Optimizers** (`check_optimizer`): Keras clips the gradient of each replica before it adds them up
   (`weight_update.py` clips the sum). Gradient accumulation and moving averages fail under a strategy
-  (keras#20582), and loss scaling checks the first replica only. `_check_optimizer` raises an error for these.
+  (keras#20582), and loss scaling checks the first replica only. `check_optimizer` raises an error for these.
 - **Empty datasets and wrong ids** (`_with_checks`, around `fit`, `evaluate`, ...): Keras trains on an empty
   dataset without an error, and an id outside the vocabulary gives a page of TensorFlow messages. Here both
   give an error of one line.
+- **XLA** (`compile`, `_resolve_auto_jit_compile`): `jit_compile="auto"` compiles once per shape, and batches
+  have many shapes. Here `"auto"` means off, also in a `predict` without `compile`.
 - **Losses and metrics** (`compile`): Keras averages them over the sentences of a replica.
   `keras_objectives.py` turns them into means over tokens.
 - **Saving** (`compile_from_config`): Keras does not restore the compiled state of a model that overrides
@@ -69,10 +71,15 @@ def _with_checks(method, *, empty=None):
         try:
             result = method(self, *args, **kwargs)
         except tf.errors.InvalidArgumentError as error:
-            short_error = shorten_error(error)
+            short_error = shorten_error(error, self.config)
             if short_error is None:
                 raise
             raise short_error from None
+        except UnboundLocalError as error:
+            # Keras' `predict` joins the outputs of the last batch, even if there was none.
+            if not empty or "batch_outputs" not in str(error):
+                raise
+            result = []
         if isinstance(result, keras.callbacks.History):
             had_no_batch = result.epoch and not result.history
         else:
@@ -91,7 +98,7 @@ class KerasWorkarounds:
     evaluate = _with_checks(keras.Model.evaluate, empty="evaluated")
     train_on_batch = _with_checks(keras.Model.train_on_batch)
     test_on_batch = _with_checks(keras.Model.test_on_batch)
-    predict = _with_checks(keras.Model.predict)
+    predict = _with_checks(keras.Model.predict, empty="predicted")
     predict_on_batch = _with_checks(keras.Model.predict_on_batch)
 
     def compile(
@@ -126,8 +133,8 @@ class KerasWorkarounds:
                 the other activations for the gradient.
             towers: number of parts of each batch whose gradients are computed side by side. On a CPU, one
                 tower for each core, with one thread for each operation, is faster than one tower.
-            **kwargs: see `keras.Model.compile`. `jit_compile` is off by default, because XLA compiles once
-                per shape, and batches have many shapes.
+            **kwargs: see `keras.Model.compile`. `jit_compile` is off by default, and with `"auto"`, because
+                XLA compiles once per shape, and batches have many shapes.
 
         Raises:
             ValueError: a loss or metric cannot be computed per token, or Keras does not support the settings
@@ -140,7 +147,8 @@ class KerasWorkarounds:
         per_token = token_loss(loss, pad_id=self.special.pad, vocab_size=vocab_size)
         if not 0 <= ema_decay < 1:
             raise ValueError(f"`ema_decay` must be at least 0 and below 1. Received: {ema_decay}")
-        if towers < 1 or (towers > 1 and kwargs.get("jit_compile")):
+        xla = kwargs.pop("jit_compile", False) not in (False, None, "auto")
+        if towers < 1 or (towers > 1 and xla):
             raise ValueError(f"`towers` must be at least 1, and 1 with `jit_compile`. Received: {towers}")
         if type(self).compute_metrics is not keras.Model.compute_metrics:
             raise ValueError(
@@ -156,11 +164,14 @@ class KerasWorkarounds:
                         f"`{name}={kwargs[name]}` does not work with several workers. Use {name}={default}"
                     )
         # With one replica XLA compiles the whole step; with several, only the gradients of each replica.
-        xla = kwargs.pop("jit_compile", False)
         xla_step, xla_gradients = xla and num_replicas == 1, xla and num_replicas > 1
         with strategy.scope():
             plain, weighted = standard_metrics(
-                metrics, weighted_metrics, vocab_size=vocab_size, num_replicas=num_replicas
+                metrics,
+                weighted_metrics,
+                pad_id=self.special.pad,
+                vocab_size=vocab_size,
+                num_replicas=num_replicas,
             )
             loss = per_token if loss is None else loss
             super().compile(optimizer=optimizer, loss=loss, jit_compile=xla_step, **kwargs)
@@ -217,6 +228,9 @@ class KerasWorkarounds:
             "the model has no layer that Keras can quantize. Export it with `export_model.py --format "
             "ctranslate2 --quantization int8`"
         )
+
+    def _resolve_auto_jit_compile(self):
+        return False
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         return

@@ -48,13 +48,14 @@ class Adam(keras.optimizers.Adam):
     """`keras.optimizers.Adam` with a faster weight update: one pass over memory (TensorFlow).
 
     Formula, settings, state and saved format are those of Keras. Keras' own update is used for AMSGrad, for
-    weights that are not float32 and for sparse gradients.
+    weights that are not float32, for sparse gradients and on other backends.
     """
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates one weight on one device; see `keras.optimizers.Optimizer`."""
         other_type = keras.backend.standardize_dtype(variable.dtype) != "float32"
-        if self.amsgrad or other_type or hasattr(gradient, "indices"):
+        other_backend = keras.backend.backend() != "tensorflow"
+        if other_backend or self.amsgrad or other_type or hasattr(gradient, "indices"):
             super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)

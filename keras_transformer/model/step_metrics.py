@@ -71,7 +71,7 @@ class Normalizer(NamedTuple):
     Attributes:
         denominator: number of target tokens of all replicas and micro-batches; 1 or the sum of the sample
             weights for other reductions of the loss.
-        num_parts: number of replicas times number of micro-batches.
+        num_parts: number of micro-batches of all replicas, without those that have no rows; at least 1.
     """
 
     denominator: Any

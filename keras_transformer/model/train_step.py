@@ -70,15 +70,15 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
 
     def _normalizer(self, batch):
         """Returns the `Normalizer` of the whole update; all replicas must call it."""
-        parts, pad_id = self._num_parts(batch), self.loss.pad_id
+        pad_id = self.loss.pad_id
         if self.loss.reduction == "sum":
-            return Normalizer(tf.ones(()), parts)
+            return Normalizer(tf.ones(()), self._num_parts(batch))
         if self.loss.reduction == "mean_with_sample_weight" and batch.sample_weight is not None:
             weights = token_weights(batch.sample_weight, batch.labels, pad_id)
             total = sum_over_replicas(tf.reduce_sum(weights))
-            return Normalizer(tf.where(total > 0, total, 1.0), parts)
+            return Normalizer(tf.where(total > 0, total, 1.0), self._num_parts(batch))
         tokens = tf.math.count_nonzero(batch.labels != pad_id, dtype=tf.float32)
-        return Normalizer(tf.maximum(sum_over_replicas(tokens), 1.0), parts)
+        return Normalizer(tf.maximum(sum_over_replicas(tokens), 1.0), self._num_parts(batch))
 
     def _gradients(self, batch, normalizer):
         """Returns this replica's gradients (times the loss scale, with float16), its `Sums` and its logits.
@@ -143,11 +143,13 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         return loss if isinstance(sums.extra, tuple) else loss + sums.extra
 
     def _num_parts(self, batch):
-        """Returns number of replicas times number of micro-batches; float."""
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if not batch.has_micro_batches:
-            return float(replicas)
-        return tf.cast(replicas * tf.shape(batch.labels)[0], tf.float32)
+        """Returns the number of micro-batches of all replicas that have rows, at least 1; float scalar.
+
+        All replicas must call it. A batch without micro-batches counts as one.
+        """
+        *micro_batches, rows, _ = tf.unstack(tf.shape(batch.labels))
+        parts = tf.where(rows > 0, micro_batches[0] if micro_batches else 1, 0)
+        return tf.maximum(sum_over_replicas(tf.cast(parts, tf.float32)), 1.0)
 
     def _sum_micro_batches(self, batches, normalizer, training):
         """Returns gradients and `Sums`, summed over micro-batches; in evaluation, no gradients or dropout."""
@@ -237,8 +239,8 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         """Returns the loss of a batch, a scalar. Override it to change the loss; the override may call it.
 
         Inside a step it is called once per replica and micro-batch, and the step takes the mean of the
-        results, also of an override's. The result is scaled so that this mean is the loss of the whole
-        update, in which every token has the same weight.
+        results, also of an override's, without parts that have no rows. The result is scaled so that this
+        mean is the loss of the whole update, in which every token has the same weight.
 
         Args:
             x: pair `(source_ids, target_ids)`.
@@ -267,6 +269,11 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
 
         It is empty without `ema_decay`.
         """
+        if self._compiled_state.averages_are_stale:
+            self.reset_ema()
+            # Keras reads every property while it loads a file, before all weights are loaded. So the
+            # averages follow the weights until training starts.
+            self._compiled_state.averages_are_stale = True
         return [averaged for _, averaged in self._compiled_state.averages]
 
     def reset_ema(self) -> None:

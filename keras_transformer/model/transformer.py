@@ -13,6 +13,7 @@ from keras_transformer.config.settings import ModelConfig, SpecialIds
 from keras_transformer.config.types import PathLike, Shape, Tensor
 from keras_transformer.model.decoding import CachedDecoding, Encoded, TransformerOutput
 from keras_transformer.model.inputs import check_ids, check_pair, id_pair
+from keras_transformer.model.kernels.switch import without_gradients
 from keras_transformer.model.layers.basics import PACKAGE, Dropout, Projection
 from keras_transformer.model.layers.decoder import DecoderLayer
 from keras_transformer.model.layers.embedding import PositionalEmbedding
@@ -286,9 +287,9 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             input_signature = [
                 tuple(keras.InputSpec(shape=(None, None), dtype="int32", name=name) for name in names)
             ]
-        return super().export(
-            filepath, format=format, verbose=verbose, input_signature=input_signature, **kwargs
-        )
+        options = {"format": format, "verbose": verbose, "input_signature": input_signature, **kwargs}
+        with without_gradients():
+            super().export(filepath, **options)
 
     def compute_output_shape(self, input_shape: Any) -> Shape:
         _, target_shape = input_shape

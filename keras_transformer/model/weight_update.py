@@ -91,7 +91,9 @@ def _clip(gradients, norm, optimizer):
 
 def _variable_update(optimizer, weight):
     """Returns a function that updates one weight on one device, with decay and constraint, as Keras does."""
-    decay = optimizer.weight_decay if optimizer.weight_decay and optimizer._use_weight_decay(weight) else 0
+    # As Keras does, it asks with the tf.Variable: its name, which `var_names` must match, is the full path.
+    decays = optimizer.weight_decay and optimizer._use_weight_decay(weight.value)
+    decay = optimizer.weight_decay if decays else 0
 
     def update(variable, gradient, rate):
         if decay:

@@ -226,7 +226,8 @@ def _train_and_finish(session, devices, signals, model, checkpoints, offset, clo
 
     def finish():
         ending = {"minutes": clock.seconds / 60}
-        if validation_callback.stopped_early or _has_stopped_early(run, int(model.optimizer.iterations)):
+        step = int(model.optimizer.iterations.numpy())
+        if validation_callback.stopped_early or _has_stopped_early(run, step):
             ending["stopped_early"] = _stopping_rule(training)
         with signals.deferred():
             write_final_weights(run, model, devices, validation_callback.measure, **ending)

@@ -132,6 +132,8 @@ def test_averages_begin_at_weights_that_are_loaded(tmp_path):
     model.save_weights(tmp_path / "model.weights.h5")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     before = [weight.numpy() for weight in loaded.trainable_variables]
+    for old, averaged in zip(before, loaded.ema_weights, strict=True):
+        np.testing.assert_array_equal(averaged.numpy(), old)
     gradient(loaded, BATCHES[1])
     for weight, old, averaged in zip(loaded.trainable_variables, before, loaded.ema_weights, strict=True):
         wanted = 0.75 * old + 0.25 * weight.numpy()

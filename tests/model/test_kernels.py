@@ -27,6 +27,7 @@ from keras_transformer.model.kernels.basics import (
 )
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
 from keras_transformer.model.kernels.switch import uses_fast_forms
+from keras_transformer.model.kernels.tensor_ops import take_along
 from keras_transformer.model.transformer import Transformer
 
 BATCH, HEADS, TARGET, SOURCE, D_MODEL, D_FF, VOCAB, TOKENS = 2, 3, 5, 7, 13, 29, 23, 11
@@ -44,6 +45,15 @@ def some_hidden(*shape):
     mask[..., 0] = True
     mask[-1, -1] = False
     return mask
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (4, 9, 3), (4, 9, 3, 2)])
+def test_elements_of_rows_are_the_same_on_another_backend(shape, monkeypatch):
+    x, indices = normal(*shape), RNG.integers(0, shape[1], (4, 5), dtype="int32")
+    wanted = np.stack([row[index] for row, index in zip(x, indices, strict=True)])
+    np.testing.assert_array_equal(take_along(x, indices), wanted)
+    monkeypatch.setattr(keras.backend, "backend", lambda: "another")
+    np.testing.assert_array_equal(take_along(x, indices), wanted)
 
 
 def first_of(compute, *inputs, **others):

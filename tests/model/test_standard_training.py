@@ -4,11 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_train_step import BATCHES, PAD, VOCAB, dataset, saves_files, small_model
+from test_train_step import BATCHES, PAD, VOCAB, batch, dataset, saves_files, small_model
 
 from keras_transformer.batches.dataset import TokenBatches
 from keras_transformer.batches.ids import IdPairs, Sequences
 from keras_transformer.batches.planning import EpochPlanner
+from keras_transformer.config.settings import SpecialIds
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy
 from keras_transformer.model.transformer import Transformer
@@ -176,6 +177,32 @@ class OwnReduction(keras.losses.Loss):
 def test_a_loss_with_its_own_reduction_is_refused():
     with pytest.raises(ValueError, match="OwnReduction changes `__call__`"):
         small_model().compile("sgd", OwnReduction())
+
+
+class OwnCall(LabelSmoothedCrossEntropy):
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return 3.0
+
+
+def test_a_loss_of_this_package_with_its_own_reduction_is_refused():
+    with pytest.raises(ValueError, match="OwnCall changes `__call__`"):
+        small_model().compile("sgd", OwnCall(0.1))
+
+
+def test_loss_and_metrics_must_have_the_models_padding():
+    model = Transformer(small_model().config, special=SpecialIds(pad=3, bos=1, eos=2, unk=0))
+    loss, accuracy = LabelSmoothedCrossEntropy(0.1, pad_id=3), TokenAccuracy(pad_id=3)
+    for arguments, message in (
+        ({"loss": LabelSmoothedCrossEntropy(0.1)}, "`loss`: label_smoothed.* has pad_id=0.*id 3.*pad_id=3"),
+        ({"loss": loss, "metrics": [accuracy, Perplexity()]}, "`metrics`: perplexity has pad_id=0"),
+        ({"loss": loss, "weighted_metrics": [TokenAccuracy()]}, "`weighted_metrics`: token_accuracy"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            model.compile("sgd", **arguments)
+        assert "\n" not in str(caught.value)
+    model.compile("sgd", loss, [accuracy, StepCounters()])
+    model.compile("sgd", None, ["accuracy"])
+    assert model.loss.pad_id == 3
 
 
 class TwiceTheLoss(LabelSmoothedCrossEntropy):
@@ -464,6 +491,21 @@ def test_a_regularizer_counts_once(strategy, micro_batches, recompute):
     assert evaluated == pytest.approx(shown, rel=1e-5)
 
 
+@pytest.mark.parametrize("micro_batches", [False, True])
+def test_a_regularizer_counts_once_if_a_replica_has_no_rows(micro_batches):
+    row = keras.tree.map_structure(lambda array: array[:1], BATCH)
+    plain, plain_logs = gradient(made(), row)
+    wanted, _ = gradient(made(change=regularized), row)
+    assert np.abs(wanted - plain).max() > 0.1
+    model = made(two_devices, change=regularized, run_eagerly=False)
+    shown = plain_logs["loss"] + 0.3 * (model.target_embedding.embeddings.numpy() ** 2).sum()
+    data = parted(row, 1) if micro_batches else row
+    assert model.evaluate(*data, verbose=0) == pytest.approx(shown, rel=1e-5)
+    found, logs = gradient(model, data)  # the strategy gives the row to one replica
+    np.testing.assert_allclose(found, wanted, atol=5e-6)
+    assert logs["loss"] == pytest.approx(shown, rel=1e-5)
+
+
 class AddsLoss(Transformer):
     def call(self, inputs, training=None):
         logits = super().call(inputs, training=training)
@@ -717,6 +759,30 @@ def test_inputs_of_other_forms_are_refused_in_one_line():
             with pytest.raises((TypeError, ValueError), match=message) as caught:
                 getattr(made(), method)(*arguments, verbose=0, **how)
             assert "\n" not in str(caught.value), message
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_nothing_to_predict_is_refused_in_one_line():
+    inputs = dataset().map(lambda inputs, labels: (inputs,))
+    for stream in (inputs.take(0), inputs.filter(lambda x: False)):
+        with pytest.raises(ValueError, match="^the dataset has no batches: nothing was predicted$"):
+            made().predict(stream, verbose=0)
+
+
+@pytest.mark.parametrize("positions", [7, VOCAB])
+def test_a_sentence_longer_than_the_learned_positions_is_not_an_id_outside_the_vocabulary(positions):
+    inputs, labels = batch(7, (5, positions + 1), target_length=positions + 1)
+    model = small_model(positions="learned", max_positions=positions)
+    model.compile("sgd")
+    specs = tuple(tf.TensorSpec((None, None), tf.int32) for _ in range(3))
+    stream = tf.data.Dataset.from_generator(lambda: [(*inputs, labels)], output_signature=specs)
+    stream = stream.map(lambda source, target, labels: ((source, target), labels))
+    message = f"a sentence has more than {positions} tokens, the `max_positions` of"
+    if positions == VOCAB:
+        message = f"target id or label {VOCAB} is outside the vocabulary.*; or {message}"
+    with pytest.raises(ValueError, match=message) as caught:
+        model.evaluate(stream, verbose=0)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_dict_of_ids_trains_as_the_pair_does():

@@ -330,6 +330,15 @@ def test_xla_is_off_unless_asked_for():
     assert model.jit_compile is False
     model.compile("sgd", jit_compile=True)
     assert model.jit_compile is True
+    model.compile("sgd", jit_compile="auto", towers=2)
+    assert model.jit_compile is False
+    assert model._compiled_state.jit_compile is False
+
+
+def test_xla_is_off_in_a_model_that_was_not_compiled(monkeypatch):
+    gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")  # on a CPU, Keras turns XLA off
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda *kind: [gpu])
+    assert small_model().jit_compile is False
 
 
 @saves_files

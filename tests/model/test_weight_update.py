@@ -13,12 +13,15 @@ GRADIENT = np.array([0.25, 0.5, -1.0], "float32")
 
 
 @pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, lambda: mirrored(["CPU:0", "CPU:1"])])
-def test_weights_decay_by_the_learning_rate_times_the_decay(strategy):
+@pytest.mark.parametrize("excluded", ["bias", "projection/"])
+def test_weights_decay_by_the_learning_rate_times_the_decay(strategy, excluded):
     strategy = strategy()
     with strategy.scope():
-        weight, bias = keras.Variable(START), keras.Variable(START, name="bias")
+        weight = keras.Variable(START)
+        with keras.name_scope("projection"):
+            bias = keras.Variable(START, name="bias")
         optimizer = keras.optimizers.SGD(0.125, weight_decay=0.5)
-        optimizer.exclude_from_weight_decay(var_names=["bias"])
+        optimizer.exclude_from_weight_decay(var_names=[excluded])
         optimizer.build([weight, bias])
 
     @tf.function(autograph=False)

@@ -30,9 +30,9 @@ def take_along(x, indices):
         Shape `(rows, n, ...)`.
     """
     if keras.backend.backend() != "tensorflow":
-        rows, width, *rest = ops.shape(x)
-        first = ops.arange(rows, dtype="int32") * width
-        return ops.take(ops.reshape(x, (-1, *rest)), first[:, None] + indices, axis=0)
+        # Not with indices into the reshaped `x`: `rows * width` can exceed int32.
+        indices = ops.reshape(indices, (*ops.shape(indices), *[1] * (len(x.shape) - 2)))
+        return ops.take_along_axis(x, indices, axis=1)
     import tensorflow as tf
 
     return tf.gather(x, indices, axis=1, batch_dims=1)

@@ -29,7 +29,8 @@ class RMSNormalization(Layer):
         self.epsilon = epsilon
 
     def build(self, inputs_shape: Shape) -> None:
-        self.gamma = self.add_weight(name="gamma", shape=(inputs_shape[-1],), initializer="ones")
+        shape = (inputs_shape[-1],)
+        self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones", autocast=False)
 
     def call(self, inputs: Tensor) -> Tensor:
         dtype = keras.backend.result_type(inputs.dtype, "float32")

@@ -64,6 +64,13 @@ def test_is_computed_in_float32():
     np.testing.assert_allclose(tf.cast(found, "float32"), np.ones((1, D_MODEL)), rtol=1e-3)
 
 
+def test_gamma_is_not_rounded_under_mixed_precision():
+    x = tf.cast(X, "bfloat16")
+    np.testing.assert_array_equal(
+        made(dtype="mixed_bfloat16")(x), tf.cast(made()(tf.cast(x, "float32")), x.dtype)
+    )
+
+
 def test_the_mean_is_kept_and_the_length_is_not():
     layer = RMSNormalization(epsilon=1e-12)
     np.testing.assert_allclose(layer(5 * X), layer(X), rtol=1e-5)
