@@ -220,7 +220,6 @@ def write_final_weights(run, model, devices, measure, **ending):
         record = {
             "kind": "final",
             "step": step,
-            **ending,
             "average_last": run.config.training.average_last,
             "weights": candidates[0].name,
             "candidates": {
@@ -237,7 +236,7 @@ def write_final_weights(run, model, devices, measure, **ending):
                 ) from error
             logger.warning(f"{error}; not considered for the final weights")
             del candidates[0]
-    run.append_history(record)
+    run.append_history(record | ending)  # not with the weights, whose files are the same in every run
     if note := missing_note(run.path / "checkpoints", chosen):
         logger.warning(note)
     logger.info(_summary_line(candidates, chosen, run.config.training))
