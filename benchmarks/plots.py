@@ -223,7 +223,7 @@ def table3_differences(records):
     """
     base, *rows = table3_rows.summaries(records)
     if base.row != table3_rows.BASE or not rows:
-        raise ValueError("`records` must have the base row and another one")
+        raise ValueError("a plot of differences needs the base row and another row")
     figure = Figure(figsize=(9, 0.32 * len(rows) + 1.2), layout="constrained")
     paper = table3_rows.PAPER
     panels = (

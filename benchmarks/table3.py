@@ -21,18 +21,17 @@ the search settings of the preset. Both are of the newest weights, without avera
 table (`--checkpoint` names others).
 
 A model that is finished, or was stopped because its gradient was not finite, is a line of OUT/records.jsonl
-and is not trained again. Ctrl-C saves a checkpoint
-of the model in training; the same command then resumes. `--jobs 2` trains two models at a time, each on half
-of the cores.
+and is not trained again. Ctrl-C saves a checkpoint of the model in training; the same command then resumes.
+`--jobs 2` trains two models at a time, each on half of the cores. OUT/corpus is the prepared corpus; grids of
+the same dataset and vocabulary may share OUT.
 """
 
 import concurrent.futures
-import json
-import math
 import multiprocessing
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,12 +40,15 @@ import time
 
 import departure_rows
 import sensitivity_rows
+import table3_records
 import table3_rows
 from refusing import Parser, refused
 
 from keras_transformer.config.programs import ExitCode
 
 PIPELINES = pathlib.Path(__file__).resolve().parents[1] / "pipelines"
+# Names of weights that the runs of all rows can have; `RunFolder.load_weights` explains them.
+CHECKPOINTS = r"last|best|averaged|final|ema|(last|best)-[1-9]\d*"
 # Name -> rows of a preset, table of records, and the function of `plots` that draws them.
 GRIDS = {
     "table3": (table3_rows.grid, table3_rows.markdown, "table3_differences"),
@@ -69,7 +71,7 @@ def parse_args(argv=None):
     parser.add_argument(
         "--rows", nargs="+", metavar="ROW", help="names or groups, such as (A) or pre-norm (default: all)"
     )
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2], help="of every row (default: 1 2)")
+    parser.add_argument("--seeds", nargs="+", type=int, help="of every row (default: 1 2)")
     parser.add_argument("--checkpoint", default="last", help="weights that are measured (default: last)")
     parser.add_argument("--jobs", type=int, default=1, help="models trained at a time (default: 1)")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="run folders and records")
@@ -77,13 +79,31 @@ def parse_args(argv=None):
     parser.add_argument("--show", nargs="+", type=pathlib.Path, metavar="OUT", help="print the table only")
     parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="also draw what was measured")
     args = parser.parse_args(argv)
+    if args.show and (args.list or args.dataset or args.out or args.rows or args.seeds):
+        parser.error("--show takes only --grid and --plot beside it")
     if not (args.show or args.list) and not (args.dataset and args.out):
         parser.error("give DATASET and --out DIR, or --show OUT")
-    if not 1 <= args.jobs <= len(os.sched_getaffinity(0)):
-        parser.error(f"--jobs must be from 1 to {len(os.sched_getaffinity(0))}. Received: {args.jobs}")
+    cores = len(os.sched_getaffinity(0))
+    if not 1 <= args.jobs <= cores:
+        parser.error(f"--jobs must be from 1 to {cores}, the cores of this process. Received: {args.jobs}")
+    if not re.fullmatch(CHECKPOINTS, args.checkpoint):
+        parser.error(
+            f"--checkpoint {args.checkpoint}: give last, best, averaged, final, ema, last-N or best-N"
+        )
+    if args.plot:
+        check_plot(parser, args.plot)
+    args.seeds = [1, 2] if args.seeds is None else args.seeds
     if len(set(args.seeds)) < len(args.seeds) or min(args.seeds) < 0:
         parser.error(f"--seeds must be different and at least 0. Received: {args.seeds}")
     return args
+
+
+def check_plot(parser, path):
+    """Refuses a plot that cannot be written, before anything is trained."""
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        parser.error(f"--plot {path}: the name must end in .png, .svg or .pdf")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        parser.error(f"--plot {path}: cannot be written there")
 
 
 def selected(rows, names):
@@ -94,22 +114,10 @@ def selected(rows, names):
     """
     for name in names or ():
         if not any(name in (row.name, row.group) for row in rows):
-            raise ValueError(f"--rows {name!r}: choose from {', '.join(row.name for row in rows)}")
+            names = [row.name for row in rows], dict.fromkeys(row.group for row in rows if row.group)
+            choices = (", ".join(shlex.quote(name) for name in group) for group in names)
+            raise ValueError("--rows {!r}: choose from {}; or from the groups {}".format(name, *choices))
     return [row for row in rows if not names or {row.name, row.group} & set(names)]
-
-
-def read_records(paths, kind):
-    """Returns the records of a grid from files of JSON lines, or from folders with one.
-
-    A half-written last line is skipped. The perplexity of a model that was stopped is infinity.
-    """
-    paths = [path / "records.jsonl" if path.is_dir() else path for path in paths]
-    lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines(True)]
-    records = [json.loads(line) for line in lines if line.endswith("\n")]
-    for record in records:
-        if record["perplexity"] is None:
-            record["perplexity"] = math.inf
-    return [record for record in records if record.get("grid", "table3") == kind]
 
 
 class Grid:
@@ -129,17 +137,18 @@ class Grid:
         """Runs what has no record yet; returns the exit code."""
         if self.args.out.exists() and not self.args.out.is_dir():
             raise ValueError(f"--out {self.args.out}: a file. Name a folder")
-        self.args.out.mkdir(parents=True, exist_ok=True)
+        done = table3_records.read_all([self.records]) if self.records.exists() else []
+        models = [(row, seed) for seed in self.args.seeds for row in self.rows]
+        names = {(row.name, seed) for row, seed in models}
+        beside = [r for r in done if r["grid"] == self.args.grid or (r["row"], r["seed"]) in names]
+        try:
+            table3_records.check_common(beside, self.common())
+        except ValueError as error:
+            raise ValueError(f"--out {self.args.out}: {error}") from error
         self.corpus = self._prepare()
-        done = read_records([self.records], self.args.grid) if self.records.exists() else []
-        keys = {(record["row"], record["seed"], json.dumps(record["common"])) for record in done}
-        todo = [
-            (row, seed)
-            for seed in self.args.seeds
-            for row in self.rows
-            if (row.name, seed, json.dumps(self.common())) not in keys
-        ]
-        print(f"{len(todo)} of {len(self.rows) * len(self.args.seeds)} models to train", flush=True)
+        measured = {(record["row"], record["seed"]) for record in self.own(done)}
+        todo = [(row, seed) for row, seed in models if (row.name, seed) not in measured]
+        print(f"{len(todo)} of {len(models)} models to train", flush=True)
         cores = sorted(os.sched_getaffinity(0))
         shares = [cores[job :: self.args.jobs] for job in range(self.args.jobs)]
         free = list(shares)
@@ -155,11 +164,18 @@ class Grid:
 
     def common(self):
         """Returns what all rows of the table have in common, as in the records."""
-        names = ("dataset", "source", "target", "preset", "set", "checkpoint")
-        return {name: getattr(self.args, name) for name in names}
+        return {name: getattr(self.args, name) for name in table3_records.COMMON}
+
+    def own(self, records):
+        """Returns the records of this grid and of the weights that `--checkpoint` names."""
+        common = self.common()
+        return [r for r in records if r["grid"] == self.args.grid and r["common"] == common]
 
     def _prepare(self):
-        """Returns the folder of the prepared corpus, prepared unless it is there."""
+        """Returns the folder of the prepared corpus, prepared unless it is there.
+
+        What `--set` says of cleaning and of the vocabulary is for the corpus.
+        """
         from keras_transformer.config.presets import preset
         from keras_transformer.config.settings import override
 
@@ -167,7 +183,8 @@ class Grid:
         corpus = self.args.out / "corpus"
         command = [self.args.dataset, corpus, "--source", self.args.source, "--target", self.args.target]
         fixed = ("model_type", "vocab_size", "normalization", "split_digits", "separate_vocabularies")
-        settings = [f"data.{name}={str(getattr(data, name)).lower()}" for name in fixed]
+        settings = [f"data.{name}={str(getattr(data, name)).lower()}" for name in (*fixed, "vocab_texts")]
+        settings += [text for text in self.args.set if text.startswith("cleaning.")]
         self._call("prepare_wmt.py", command + [part for text in settings for part in ("--set", text)])
         return corpus
 
@@ -180,7 +197,8 @@ class Grid:
         try:
             name = f"{re.sub(r'[^a-z0-9.]+', '-', row.name.lower())}-seed-{seed}"
             run = self.args.out / name
-            settings = [*self.args.set, "training.validation_sentences=0", *row.settings]
+            settings = [text for text in self.args.set if not text.startswith("cleaning.")]
+            settings += ["training.validation_sentences=0", *row.settings]
             settings.append(f"training.seed={seed}")
             flags = ["--dataset", self.corpus, "--preset", self.args.preset, "--run-dir", run]
             flags += [part for text in settings for part in ("--set", text)]
@@ -193,8 +211,8 @@ class Grid:
                 found = pool.submit(measure, str(run), self.args.checkpoint, stopped=code != 0).result()
             record = {"row": row.name, "counterpart": row.counterpart, "seed": seed, "common": self.common()}
             record |= {"grid": self.args.grid, "settings": row.settings, **found}
-            with self.lock, open(self.records, "a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+            with self.lock:
+                table3_records.append(self.records, record)
             figures = "diverged"
             if code == 0:
                 figures = f"perplexity {found['perplexity']:.3f}, BLEU {found['bleu']:.2f}"
@@ -225,7 +243,12 @@ class Grid:
             )
             with self.lock:
                 self.processes.append(process)
-            errors = process.communicate()[1]
+            try:
+                errors = process.communicate()[1]
+            except BaseException:  # Ctrl-C while the corpus is prepared
+                process.terminate()
+                process.wait()
+                raise
             out.write(errors)
         if process.returncode not in accepted:
             last = (errors.strip().splitlines() or ["no message"])[-1]
@@ -303,7 +326,7 @@ def main(argv=None):
     try:
         grid, markdown, plot = GRIDS[args.grid]
         if args.show:
-            records = read_records(args.show, args.grid)
+            records = table3_records.read_grid(args.show, args.grid)
         else:
             from keras_transformer.config.presets import preset
             from keras_transformer.config.settings import override
@@ -314,8 +337,9 @@ def main(argv=None):
                 for row in rows:
                     print(f"{row.group:<{widths[0]}}{row.name:<{widths[1]}}{' '.join(row.settings)}")
                 return 0
-            Grid(args, rows).run()
-            records = read_records([args.out], args.grid)
+            trained = Grid(args, rows)
+            trained.run()
+            records = trained.own(table3_records.read_all([args.out]))
         print(markdown(records))
         if args.plot:
             import plots
@@ -324,7 +348,7 @@ def main(argv=None):
     except KeyboardInterrupt:
         print("table3.py: stopped. Run the same command again to resume", file=sys.stderr)
         return 130
-    except (OSError, ValueError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         return refused("table3.py", error)
     return 0
 

@@ -3,6 +3,8 @@
 import statistics
 from typing import NamedTuple
 
+import table3_records
+
 BASE = "base"
 
 
@@ -143,8 +145,11 @@ def by_row(records):
     """
     if not records:
         raise ValueError("there are no records yet")
-    if any(record["common"] != records[0]["common"] for record in records):
-        raise ValueError("the records are of different datasets, presets or settings: show them one by one")
+    first = records[0]["common"]
+    for record in records:
+        if names := table3_records.different(first, record["common"]):
+            values = " and ".join(f"{common.get(names[0])}" for common in (first, record["common"]))
+            raise ValueError(f"the records have different values of {names[0]}, {values}: show one kind only")
     rows = {}
     for record in records:
         rows.setdefault(record["row"], {})[record["seed"]] = record

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import table3
+import table3_records
 from departure_rows import grid, markdown
 from plots import table3_differences
 from table3_rows import BASE
@@ -98,6 +99,6 @@ def test_a_grid_is_trained_and_its_search_timed(tmp_path, capsys):
     flags += [part for text in sets for part in ("--set", text)]
     assert table3.main([*flags, "--rows", BASE, "SwiGLU"]) == 0
     assert "2 of 2 models to train" in capsys.readouterr().out
-    records = table3.read_records([tmp_path / "grid"], "departures")
+    records = table3_records.read_grid([tmp_path / "grid"], "departures")
     assert [record["row"] for record in records] == [BASE, "SwiGLU"]
     assert all(record["sentences_per_second"] > 1 for record in records)

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import table3
+import table3_records
 from plots import sensitivity_curves
 from sensitivity_rows import grid, markdown, points
 
@@ -101,9 +102,10 @@ def test_records_of_two_grids_in_one_folder_are_kept_apart(tmp_path):
     ]
     del lines[2]["grid"]  # as `table3.py` wrote them before it had several grids
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (found,) = table3.read_records([tmp_path], "sensitivity")
+    (found,) = table3_records.read_grid([tmp_path], "sensitivity")
     assert found == {**lines[0], "perplexity": math.inf}
-    assert table3.read_records([tmp_path], "table3") == lines[1:]
+    first = table3_records.read_grid([tmp_path], "table3")
+    assert first == [lines[1], {**lines[2], "grid": "table3"}]
 
 
 @pytest.mark.slow
@@ -125,7 +127,7 @@ def test_the_grid_is_trained_measured_resumed_and_drawn_with_what_diverges(tmp_p
     captured = capfd.readouterr()
     assert "2 of 2 models to train" in captured.out
     assert captured.err == ""  # no start-up lines of TensorFlow
-    found = points(table3.read_records([tmp_path / "grid"], "sensitivity"))
+    found = points(table3_records.read_grid([tmp_path / "grid"], "sensitivity"))
     assert [point.norm for point in found] == ["post-norm", "pre-norm"]
     assert all(1 < point.perplexities[0] < math.inf for point in found)
     assert table3.main([*grown, "--plot", str(tmp_path / "plot.png")]) == 0

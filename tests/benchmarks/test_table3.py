@@ -1,11 +1,18 @@
 """Table 3: the rows are the paper's, and the table says of the records what they say."""
 
+import contextlib
 import json
 import os
+import pathlib
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import table3
+import table3_records
 from plots import table3_differences
 from table3_rows import BASE, PAPER, agreement, grid, markdown, summaries
 
@@ -17,7 +24,8 @@ COMMON = {"dataset": "d", "source": "en", "target": "de", "preset": "p", "set": 
 
 def record(row, seed, perplexity, bleu, counterpart=BASE, **changes):
     figures = {"parameters": 1234, "perplexity": perplexity, "bleu": bleu, "minutes": 7.4, "signature": "s|v"}
-    return {"row": row, "seed": seed, "counterpart": counterpart, "common": COMMON, **figures, **changes}
+    names = {"row": row, "seed": seed, "counterpart": counterpart, "common": COMMON, "settings": []}
+    return {**names, **figures, **changes}
 
 
 BASES = [record(BASE, 1, 5.0, 25.0), record(BASE, 2, 5.2, 24.6)]
@@ -100,7 +108,7 @@ def test_a_model_measured_twice_counts_once():
 
 def test_records_of_different_corpora_are_not_put_in_one_table():
     other = record("heads 1", 1, 5.0, 25.0, common={**COMMON, "preset": "q"})
-    with pytest.raises(ValueError, match="different datasets, presets or settings"):
+    with pytest.raises(ValueError, match="different values of preset, p and q: show one kind only"):
         markdown([*BASES, other])
     with pytest.raises(ValueError, match="there are no records yet"):
         markdown([])
@@ -114,7 +122,7 @@ def test_the_picture_has_a_dot_for_each_seed_and_a_ring_for_the_paper():
     dots, rings = (line.get_xdata() for line in bleu.lines if line.get_marker() == "o")
     assert list(dots) == pytest.approx([23.8 - 24.8, 22.8 - 24.8])
     assert list(rings) == pytest.approx([24.9 - 25.8])
-    with pytest.raises(ValueError, match="the base row and another one"):
+    with pytest.raises(ValueError, match="needs the base row and another row"):
         table3_differences(BASES)
 
 
@@ -122,9 +130,16 @@ def test_the_picture_has_a_dot_for_each_seed_and_a_ring_for_the_paper():
     ("arguments", "message"),
     [
         (["d"], "give DATASET and --out DIR, or --show OUT"),
-        (["d", "--out", "o", "--rows", "heads 3"], "--rows 'heads 3': choose from base, heads 1, "),
+        (["d", "--out", "o", "--rows", "heads 3"], "--rows 'heads 3': choose from base, 'heads 1', "),
+        (["d", "--out", "o", "--rows", "(F)"], "; or from the groups '(A)', '(B)', '(C)', '(D)', '(E)'"),
         (["d", "--out", "o", "--seeds", "1", "1"], "--seeds must be different and at least 0"),
-        (["d", "--out", "o", "--jobs", "9999"], "--jobs must be from 1 to "),
+        (["d", "--out", "o", "--jobs", "9999"], ", the cores of this process. Received: 9999"),
+        (["d", "--out", "o", "--checkpoint", "newest"], "--checkpoint newest: give last, best, averaged, "),
+        (["d", "--out", "o", "--plot", "p.xyz"], "--plot p.xyz: the name must end in .png, .svg or .pdf"),
+        (["d", "--out", "o", "--plot", "none/p.png"], "--plot none/p.png: cannot be written there"),
+        (["nowhere", "--out", "o"], "nowhere"),
+        (["--show", "o", "--rows", "base"], "--show takes only --grid and --plot beside it"),
+        (["--show", "o", "--seeds", "1"], "--show takes only --grid and --plot beside it"),
         (["d", "--out", "o", "--preset", "tinny"], "There is no preset 'tinny'. Did you mean 'tiny'"),
         (["d", "--out", "o", "--set", "model.x=1"], "model has no setting 'x'"),
         (["d", "--out", __file__], "test_table3.py: a file. Name a folder"),
@@ -142,6 +157,95 @@ def test_bad_input_is_refused_in_one_line(arguments, message, capsys, tmp_path, 
     assert message in error
     assert error.count("\n") == 1
     assert os.listdir(tmp_path) == []
+
+
+def test_only_complete_records_are_read_and_a_cut_off_line_is_replaced(tmp_path, capsys):
+    path = tmp_path / "records.jsonl"
+    for own in BASES:
+        table3_records.append(path, own)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])  # killed while it wrote the second record
+    (found,) = table3_records.read_all([tmp_path])
+    assert found == {"grid": "table3", **BASES[0]}
+    assert capsys.readouterr().err == f"{path}, line 2: skipped, because it is cut off\n"
+    table3_records.append(path, BASES[1])
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{", r"line 2: not JSON \(JSONDecodeError\). Remove the line; the command that made it"),
+        (b"\xff\xfe", r"line 2: not JSON \(UnicodeDecodeError\). Remove the line"),
+        (b"[1]", "line 2: not a record of a model. Remove the line"),
+        (b'{"row": "base"}', "line 2: not a record of a model, 'counterpart' has no value. Remove"),
+        (json.dumps(record(BASE, 3, "x", 25.0)).encode(), "line 2: .*'perplexity' has 'x'"),
+        (json.dumps(record(BASE, 3, float("nan"), 25.0)).encode(), "line 2: .*'perplexity' has nan"),
+        (json.dumps(record(BASE, 3, 5.0, None)).encode(), "line 2: .*'bleu' has None"),
+        (
+            json.dumps(record(BASE, 3, 5.0, 25.0, common={})).encode(),
+            "line 2: 'common' must have dataset, source",
+        ),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(line, message, tmp_path):
+    path = tmp_path / "damaged.jsonl"
+    table3_records.append(path, BASES[0])
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(ValueError, match=f"damaged.jsonl, {message}"):
+        table3_records.read_all([path])
+
+
+def test_records_of_another_grid_are_named(tmp_path):
+    table3_records.append(tmp_path / "records.jsonl", {**BASES[0], "grid": "departures"})
+    with pytest.raises(
+        ValueError, match="no records of --grid table3, only of others: give --grid departures"
+    ):
+        table3_records.read_grid([tmp_path], "table3")
+
+
+def test_a_folder_with_models_of_other_settings_is_refused_before_training(tmp_path, capsys):
+    flags = ["d", "--preset", "tiny", "--out", str(tmp_path), "--set", "training.max_steps=22"]
+    common = {**COMMON, "preset": "tiny", "set": ["training.max_steps=20"]}
+    table3_records.append(tmp_path / "records.jsonl", record(BASE, 1, 5.0, 25.0, common=common))
+    assert table3.main(flags) == 2
+    assert capsys.readouterr().err == (
+        f"table3.py: --out {tmp_path}: has models with another set: training.max_steps=20, not "
+        "training.max_steps=22. Give another folder, or the same settings\n"
+    )
+    # Another grid may stand beside it, unless both have the same model.
+    other = record("rotary", 7, 5.0, 25.0, grid="departures", common=common)
+    assert table3_records.different(other["common"], {**common, "checkpoint": "best"}) == ["checkpoint"]
+    table3_records.check_common([other], {**common, "checkpoint": "best"})  # the same models
+    assert os.listdir(tmp_path) == ["records.jsonl"]
+
+
+def test_ctrl_c_during_preparation_ends_it(tmp_path):
+    out, program = tmp_path / "out", table3.__file__
+    process = subprocess.Popen(
+        [sys.executable, program, "cldr/en-de", "--out", out], stderr=subprocess.PIPE, text=True
+    )
+    mine = f"prepare_wmt.py cldr/en-de {out / 'corpus'}"
+    for _ in range(600):
+        if found := _processes(mine):
+            break
+        time.sleep(0.05)
+    assert len(found) == 1
+    process.send_signal(signal.SIGINT)
+    assert process.communicate()[1] == "table3.py: stopped. Run the same command again to resume\n"
+    assert process.returncode == 130
+    assert _processes(mine) == []
+    assert not (out / "corpus" / "manifest.json").exists()
+
+
+def _processes(text):
+    """Returns the numbers of the processes whose command line has a text."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if text in (folder / "cmdline").read_text().replace("\0", " "):
+                found.append(folder.name)
+    return found
 
 
 @pytest.mark.slow
