@@ -41,8 +41,9 @@ TRAIN = (
     "kerashub:no_xla,joeynmt,ours:bfloat16,torch:bfloat16,torch:compile+bfloat16"
 )
 DECODE = (
-    "ours,ours:split,ours_saved_model,ours_saved_model:split,opennmt_tf,tf_models,marian,kerashub,"
-    "kerashub:xla,joeynmt,ctranslate2,ctranslate2:split,ctranslate2:int8,ctranslate2:int8+split"
+    "ours,ours:split,ours_ctranslate2,ours_ctranslate2:split,ours_saved_model,ours_saved_model:split,"
+    "opennmt_tf,tf_models,marian,kerashub,kerashub:xla,joeynmt,"
+    "ctranslate2,ctranslate2:split,ctranslate2:int8,ctranslate2:int8+split"
 )
 
 

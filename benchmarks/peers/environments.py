@@ -32,6 +32,7 @@ ENVIRONMENT_OF = {
     "ctranslate2": "torch",
     "ours": "ours",
     "ours_saved_model": "ours",
+    "ours_ctranslate2": "ours",
 }
 
 

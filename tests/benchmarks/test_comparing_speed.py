@@ -434,7 +434,7 @@ def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, 
         (["--sizes", "huge"], "sizes are: small, small32k, base. Received: 'huge'"),
         (
             ["--decode", "ours,marain:x"],
-            "marian, opennmt_tf, ours, ours_saved_model, tf_models. Received: 'marain:x'",
+            "marian, opennmt_tf, ours, ours_ctranslate2, ours_saved_model, tf_models. Received: 'marain:x'",
         ),
         (["--rounds", "0"], "`--rounds` must be above 0. Received: 0"),
         (["--records", str(tmp_path)], f"{tmp_path} is a folder; `--records` wants a file"),
