@@ -17,9 +17,10 @@ BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 import compare  # noqa: E402
-from peers import environments, running, tables, timing, work  # noqa: E402
+from peers import decode_ours_ctranslate2, environments, running, tables, timing, work  # noqa: E402
 
 from keras_transformer.cli import process  # noqa: E402
+from keras_transformer.tokenizers import WordPieceTokenizer  # noqa: E402
 
 SIZE = work.Size(vocab_size=11, d_model=2, num_heads=1, d_ff=3, num_layers=5, batch=7, length=13)
 
@@ -501,3 +502,12 @@ def test_a_file_of_something_else_is_refused(tmp_path, capsys, line):
     assert compare.main(["--show", str(path)]) == 2
     assert capsys.readouterr().err == f"compare.py: {path}:1: a record of this program is wanted\n"
     assert compare.main(["--show", str(tmp_path / "none")]) == 2
+
+
+def test_every_word_of_the_text_to_text_peer_is_one_token():
+    size = 113
+    tokenizer = WordPieceTokenizer(decode_ours_ctranslate2.vocabulary(size))
+    words = decode_ours_ctranslate2.words_of(size)
+    (row,) = tokenizer.encode([" ".join(words)])
+    assert tokenizer.vocab_size == size
+    assert list(row) == [*range(size - len(words), size)]
