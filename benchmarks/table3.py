@@ -36,7 +36,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import departure_rows
 import sensitivity_rows
@@ -114,9 +113,11 @@ def selected(rows, names):
     """
     for name in names or ():
         if not any(name in (row.name, row.group) for row in rows):
-            names = [row.name for row in rows], dict.fromkeys(row.group for row in rows if row.group)
-            choices = (", ".join(shlex.quote(name) for name in group) for group in names)
-            raise ValueError("--rows {!r}: choose from {}; or from the groups {}".format(name, *choices))
+            known = ", ".join(shlex.quote(row.name) for row in rows)
+            groups = ", ".join(
+                shlex.quote(group) for group in dict.fromkeys(row.group for row in rows) if group
+            )
+            raise ValueError(f"--rows {name!r}: choose from {known}; or from the groups {groups}")
     return [row for row in rows if not names or {row.name, row.group} & set(names)]
 
 
@@ -139,28 +140,40 @@ class Grid:
             raise ValueError(f"--out {self.args.out}: a file. Name a folder")
         done = table3_records.read_all([self.records]) if self.records.exists() else []
         models = [(row, seed) for seed in self.args.seeds for row in self.rows]
-        names = {(row.name, seed) for row, seed in models}
-        beside = [r for r in done if r["grid"] == self.args.grid or (r["row"], r["seed"]) in names]
-        try:
-            table3_records.check_common(beside, self.common())
-        except ValueError as error:
-            raise ValueError(f"--out {self.args.out}: {error}") from error
-        self.corpus = self._prepare()
+        self._check_settings(done, models)
         measured = {(record["row"], record["seed"]) for record in self.own(done)}
         todo = [(row, seed) for row, seed in models if (row.name, seed) not in measured]
-        print(f"{len(todo)} of {len(models)} models to train", flush=True)
         cores = sorted(os.sched_getaffinity(0))
         shares = [cores[job :: self.args.jobs] for job in range(self.args.jobs)]
         free = list(shares)
         with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
-            futures = [pool.submit(self._one, row, seed, free) for row, seed in todo]
+            futures = []
             try:
+                self.corpus = pool.submit(self._prepare).result()
+                print(f"{len(todo)} of {len(models)} models to train", flush=True)
+                futures += [pool.submit(self._one, row, seed, free) for row, seed in todo]
                 for future in concurrent.futures.as_completed(futures):
                     future.result()
             except BaseException:
                 self._stop(futures)
                 raise
         return 0
+
+    def _check_settings(self, records, models):
+        """Raises `ValueError` if a record is of a model that this command would have, with other settings.
+
+        Other weights (`--checkpoint`) of the same models may stand beside them, and so may another grid.
+        """
+        common, names = self.common(), {(row.name, seed) for row, seed in models}
+        for record in records:
+            if record["grid"] != self.args.grid and (record["row"], record["seed"]) not in names:
+                continue
+            theirs = {**record["common"], "checkpoint": common["checkpoint"]}
+            if difference := table3_records.difference(theirs, common):
+                raise ValueError(
+                    f"--out {self.args.out}: has models with {difference}. Give another folder, or the same "
+                    "settings"
+                )
 
     def common(self):
         """Returns what all rows of the table have in common, as in the records."""
@@ -208,7 +221,9 @@ class Grid:
             context = multiprocessing.get_context("spawn")
             pinned = {"initializer": os.sched_setaffinity, "initargs": (0, cores)}
             with concurrent.futures.ProcessPoolExecutor(1, context, **pinned) as pool:
-                found = pool.submit(measure, str(run), self.args.checkpoint, stopped=code != 0).result()
+                found = pool.submit(
+                    table3_records.measure, str(run), self.args.checkpoint, stopped=code != 0
+                ).result()
             record = {"row": row.name, "counterpart": row.counterpart, "seed": seed, "common": self.common()}
             record |= {"grid": self.args.grid, "settings": row.settings, **found}
             with self.lock:
@@ -243,12 +258,7 @@ class Grid:
             )
             with self.lock:
                 self.processes.append(process)
-            try:
-                errors = process.communicate()[1]
-            except BaseException:  # Ctrl-C while the corpus is prepared
-                process.terminate()
-                process.wait()
-                raise
+            errors = process.communicate()[1]
             out.write(errors)
         if process.returncode not in accepted:
             last = (errors.strip().splitlines() or ["no message"])[-1]
@@ -264,59 +274,6 @@ class Grid:
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()
-
-
-def measure(run_dir, checkpoint, *, stopped=False):
-    """Measures one model on the validation split.
-
-    Args:
-        run_dir: str, path of a finished run folder.
-        checkpoint: name of its weights.
-        stopped: whether training was stopped because the gradient was not finite. Such a model has no
-            perplexity, and empty translations.
-
-    Returns:
-        dict: parameters, perplexity (or `None`), bleu, signature, steps and minutes of training, and
-        sentences_per_second of the search (or `None`), timed in a second pass.
-    """
-    from keras_transformer.cli.process import import_quietly
-
-    import_quietly("keras_transformer.translation.scorer")
-    from keras_transformer.checkpoints.run_folder import RunFolder
-    from keras_transformer.evaluation.bleu import bleu_scorer
-    from keras_transformer.model.transformer import Transformer
-    from keras_transformer.text.datasets import open_split
-    from keras_transformer.translation.scorer import Scorer, perplexity
-    from keras_transformer.translation.translator import Translator
-
-    run = RunFolder(run_dir)
-    data = run.config.data
-    pairs = open_split(data.dataset, "validation", data.source, data.target).load()
-    if stopped:
-        model, measured, translations = Transformer(run.config.model), None, [""] * len(pairs.source)
-        rate = None
-    else:
-        scorer = Scorer.load(run_dir, checkpoint=checkpoint, max_length=1024)
-        model, measured = scorer.model, perplexity(scorer.score(pairs.source, pairs.target))
-        translator = Translator.load(run_dir, checkpoint=checkpoint)
-        translations = translator.translate(pairs.source)
-        start = time.monotonic()
-        translator.translate(pairs.source)
-        rate = len(pairs.source) / (time.monotonic() - start)
-    bleu = bleu_scorer(data.target)
-    score = bleu.corpus_score(translations, [pairs.target]).score
-    steps = [record for record in run.read_history() if record["kind"] == "train"]
-    last = steps[-1] if steps else {"step": 0, "minutes": 0.0}
-    return {
-        "parameters": model.count_params(),
-        "perplexity": measured,
-        "bleu": score,
-        "signature": str(bleu.get_signature()),
-        "steps": last["step"],
-        "minutes": last["minutes"],
-        "sentences_per_second": rate,
-        "measured": time.strftime("%Y-%m-%d"),
-    }
 
 
 def main(argv=None):

@@ -1,8 +1,9 @@
-"""The records of `table3.py`: one line of JSON for each model that was trained and measured."""
+"""The records of `table3.py`, one line of JSON for each model: measured, written and read."""
 
 import json
 import math
 import sys
+import time
 
 # Field of a record -> types of its value. Other fields may follow.
 FIELDS = {
@@ -21,6 +22,59 @@ FIELDS = {
 COMMON = ("dataset", "source", "target", "preset", "set", "checkpoint")
 # A record without a grid is older than the grids.
 FIRST_GRID = "table3"
+
+
+def measure(run_dir, checkpoint, *, stopped=False):
+    """Measures one model on the validation split.
+
+    Args:
+        run_dir: str, path of a finished run folder.
+        checkpoint: name of its weights.
+        stopped: whether training was stopped because the gradient was not finite. Such a model has no
+            perplexity, and empty translations.
+
+    Returns:
+        dict: parameters, perplexity (or `None`), bleu, signature, steps and minutes of training, and
+        sentences_per_second of the search (or `None`), timed in a second pass.
+    """
+    from keras_transformer.cli.process import import_quietly
+
+    import_quietly("keras_transformer.translation.scorer")
+    from keras_transformer.checkpoints.run_folder import RunFolder
+    from keras_transformer.evaluation.bleu import bleu_scorer
+    from keras_transformer.model.transformer import Transformer
+    from keras_transformer.text.datasets import open_split
+    from keras_transformer.translation.scorer import Scorer, perplexity
+    from keras_transformer.translation.translator import Translator
+
+    run = RunFolder(run_dir)
+    data = run.config.data
+    pairs = open_split(data.dataset, "validation", data.source, data.target).load()
+    if stopped:
+        model, measured, translations = Transformer(run.config.model), None, [""] * len(pairs.source)
+        rate = None
+    else:
+        scorer = Scorer.load(run_dir, checkpoint=checkpoint, max_length=1024)
+        model, measured = scorer.model, perplexity(scorer.score(pairs.source, pairs.target))
+        translator = Translator.load(run_dir, checkpoint=checkpoint)
+        translations = translator.translate(pairs.source)
+        start = time.monotonic()
+        translator.translate(pairs.source)
+        rate = len(pairs.source) / (time.monotonic() - start)
+    bleu = bleu_scorer(data.target)
+    score = bleu.corpus_score(translations, [pairs.target]).score
+    steps = [record for record in run.read_history() if record["kind"] == "train"]
+    last = steps[-1] if steps else {"step": 0, "minutes": 0.0}
+    return {
+        "parameters": model.count_params(),
+        "perplexity": measured,
+        "bleu": score,
+        "signature": str(bleu.get_signature()),
+        "steps": last["step"],
+        "minutes": last["minutes"],
+        "sentences_per_second": rate,
+        "measured": time.strftime("%Y-%m-%d"),
+    }
 
 
 def read_all(paths):
@@ -67,32 +121,15 @@ def append(path, record):
         file.write(json.dumps(record).encode() + b"\n")
 
 
-def check_common(records, common):
-    """Checks that records can stand beside those of a new command.
-
-    Args:
-        records: records of the folder that belong to the grid, or to a model that is to be trained.
-        common: dict, what the new rows have in common. Another `checkpoint` is possible: the same models.
-
-    Raises:
-        ValueError: a record is of another dataset, preset or setting; the message names both values.
-    """
-    for record in records:
-        if names := different({**record["common"], "checkpoint": common["checkpoint"]}, common):
-            raise ValueError(
-                f"has models with another {names[0]}: {_text(record['common'], names[0])}, not "
-                f"{_text(common, names[0])}. Give another folder, or the same settings"
-            )
-
-
-def different(common, other):
-    """Returns the names of the values in which two records' `common` differ."""
-    return [name for name in {**other, **common} if common.get(name) != other.get(name)]
-
-
-def _text(common, name):
-    value = common.get(name)
-    return (" ".join(value) or "none") if isinstance(value, list) else value
+def difference(common, other):
+    """Returns the first value in which the `common` of two records differs, as text; "" if there is none."""
+    for name in COMMON:
+        values = common[name], other[name]
+        if values[0] != values[1]:
+            flag = name if name == "dataset" else f"--{name}"
+            texts = ((" ".join(value) or "nothing") if isinstance(value, list) else value for value in values)
+            return "{} {}, not {}".format(flag, *texts)
+    return ""
 
 
 def _record(line, place):

@@ -147,9 +147,8 @@ def by_row(records):
         raise ValueError("there are no records yet")
     first = records[0]["common"]
     for record in records:
-        if names := table3_records.different(first, record["common"]):
-            values = " and ".join(f"{common.get(names[0])}" for common in (first, record["common"]))
-            raise ValueError(f"the records have different values of {names[0]}, {values}: show one kind only")
+        if difference := table3_records.difference(record["common"], first):
+            raise ValueError(f"some records have {difference}: show records of the same command only")
     rows = {}
     for record in records:
         rows.setdefault(record["row"], {})[record["seed"]] = record

@@ -3,11 +3,11 @@
 Variants: `int8`; `split`, the batch shared out among the threads.
 """
 
-import multiprocessing
 import os
 import pathlib
 import tempfile
 
+from peers.apart import write_apart
 from peers.timing import THREADS, parse_job, time_decoding
 from peers.work import ALPHA, BEAM_SIZE, OUTPUT_LENGTH
 
@@ -47,15 +47,9 @@ def main():
     """Runs this peer."""
     job = parse_job(("int8", "split"))
     parts = THREADS if "split" in job.words else 1
-    processes = multiprocessing.get_context("spawn")
-    parameters = processes.Value("q", 0)
     with tempfile.TemporaryDirectory() as folder:
         folder = f"{folder}/model"
-        writer = processes.Process(target=write, args=(job.size, folder, parameters))
-        writer.start()
-        writer.join()
-        if writer.exitcode:
-            raise RuntimeError(f"The model could not be written: exit code {writer.exitcode}")
+        parameters = write_apart(write, job.size, folder)
         # These would be for each of the translator's own threads.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.pop(name, None)
@@ -80,7 +74,7 @@ def main():
         )
         return [each.hypotheses[0] for each in found]
 
-    time_decoding(job, translate, parameters=lambda: parameters.value, libraries=["ctranslate2"])
+    time_decoding(job, translate, parameters=lambda: parameters, libraries=["ctranslate2"])
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ Variant: `split`, a batch for each thread. Every id of the other peers is a word
 """
 
 import json
-import multiprocessing
 import tempfile
 
+from peers.apart import write_apart
 from peers.timing import THREADS, parse_job, time_decoding
 
 
@@ -59,15 +59,9 @@ def main():
     """Runs this peer."""
     job = parse_job(("split",))
     parts = THREADS if "split" in job.words else 1
-    processes = multiprocessing.get_context("spawn")
-    parameters = processes.Value("q", 0)
     with tempfile.TemporaryDirectory() as folder:
         folder = f"{folder}/run"
-        writer = processes.Process(target=write, args=(job.size, folder, parameters))
-        writer.start()
-        writer.join()
-        if writer.exitcode:
-            raise RuntimeError(f"The run could not be written: exit code {writer.exitcode}")
+        parameters = write_apart(write, job.size, folder)
         from keras_transformer.export.engines import load_translator
 
         translator = load_translator(folder, engine="ctranslate2", threads=parts)
@@ -78,7 +72,7 @@ def main():
             texts = [" ".join(words[number % len(words)] for number in row[1:]) for row in source_ids]
             return [found.best.ids for found in translator.n_best(texts)]
 
-        time_decoding(job, translate, parameters=lambda: parameters.value, libraries=["ctranslate2"])
+        time_decoding(job, translate, parameters=lambda: parameters, libraries=["ctranslate2"])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """An exported SavedModel, loaded by TensorFlow alone (variant: `split`, a request for each thread)."""
 
-import multiprocessing
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+from peers.apart import write_apart
 from peers.timing import THREADS, parse_job, time_decoding
 
 
@@ -41,14 +41,8 @@ def main():
     """Runs this peer."""
     job = parse_job(("split",))
     parts = THREADS if "split" in job.words else 1
-    processes = multiprocessing.get_context("spawn")
-    parameters = processes.Value("q", 0)
     with tempfile.TemporaryDirectory() as folder:
-        writer = processes.Process(target=write, args=(job.size, folder, parameters))
-        writer.start()
-        writer.join()
-        if writer.exitcode:
-            raise RuntimeError(f"The SavedModel could not be written: exit code {writer.exitcode}")
+        parameters = write_apart(write, job.size, folder)
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(THREADS // parts)
@@ -66,7 +60,7 @@ def main():
         begins = range(0, len(source_ids), each)
         return sum(pool.map(translate_part, (source_ids[i : i + each] for i in begins)), [])
 
-    time_decoding(job, translate, parameters=lambda: parameters.value, libraries=["tensorflow"])
+    time_decoding(job, translate, parameters=lambda: parameters, libraries=["tensorflow"])
     if "keras_transformer" in sys.modules:
         raise RuntimeError("The SavedModel was not alone: this package was loaded beside it")
 
