@@ -89,8 +89,9 @@ class ModelConfig:
     )
     attention_init: str = choice(
         "stacked",
-        'initial query, key and value matrices: `"stacked"`, as parts of one Glorot matrix (paper-time '
-        'Tensor2Tensor), or `"separate"`, one Glorot matrix each, with larger values',
+        'initial query, key and value matrices: `"stacked"`, as parts of one Glorot matrix, in '
+        'cross-attention key and value only (paper-time Tensor2Tensor); `"stacked_all"`, in cross-attention '
+        'all three (PyTorch, fairseq); or `"separate"`, one Glorot matrix each, with larger values',
         before="separate",
     )
     depth_scaling: str = choice(

@@ -86,7 +86,7 @@ def test_the_values_of_a_choice_are_the_words_of_its_meaning():
         "model.norm": "layer rms",
         "model.positions": "halves interleaved learned relative rotary",
         "model.tie_embeddings": "all decoder none",
-        "model.attention_init": "separate stacked",
+        "model.attention_init": "separate stacked stacked_all",
         "model.depth_scaling": "deepnorm ds_init none",
         "data.model_type": "bpe unigram wordpiece",
         "data.normalization": "identity nfc nfkc",

@@ -8,6 +8,10 @@ from typing import NamedTuple
 # Projections whose initial matrices are parts of one Glorot matrix, for each value of `attention_init`.
 STACKED = {
     "stacked": {"self_attention": ("query", "key", "value"), "cross_attention": ("key", "value")},
+    "stacked_all": {
+        "self_attention": ("query", "key", "value"),
+        "cross_attention": ("query", "key", "value"),
+    },
     "separate": {"self_attention": (), "cross_attention": ()},
 }
 

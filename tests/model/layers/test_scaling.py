@@ -42,18 +42,21 @@ def test_the_factors_reach_every_matrix_of_a_layer():
     assert [residual.alpha for residual in residuals] == [1.7] * 3
 
 
-def test_self_attention_stacks_three_matrices_and_cross_attention_two():
-    attentions = [(EncoderLayer, "self", 4), (DecoderLayer, "self", 4), (DecoderLayer, "cross", 3)]
+@pytest.mark.parametrize(("init", "cross", "cross_query"), [("stacked", 3, 2), ("stacked_all", 4, 4)])
+def test_stacked_matrices_have_the_values_of_one_glorot_matrix(init, cross, cross_query):
+    attentions = [(EncoderLayer, "self", 4), (DecoderLayer, "self", 4), (DecoderLayer, "cross", cross)]
     for cls, name, columns in attentions:
-        layer = cls(num_heads=3, key_dim=32, d_ff=5)
+        layer = cls(num_heads=3, key_dim=32, d_ff=5, attention_init=init)
         layer.build(*[(None, None, 96)] * (2 if cls is DecoderLayer else 1))
         attention = getattr(layer, f"{name}_attention")
         for part in ("query", "key", "value"):
-            own = 2 if (name, part) == ("cross", "query") else columns
+            own = cross_query if (name, part) == ("cross", "query") else columns
             largest = np.abs(getattr(attention, f"{part}_projection").kernel.numpy()).max()
             assert largest == pytest.approx(np.sqrt(6 / (own * 96)), rel=0.01)
 
 
 def test_an_unknown_initialization_is_refused():
-    with pytest.raises(ValueError, match="`attention_init` must be one of .*'stacked', 'separate'.*'glorot'"):
+    with pytest.raises(
+        ValueError, match="`attention_init` must be one of .*'stacked', 'stacked_all', 'separate'.*'glorot'"
+    ):
         EncoderLayer(num_heads=3, key_dim=5, d_ff=7, attention_init="glorot")
