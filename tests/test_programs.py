@@ -665,3 +665,24 @@ time.sleep(60)
         [sys.executable, "-c", program], cwd=ROOT / "pipelines", capture_output=True, timeout=50, check=False
     )
     assert (ended.returncode, ended.stderr) == (143, b"")
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_the_import_of_tensorflow_leaves_out_packages_that_no_program_needs(tmp_path, backend):
+    if backend == "jax":
+        pytest.importorskip("jax")
+    names = ["IPython", "matplotlib", "pandas", "jax"]
+    (tmp_path / "keras.json").write_text(json.dumps({"backend": backend}))
+    for name in names:  # a package of that name is installed, whatever this environment has
+        if (name, backend) != ("jax", "jax"):
+            (tmp_path / f"{name}.py").write_text("jit = xla_computation = print\n")
+    code = (
+        "import importlib, sys; from keras_transformer.cli.process import import_quietly; import_quietly(); "
+        f"import keras; print(keras.backend.backend(), [name for name in {names} if name in sys.modules]); "
+        f"[importlib.import_module(name) for name in {names}]"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "KERAS_HOME": str(tmp_path)}
+    env.pop("KERAS_BACKEND", None)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    imported = ["jax"] if backend == "jax" else []
+    assert (done.returncode, done.stdout) == (0, f"{backend} {imported}\n"), done.stderr

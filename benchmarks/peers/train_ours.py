@@ -4,15 +4,19 @@ Variants: `static`, batches whose shape the graph knows; `xla`; `bfloat16`, a mi
 batch as a whole.
 """
 
-import keras
-import tensorflow as tf
+from keras_transformer.cli.process import import_quietly
 
-from keras_transformer.config.settings import DeviceConfig, TrainingConfig
-from keras_transformer.training.devices import choose_devices
-from keras_transformer.training.fit import compile_model
-from peers.models_ours import build
-from peers.timing import parse_job, time_training
-from peers.work import BETA_1, BETA_2, EPSILON, SMOOTHING, training_batch
+import_quietly("keras_transformer.training.fit")  # as train_wmt.py does: without packages it does not need
+
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from keras_transformer.config.settings import DeviceConfig, TrainingConfig  # noqa: E402
+from keras_transformer.training.devices import choose_devices  # noqa: E402
+from keras_transformer.training.fit import compile_model  # noqa: E402
+from peers.models_ours import build  # noqa: E402
+from peers.timing import parse_job, time_training  # noqa: E402
+from peers.work import BETA_1, BETA_2, EPSILON, SMOOTHING, training_batch  # noqa: E402
 
 
 def repeated(batch, *, static):
