@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config.types import Tensor
+from keras_transformer.model.kernels.switch import decoding_step
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 from keras_transformer.model.layers.attention import KeyValue
 
@@ -141,6 +142,7 @@ class CachedDecoding:
             return None
         return self.target_embedding.kernel()
 
+    @decoding_step()
     def step(
         self,
         ids: Tensor,

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
 from keras_transformer.model import kernels
+from keras_transformer.model.kernels import basics
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
 from keras_transformer.model.kernels.basics import (
     adam_update,
@@ -26,7 +27,7 @@ from keras_transformer.model.kernels.basics import (
     rms_norm,
 )
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
-from keras_transformer.model.kernels.switch import uses_fast_forms
+from keras_transformer.model.kernels.switch import decoding_step, uses_fast_forms
 from keras_transformer.model.kernels.tensor_ops import take_along
 from keras_transformer.model.transformer import Transformer
 
@@ -120,6 +121,7 @@ CASES = [
     Case(masked_softmax, (SCORES,), {"mask": CAUSAL, "no_empty_rows": True}),
     Case(product, (HIDDEN, normal(D_MODEL, D_FF)), {}, half=(0, 1)),
     Case(product, (normal(TOKENS, D_FF), normal(D_FF, D_MODEL)), {}, half=(0, 1)),
+    Case(product, (HIDDEN, MATRIX), {"transposed": True}, half=(0, 1)),
     Case(add_bias, (HIDDEN, normal(D_MODEL)), {}, half=(0, 1)),
     Case(layer_norm, (3 * normal(BATCH, TARGET, D_MODEL) + 7, *NORM), {"epsilon": 1e-3}),
     Case(layer_norm, (HIDDEN, *NORM), {"epsilon": 1e-6}),
@@ -166,6 +168,78 @@ def test_values_and_gradients_are_those_of_the_formula(number, dtype, in_graph):
         one, other = (tf.convert_to_tensor(x) for x in (one, other))
         one, other = (tf.cast(x, "float64").numpy() for x in (one, other))
         np.testing.assert_allclose(one, other, rtol=0, atol=TOLERANCE[dtype] * np.abs(other).max() + 1e-30)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("rows", [1, 16, 17])
+@pytest.mark.parametrize(("features", "units", "transposed"), [(97, 43, False), (43, 97, True)])
+def test_few_rows_of_a_decoding_step_are_multiplied_by_the_halves_of_a_matrix(
+    monkeypatch, dtype, rows, features, units, transposed
+):
+    monkeypatch.setattr(basics, "LARGE_MATRIX", 97 * 43)
+    x, weights = normal(rows, features), normal(97, 43)
+    halves, shapes = basics._halves, []
+    monkeypatch.setattr(basics, "_halves", lambda *args: shapes.append(args[0].shape) or halves(*args))
+    specs = [tf.TensorSpec((None, features), dtype), tf.TensorSpec((97, 43), dtype)]
+    compute = tf.function(lambda x, w: product(x, w, transposed=transposed), specs, autograph=False)
+    wanted = x @ (weights.T if transposed else weights)
+    with decoding_step():
+        found = tf.cast(compute(tf.cast(x, dtype), tf.cast(weights, dtype)), "float32").numpy()
+        assert len(shapes) == 1  # in the graph, for whatever number of rows comes
+        eager = product(tf.constant(x), tf.constant(weights), transposed=transposed)
+        assert len(shapes) == (2 if rows <= basics.FEW_ROWS else 1)
+    for each in (found, eager.numpy()):
+        np.testing.assert_allclose(each, wanted, rtol=0, atol=2 * TOLERANCE[dtype] * np.abs(wanted).max())
+    product(tf.constant(x), tf.constant(weights), transposed=transposed)  # not in a step
+    monkeypatch.setattr(basics, "LARGE_MATRIX", 97 * 43 + 1)
+    with decoding_step():
+        product(tf.constant(x), tf.constant(weights), transposed=transposed)
+    assert len(shapes) == (2 if rows <= basics.FEW_ROWS else 1)
+
+
+def names_before(operation):
+    """Names of the operations that must end before this one begins."""
+    inputs = [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    return {each.name for each in inputs}.union(*map(names_before, inputs))
+
+
+def test_the_halves_of_a_product_do_not_wait_for_each_other():
+    weights, x = tf.constant(normal(97, 43)), tf.constant(normal(3, 97))
+    for transposed in (False, True):
+        rows = x if not transposed else x[:, :43]
+        graph = tf.function(lambda x, w=transposed: basics._halves(x, weights, w)).get_concrete_function(rows)
+        one, other = (op for op in graph.graph.get_operations() if op.type == "MatMul")
+        assert other.name not in names_before(one)
+        assert one.name not in names_before(other)
+        assert sorted([one.inputs[1].shape[0], other.inputs[1].shape[0]]) == [32, 65]
+
+
+def test_only_the_large_products_of_a_decoding_step_have_halves(monkeypatch):
+    monkeypatch.setattr(basics, "LARGE_MATRIX", 12 * 29)
+    seen = []
+    halves = basics._halves
+    monkeypatch.setattr(basics, "_halves", lambda *args: seen.append(args[1].shape) or halves(*args))
+    config = ModelConfig(
+        source_vocab_size=VOCAB,
+        target_vocab_size=VOCAB,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        d_model=12,
+        num_heads=3,
+        d_ff=29,
+    )
+    model = Transformer(config)
+    ids = tf.constant(RNG.integers(4, VOCAB, (2, 5)), "int32")
+    model((ids, ids), training=True)
+    assert not seen
+    encoded = model.encode(ids)
+    state = model.start(encoded, max_length=3, num_hypotheses=2)
+    step = tf.function(model.step, autograph=False)
+    logits = step(tf.constant([4, 5, 6, 7]), tf.constant(0), state).logits
+    assert [tuple(shape) for shape in seen] == [(12, 29), (29, 12)]  # the embeddings are smaller
+    monkeypatch.setattr(basics, "LARGE_MATRIX", 2**18)
+    plain = tf.function(model.step, autograph=False)(tf.constant([4, 5, 6, 7]), tf.constant(0), state).logits
+    np.testing.assert_allclose(logits, plain, rtol=0, atol=1e-5)
 
 
 def test_every_kernel_is_compared():

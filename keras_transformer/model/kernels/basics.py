@@ -1,38 +1,72 @@
 """Kernels for x W + b, normalization, dropout, tied embeddings and the update of Adam."""
 
+import math
+
 import keras
 from keras import ops
 
-from keras_transformer.model.kernels.switch import custom_gradient, kernel
+from keras_transformer.model.kernels.switch import custom_gradient, in_decoding_step, kernel
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, restore_leading_axes
+
+# In a decoding step on a CPU, a product of at most so many rows with a matrix of at least so many elements is
+# computed as two halves.
+FEW_ROWS = 16
+LARGE_MATRIX = 2**18
+_ALIGNED = 32  # rows of a slice that TensorFlow does not copy start at multiples of 64 bytes
 
 
 @kernel
-def product(rows, weights):
+def product(rows, weights, *, transposed=False):
     """Computes `rows @ weights`.
 
     Args:
         rows: float, shape `(rows, features)`.
         weights: float, shape `(features, units)`.
+        transposed: `weights` has the shape `(units, features)` instead.
 
     Returns:
         float, shape `(rows, units)`.
     """
-    return ops.matmul(rows, weights)
+    return ops.matmul(rows, ops.transpose(weights) if transposed else weights)
 
 
 @product.fast_form
-def _product(rows, weights):
-    """Fast form of `product`: chooses the form whose weight gradient is cheaper.
+def _product(rows, weights, *, transposed=False):
+    """Fast form of `product`: chooses the form whose weight gradient is cheaper; in decoding, see `_halves`.
 
     TensorFlow differentiates `x @ W` to `x.T @ g`, and `x @ (W.T).T` to `g.T @ x`. The second form is up to
     a seventh faster on a CPU if W has more rows than columns; the double transpose itself costs nothing.
     """
-    if weights.shape[0] <= weights.shape[1]:
-        return ops.matmul(rows, weights)
     import tensorflow as tf
 
+    is_large = math.prod(weights.shape) >= LARGE_MATRIX and weights.shape[0] != weights.shape[1]
+    if in_decoding_step() and is_large and not tf.config.list_physical_devices("GPU"):
+        weights = tf.convert_to_tensor(weights)
+        return tf.cond(
+            tf.shape(rows)[0] <= FEW_ROWS,
+            lambda: _halves(rows, weights, transposed),
+            lambda: tf.matmul(rows, weights, transpose_b=transposed),
+        )
+    if transposed or weights.shape[0] <= weights.shape[1]:
+        return ops.matmul(rows, ops.transpose(weights) if transposed else weights)
     return tf.matmul(rows, tf.transpose(tf.convert_to_tensor(weights)), transpose_b=True)
+
+
+def _halves(rows, weights, transposed):
+    """Computes `product` as two independent products, which TensorFlow runs on two cores.
+
+    With few rows, reading the weights takes most of the time, and one core does not use the whole memory
+    bandwidth. Two cores that share one product (intra-op threads) were slower than one core. Square matrices
+    are left whole: a step has several of them side by side already.
+    """
+    import tensorflow as tf
+
+    half = weights.shape[0] // 2 // _ALIGNED * _ALIGNED
+    first, last = weights[:half], weights[half:]
+    if transposed:
+        parts = [tf.matmul(rows, part, transpose_b=True) for part in (first, last)]
+        return tf.concat(parts, axis=-1)
+    return tf.matmul(rows[:, :half], first) + tf.matmul(rows[:, half:], last)
 
 
 @kernel

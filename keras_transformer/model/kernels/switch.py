@@ -60,12 +60,30 @@ def without_gradients():
     A SavedModel would keep the names of these gradients, and TensorFlow would warn at each loading that it
     does not know them. The values are the same.
     """
-    before = getattr(_tracing, "without_gradients", False)
-    _tracing.without_gradients = True
+    with _tracing_as("without_gradients"):
+        yield
+
+
+@contextlib.contextmanager
+def decoding_step():
+    """Traces kernels for one decoding step, in which the weights are much larger than the activations."""
+    with _tracing_as("decoding_step"):
+        yield
+
+
+def in_decoding_step():
+    """Returns whether a decoding step is traced, see `decoding_step`."""
+    return getattr(_tracing, "decoding_step", False)
+
+
+@contextlib.contextmanager
+def _tracing_as(name):
+    before = getattr(_tracing, name, False)
+    setattr(_tracing, name, True)
     try:
         yield
     finally:
-        _tracing.without_gradients = before
+        setattr(_tracing, name, before)
 
 
 def custom_gradient(function):

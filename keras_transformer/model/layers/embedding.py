@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.config.types import Shape, Tensor
 from keras_transformer.model.inputs import check_ids
-from keras_transformer.model.kernels.basics import copies
+from keras_transformer.model.kernels.basics import copies, product
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, gather, restore_leading_axes
 from keras_transformer.model.layers.basics import PACKAGE, Layer
 from keras_transformer.model.layers.other_names import accepts_other_names
@@ -164,8 +164,12 @@ class PositionalEmbedding(Layer):
         Returns:
             float, shape `(..., vocab_size)`, in the layer's compute dtype.
         """
-        kernel = self.kernel() if kernel is None else kernel
-        return restore_leading_axes(ops.matmul(flatten_leading_axes(hidden), kernel), hidden)
+        rows = flatten_leading_axes(hidden)
+        if kernel is None:
+            logits = product(rows, ops.cast(self.embeddings, self.compute_dtype), transposed=True)
+        else:
+            logits = product(rows, kernel)
+        return restore_leading_axes(logits, hidden)
 
     def compute_mask(self, ids: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
         return ops.not_equal(ids, 0) if self.mask_zero else None
