@@ -34,8 +34,8 @@ class TransformerLayer(Layer):
         layer_norm_epsilon: added to the variance.
         attention_bias: whether the attention projections have biases (not in the paper).
         attention_init: `"stacked"` draws the initial matrices W^Q, W^K and W^V of self-attention as parts of
-            one Glorot matrix, likewise W^K and W^V of cross-attention; `"stacked_all"` draws all three of
-            cross-attention so; `"separate"` draws each on its own.
+            one Glorot matrix, and W^K and W^V of cross-attention as parts of another; `"stacked_all"` adds
+            W^Q of cross-attention to the latter; `"separate"` draws each on its own.
         depth_scale: `DepthScale`, or its three numbers.
         positions: positions in self-attention, `"relative"` (see `RelativeAttention`) or `"rotary"` (see
             `RotaryAttention`); `None` if the inputs have their positions, as in the paper.
