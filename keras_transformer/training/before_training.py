@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_transformer.batches.dataset import without_autotuning
 from keras_transformer.config.programs import OutOfMemoryError
 from keras_transformer.config.settings import ModelConfig
+from keras_transformer.model.kernels.tensor_ops import on_cpu
 
 PAPER_BATCH_TOKENS = 25_000
 PAPER_LAYERS = 6
@@ -186,11 +187,11 @@ def estimate_bytes(shape, config, precision="float32", *, recompute=False):
         attention weights        heads * queries * keys, once in float32 and once in the compute type
         feed-forward             d_ff per position; with a gate also its input, the other factor and the
                                  product, and 2 more arrays within GELU
-        loss                     2 float32 numbers per logit (logit and probability), and under
-                                 mixed precision 1 of the compute type
+        loss                     per logit 1 number of the compute type, the probability; on a GPU
+                                 2 float32 numbers, and under mixed precision 1 of the compute type
 
     Temporary buffers of operations are not counted. So the estimate is 2 to 15 % below the peak
-    measured on a CPU, and up to 25 % below it where attention weights dominate. It is meant for
+    measured on a CPU, and up to 30 % below it where attention weights dominate. It is meant for
     comparing batch shapes; `pytest -s -m slow tests/training/test_memory.py` prints estimate and peak.
 
     Args:
@@ -217,7 +218,8 @@ def estimate_bytes(shape, config, precision="float32", *, recompute=False):
     decoder = target * (3 * norm + 3 * heads + feed_forward) + source * heads
     decoder += target * (target + source) * weights
     embeddings = (source + target) * config.d_model * 2 * width
-    logits = target * config.target_vocab_size * (8 if width == 4 else 8 + width)
+    bytes_per_logit = width if on_cpu() else 8 if width == 4 else 8 + width
+    logits = target * config.target_vocab_size * bytes_per_logit
     layers = config.num_encoder_layers * encoder + config.num_decoder_layers * decoder
     if recompute:
         inputs = source * config.num_encoder_layers + target * config.num_decoder_layers

@@ -28,7 +28,7 @@ from keras_transformer.model.kernels.basics import (
 )
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
 from keras_transformer.model.kernels.switch import decoding_step, uses_fast_forms
-from keras_transformer.model.kernels.tensor_ops import take_along
+from keras_transformer.model.kernels.tensor_ops import add_to_rows, owned, set_rows, take_along
 from keras_transformer.model.transformer import Transformer
 
 BATCH, HEADS, TARGET, SOURCE, D_MODEL, D_FF, VOCAB, TOKENS = 2, 3, 5, 7, 13, 29, 23, 11
@@ -55,6 +55,20 @@ def test_elements_of_rows_are_the_same_on_another_backend(shape, monkeypatch):
     np.testing.assert_array_equal(take_along(x, indices), wanted)
     monkeypatch.setattr(keras.backend, "backend", lambda: "another")
     np.testing.assert_array_equal(take_along(x, indices), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_rows_are_written_in_memory_of_their_own(dtype):
+    @tf.function(autograph=False)
+    def compute():
+        zeros = tf.zeros((7, 3), dtype)  # a constant, which TensorFlow keeps from call to call
+        first = add_to_rows(zeros, [5, 2, 5], tf.ones((3, 3), dtype))
+        second = set_rows(owned(zeros), [1], tf.fill((1, 3), tf.constant(4, dtype)))
+        return zeros, first, second
+
+    for _ in range(2):
+        found = [tf.cast(each, tf.float32).numpy()[:, 0].tolist() for each in compute()]
+        assert found == [[0.0] * 7, [0.0, 0.0, 1.0, 0.0, 0.0, 2.0, 0.0], [0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
 
 
 def first_of(compute, *inputs, **others):

@@ -1,6 +1,9 @@
 """The fused output projection and loss against dense labels in NumPy."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -144,3 +147,113 @@ def test_the_example_of_the_docstring_holds(form):
         loss, *_ = getattr(projected_losses, form)(tf.constant([0]), hidden, matrix, None, 0.9, 0.05)
     np.testing.assert_allclose(loss, [0.558], atol=5e-4)
     np.testing.assert_allclose(tape.gradient(loss, hidden), [[-0.235, 0.195, 0.040]], atol=5e-4)
+
+
+def normal(*shape):
+    return np.random.default_rng(2).normal(size=shape).astype("float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tokens", [0, 1, 5, 16, 37, 97])
+def test_any_number_of_tokens_has_the_losses_of_the_plain_form(tokens, dtype):
+    # On a CPU the probabilities are computed in 16 parts, some of them without rows.
+    hidden, matrix, bias = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), normal(VOCAB)
+    labels = np.random.default_rng(3).integers(0, VOCAB, tokens).astype("int32")
+
+    def losses(form):
+        spec = tf.TensorSpec((None, D_MODEL), dtype)
+
+        @tf.function(input_signature=[spec], autograph=False)
+        def compute(hidden):
+            variables = tf.constant(matrix), tf.constant(bias)
+            with tf.GradientTape() as tape:
+                tape.watch([hidden, *variables])
+                found = form(tf.constant(labels), hidden, *variables, 0.9, 0.1 / (VOCAB - 1))
+                total = tf.reduce_sum(found[0] * tf.range(1.0, tokens + 1.0))
+            return found, tape.gradient(total, [hidden, *variables])
+
+        found, gradients = compute(tf.cast(hidden, dtype))
+        return [tf.cast(each, tf.float32).numpy() for each in (*found, *gradients)]
+
+    tolerance = {"float32": 1e-5, "bfloat16": 0.02}[dtype]
+    for found, wanted in zip(losses(projected_losses.fast), losses(projected_losses.plain), strict=True):
+        scale = np.abs(wanted).max(initial=0.0)
+        np.testing.assert_allclose(found, wanted, atol=tolerance * (1 + scale), rtol=0)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("grappler", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_updates_in_place_change_nothing_that_others_read(dtype, grappler, constant):
+    # TensorFlow computes equal operations once, and constants before the first call: here the product, which
+    # two consumers need as it is, and whose memory four losses would fill.
+    hidden, matrix, bias = normal(37, D_MODEL), normal(VOCAB, D_MODEL), normal(VOCAB)
+    labels = np.random.default_rng(3).integers(0, VOCAB, 37).astype("int32")
+    cases = [(None, 0.0), (None, 0.1), (bias, 0.1), (None, 0.3)]
+
+    def compute(form, rows):
+        rows, weights = tf.cast(rows, dtype), tf.constant(matrix)
+        before = tf.matmul(rows, tf.cast(weights, dtype), transpose_b=True)
+        found = [
+            form(tf.constant(labels), rows, weights, own, 1 - smoothing, smoothing / (VOCAB - 1))
+            for own, smoothing in cases
+        ]
+        after = tf.matmul(rows, tf.cast(weights, dtype), transpose_b=True)
+        return [before, after, *(each for losses in found for each in losses)]
+
+    spec = [] if constant else [tf.TensorSpec((None, D_MODEL))]
+    function = tf.function(
+        lambda *rows: compute(projected_losses.fast, *(rows or [tf.constant(hidden)])),
+        input_signature=spec,
+        autograph=False,
+    )
+    inputs = [] if constant else [tf.constant(hidden)]
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not grappler})
+    try:
+        runs = [function(*inputs), function(*inputs)]
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
+    wanted = compute(projected_losses.plain, tf.constant(hidden))
+    for found in runs:
+        for one, other in zip(found, wanted, strict=True):
+            one, other = (tf.cast(each, tf.float32).numpy() for each in (one, other))
+            tolerance = {"float32": 1e-5, "bfloat16": 0.02}[dtype]
+            np.testing.assert_allclose(one, other, atol=tolerance * np.abs(other).max(), rtol=0)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="the peak is read from Linux's /proc")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_probabilities_need_no_second_array(dtype):
+    # 2,053 x 32,003 float32 are 251 MiB; bfloat16 half of it. The rest, of parts and of gradients as large as
+    # the matrix, is small beside it.
+    program = """
+import pathlib, re, sys
+import numpy as np, tensorflow as tf
+from keras_transformer.model.kernels.losses import projected_losses
+
+tf.config.threading.set_intra_op_parallelism_threads(1)
+hidden, matrix = tf.Variable(tf.random.normal((2053, 7))), tf.Variable(tf.random.normal((32003, 7)))
+
+@tf.function(input_signature=[tf.TensorSpec((None,), tf.int32)], autograph=False)
+def compute(labels):
+    with tf.GradientTape() as tape:
+        rows = tf.cast(hidden[:tf.size(labels)], sys.argv[1])
+        loss, *_ = projected_losses(labels, rows, matrix, None, 0.9, 0.1 / 32002)
+        loss = tf.reduce_sum(loss)
+    return tape.gradient(loss, [hidden.value(), matrix])[1]
+
+def memory(name):
+    return int(re.search(name + ":\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
+
+labels = np.arange(2053, dtype="int32")
+compute(tf.constant(labels[:1]))
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+before = memory("VmRSS")
+compute(tf.constant(labels))
+print(memory("VmHWM") - before)
+"""
+    command = [sys.executable, "-c", program, dtype]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    array = 2053 * 32003 * tf.as_dtype(dtype).size / 1024
+    assert 0.9 * array < int(result.stdout.split()[-1]) < 1.5 * array

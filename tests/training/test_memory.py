@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.config.settings import Config, ModelConfig, override
+from keras_transformer.training import before_training
 from keras_transformer.training.before_training import estimate_bytes, largest_shape, out_of_memory_error
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -71,7 +72,7 @@ def hand_count(width):
     decoder = target * (3 * norm + query + key + query + 11 * width) + source * key
     weights = 2 * (7 * 7 + 17 * 17 + 17 * 7) * (4 + width)
     embeddings = (source + target) * (14 * width + 14 * width)
-    logits = target * 29 * (4 + 4 + (width if width == 2 else 0))
+    logits = target * 29 * width
     return rows * (encoder + decoder + weights + embeddings + logits)
 
 
@@ -80,6 +81,13 @@ def hand_count(width):
 )
 def test_the_estimate_is_the_count_of_the_arrays(precision, width):
     assert estimate_bytes(SHAPE, model_config(), precision) == hand_count(width)
+
+
+@pytest.mark.parametrize(("precision", "more"), [("float32", 4), ("mixed_bfloat16", 8)])
+def test_a_gpu_keeps_logits_and_probabilities(precision, more, monkeypatch):
+    on_cpu = estimate_bytes(SHAPE, model_config(), precision)
+    monkeypatch.setattr(before_training, "on_cpu", lambda: False)
+    assert estimate_bytes(SHAPE, model_config(), precision) - on_cpu == 13 * 17 * 29 * more
 
 
 def test_a_layer_more_adds_its_own_arrays_only():

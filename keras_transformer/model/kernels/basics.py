@@ -6,7 +6,12 @@ import keras
 from keras import ops
 
 from keras_transformer.model.kernels.switch import custom_gradient, in_decoding_step, kernel
-from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, restore_leading_axes
+from keras_transformer.model.kernels.tensor_ops import (
+    add_to_rows,
+    flatten_leading_axes,
+    on_cpu,
+    restore_leading_axes,
+)
 
 # In a decoding step on a CPU, a product of at most so many rows with a matrix of at least so many elements is
 # computed as two halves.
@@ -40,7 +45,7 @@ def _product(rows, weights, *, transposed=False):
     import tensorflow as tf
 
     is_large = math.prod(weights.shape) >= LARGE_MATRIX and weights.shape[0] != weights.shape[1]
-    if in_decoding_step() and is_large and not tf.config.list_physical_devices("GPU"):
+    if in_decoding_step() and is_large and on_cpu():
         weights = tf.convert_to_tensor(weights)
         return tf.cond(
             tf.shape(rows)[0] <= FEW_ROWS,
@@ -260,9 +265,9 @@ def _copies(matrix, number):
             if not slices:
                 return total
             # One type: sources may be int64 and targets int32, which Keras accepts.
-            ids = tf.concat([tf.cast(tf.reshape(s.indices, (-1,)), tf.int64) for s in slices], axis=0)
-            rows = [tf.reshape(sparse.values, (-1, matrix.shape[-1])) for sparse in slices]
-            return tf.tensor_scatter_nd_add(total, ids[:, None], tf.concat(rows, axis=0))
+            ids = tf.concat([tf.cast(tf.reshape(s.indices, (-1,)), tf.int32) for s in slices], axis=0)
+            rows = tf.concat([tf.reshape(s.values, (-1, matrix.shape[-1])) for s in slices], axis=0)
+            return add_to_rows(total, ids, rows)
 
         return [tf.identity(matrix) for _ in range(number)], gradient
 

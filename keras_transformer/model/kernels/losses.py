@@ -8,7 +8,10 @@ forms make as few arrays of that size as possible.
 from keras import ops
 
 from keras_transformer.model.kernels.switch import custom_gradient, kernel
-from keras_transformer.model.kernels.tensor_ops import take_along
+from keras_transformer.model.kernels.tensor_ops import add_to_rows, on_cpu, owned, set_rows, take_along
+
+# On a CPU, probabilities are computed for as many tokens at a time as have about so many elements (4 MB).
+_ELEMENTS_AT_A_TIME = 2**20
 
 
 @kernel
@@ -121,11 +124,13 @@ def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpo
     @custom_gradient
     def forward(hidden, matrix, bias):
         cast_matrix = tf.cast(matrix, hidden.dtype)
-        logits = tf.cast(tf.matmul(hidden, cast_matrix, transpose_b=not transposed), tf.float32)
-        if has_bias:
-            logits = tf.nn.bias_add(logits, bias)
-        label_logit = tf.gather(logits, labels, batch_dims=1)
-        largest = tf.reduce_max(logits, axis=-1)
+        logits = tf.matmul(hidden, cast_matrix, transpose_b=not transposed)
+        # In float32, r stays p, and the term of the labels is subtracted from the results, which costs less.
+        # In bfloat16, p of a nearly certain token rounds to 1, so p - gap is computed before rounding.
+        labels_last = hidden.dtype == tf.float32 and not transposed
+        r, log_total, largest, label_logit = _probabilities_in_place(
+            logits, labels, bias if has_bias else None, 0.0 if labels_last else gap
+        )
         total_logits = 0.0
         if p_other:
             # The sum of a token's logits is its hidden vector times the sum of the rows of the matrix.
@@ -133,22 +138,10 @@ def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpo
             matrix_sum = tf.linalg.matvec(matrix, ones, transpose_a=not transposed)
             total_logits = tf.linalg.matvec(tf.cast(hidden, tf.float32), matrix_sum)
             total_logits += tf.reduce_sum(bias) if has_bias else 0.0
-        probabilities = tf.nn.softmax(logits)
-        # log(sum(exp(logits))) from the largest probability: unlike the label's, it never underflows to 0.
-        log_total = largest - tf.math.log(tf.reduce_max(probabilities, axis=-1))
         loss = log_total - gap * label_logit - p_other * total_logits
         correct = tf.cast(label_logit >= largest, tf.float32)
 
         def gradient(upstream, *_):
-            r = tf.cast(probabilities, hidden.dtype)
-            # In float32, r stays p, and the term of the labels is subtracted from the results: no copy of p.
-            # In bfloat16, p of a nearly certain token rounds to 1, so p - gap is computed before rounding.
-            labels_last = hidden.dtype == tf.float32 and not transposed
-            if not labels_last:
-                at_labels = tf.stack([tf.range(tf.size(labels)), labels], axis=-1)
-                r_labels = tf.gather(probabilities, labels, batch_dims=1) - gap
-                r = tf.tensor_scatter_nd_update(r, at_labels, tf.cast(r_labels, hidden.dtype))
-
             grad_hidden = tf.cast(tf.matmul(r, cast_matrix, transpose_b=transposed), tf.float32)
             scaled_hidden = upstream[:, None] * tf.cast(hidden, tf.float32)
             factor = tf.cast(scaled_hidden, hidden.dtype)
@@ -164,11 +157,10 @@ def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpo
                 if has_bias:
                     grad_bias -= p_other * tf.reduce_sum(upstream)
             if labels_last:
-                rows = labels[:, None]
                 grad_hidden -= gap * tf.gather(matrix, labels)
-                grad_matrix = tf.tensor_scatter_nd_sub(grad_matrix, rows, gap * scaled_hidden)
+                grad_matrix = add_to_rows(grad_matrix, labels, -gap * scaled_hidden)
                 if has_bias:
-                    grad_bias = tf.tensor_scatter_nd_sub(grad_bias, rows, gap * upstream)
+                    grad_bias = tf.tensor_scatter_nd_sub(grad_bias, labels[:, None], gap * upstream)
             grad_hidden *= upstream[:, None]
             return tf.cast(grad_hidden, hidden.dtype), grad_matrix, grad_bias
 
@@ -176,3 +168,73 @@ def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpo
 
     bias = tf.convert_to_tensor(bias) if has_bias else tf.zeros(())
     return forward(hidden, tf.convert_to_tensor(matrix), bias)
+
+
+def _probabilities_in_place(logits, labels, bias, label_gap):
+    """Computes softmax(logits + bias), on a CPU in the memory of the logits.
+
+    Some rows at a time, so that no second array of that size is needed and the rows stay in the cache.
+
+    Args:
+        logits: float32, bfloat16 or float16, shape `(tokens, vocab_size)`.
+        labels: int32, shape `(tokens,)`.
+        bias: float32, shape `(vocab_size,)`, or `None`.
+        label_gap: float, subtracted from the probability of the label before rounding.
+
+    Returns:
+        The probabilities, in the dtype of the logits; and three float32 arrays, shape `(tokens,)`: the log of
+        the sum of the exponentials of the logits, the largest logit, the logit of the label.
+    """
+    import tensorflow as tf
+
+    labels, vocab_size = tf.convert_to_tensor(labels), logits.shape[1]
+    tokens = tf.size(labels)
+
+    def compute(begin, number, logits, columns):
+        """Returns `logits` and `columns` with new values in `number` rows; on a GPU these are all rows."""
+        part = tf.cast(tf.slice(logits, (begin, 0), (number, vocab_size)), tf.float32)
+        if bias is not None:
+            part = tf.nn.bias_add(part, bias)
+        part_labels = tf.slice(labels, (begin,), (number,))
+        largest, label_logit = tf.reduce_max(part, axis=-1), tf.gather(part, part_labels, batch_dims=1)
+        probabilities = tf.nn.softmax(part)
+        # log(sum(exp(logits))) from the largest probability: unlike the label's, it never underflows to 0.
+        log_total = largest - tf.math.log(tf.reduce_max(probabilities, axis=-1))
+        of_labels = tf.gather(probabilities, part_labels, batch_dims=1) - label_gap
+        new_columns = tf.stack([log_total, largest, label_logit], axis=-1)
+        # What reads `part` or `probabilities` comes first: they may share the memory that is written now.
+        with tf.control_dependencies([new_columns, of_labels]):
+            probabilities = tf.cast(probabilities, logits.dtype)
+            if label_gap:
+                probabilities = _set_columns(probabilities, part_labels, tf.cast(of_labels, logits.dtype))
+            if not on_cpu():
+                return probabilities, new_columns
+            rows = tf.range(begin, begin + number)
+            return set_rows(logits, rows, probabilities), set_rows(columns, rows, new_columns)
+
+    if on_cpu():
+        rows = max(1, _ELEMENTS_AT_A_TIME // vocab_size)
+        columns = tf.raw_ops.Empty(shape=[tokens, 3], dtype=tf.float32)
+        arrays = compute(0, tokens % rows, owned(logits), columns)
+        # The rest in parts of one size: XLA needs to know it.
+        _, *arrays = tf.while_loop(
+            lambda begin, *_: begin < tokens,
+            lambda begin, *arrays: (begin + rows, *compute(begin, rows, *arrays)),
+            (tokens % rows, *arrays),
+            parallel_iterations=1,
+        )
+    else:
+        arrays = compute(0, tokens, logits, None)
+    probabilities, columns = arrays
+    return probabilities, *tf.unstack(columns, num=3, axis=-1)
+
+
+def _set_columns(matrix, columns, values):
+    """Sets element `columns[i]` of each row i of a matrix that nothing else reads, on a CPU in place."""
+    import tensorflow as tf
+
+    rows = tf.range(tf.size(columns))
+    if not on_cpu():
+        return tf.tensor_scatter_nd_update(matrix, tf.stack([rows, columns], axis=-1), values)
+    flat = set_rows(tf.reshape(matrix, (-1, 1)), rows * matrix.shape[1] + columns, values[:, None])
+    return tf.reshape(flat, tf.shape(matrix))

@@ -72,3 +72,60 @@ def restore_leading_axes(rows, like):
     if len(like.shape) == 2:
         return rows
     return reshape_static(rows, (*ops.shape(like)[:-1], rows.shape[-1]))
+
+
+def on_cpu():
+    """Returns whether TensorFlow has no GPU, for kernels that are faster, or correct, on a CPU only."""
+    import tensorflow as tf
+
+    return not tf.config.list_physical_devices("GPU")
+
+
+def owned(x):
+    """Returns `x` in memory that only the caller uses, for an update in place.
+
+    Copies only if something else may still read `x`. TensorFlow computes equal operations once, and constants
+    before the first call: their memory would be shared. It does neither for what depends on `Empty`, an
+    operation with state.
+
+    Args:
+        x: TensorFlow tensor with at least one axis.
+    """
+    import tensorflow as tf
+
+    zero = tf.raw_ops.Empty(shape=[], dtype=tf.int32, init=True)
+    first, *others = tf.unstack(tf.shape(x), num=len(x.shape))
+    result = tf.raw_ops.Snapshot(input=tf.reshape(x, (first + zero, *others)))
+    result.set_shape(x.shape)
+    return result
+
+
+def set_rows(x, rows, values):
+    """Sets `x[rows]` to `values` in the memory of `x`, on a CPU.
+
+    Args:
+        x: TensorFlow tensor, result of `owned` or of `set_rows`; it may only be used through the result. (A
+            scatter operation copies the whole of it.)
+        rows: int32, shape `(n,)`.
+        values: same dtype as `x`, shape `(n, ...)`.
+    """
+    import tensorflow as tf
+
+    return tf.raw_ops.InplaceUpdate(x=x, i=rows, v=values)
+
+
+def add_to_rows(x, rows, values):
+    """Returns `x` with `values` added to `x[rows]`; a row may be listed several times.
+
+    On a CPU, in the memory of `x` if nothing else may still read it.
+
+    Args:
+        x: TensorFlow tensor, at least two axes.
+        rows: int32, shape `(n,)`.
+        values: same dtype as `x`, shape `(n, ...)`.
+    """
+    import tensorflow as tf
+
+    if on_cpu():
+        return tf.raw_ops.InplaceAdd(x=owned(x), i=rows, v=values)
+    return tf.tensor_scatter_nd_add(x, rows[:, None], values)
