@@ -686,3 +686,23 @@ def test_the_import_of_tensorflow_leaves_out_packages_that_no_program_needs(tmp_
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     imported = ["jax"] if backend == "jax" else []
     assert (done.returncode, done.stdout) == (0, f"{backend} {imported}\n"), done.stderr
+
+
+def test_products_of_many_shapes_are_compiled_once():
+    # In search, the shapes of attention are the number of sentences times the length. oneDNN keeps 1,024.
+    code = (
+        "from keras_transformer.cli.process import import_quietly; import_quietly(); import tensorflow as tf\n"
+        "for _ in range(2):\n"
+        "    print('pass', flush=True)\n"
+        "    for size in range(1, 1101):\n"
+        "        tf.matmul(tf.ones((2, 3, 5)), tf.ones((2, 5, size)))\n"
+    )
+    variables = {"PYTHONPATH": str(ROOT), "ONEDNN_VERBOSE": "profile_create"}
+    env = {name: value for name, value in os.environ.items() if name != "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env | variables, check=True
+    )
+    _, first, second = done.stdout.split("pass\n")
+    if first.count("create:cache_miss") < 1100:
+        pytest.skip("oneDNN does not compile these products on this machine")
+    assert second.count("create:cache_miss") == 0
