@@ -691,7 +691,8 @@ def test_the_import_of_tensorflow_leaves_out_packages_that_no_program_needs(tmp_
 def test_products_of_many_shapes_are_compiled_once():
     # In search, the shapes of attention are the number of sentences times the length. oneDNN keeps 1,024.
     code = (
-        "from keras_transformer.cli.process import import_quietly; import_quietly(); import tensorflow as tf\n"
+        "from keras_transformer.cli.process import import_quietly; import_quietly()\n"
+        "import tensorflow as tf\n"
         "for _ in range(2):\n"
         "    print('pass', flush=True)\n"
         "    for size in range(1, 1101):\n"

@@ -33,8 +33,8 @@ def import_quietly(module="keras_transformer.model.transformer", *, batches_at_o
 
     Keeps TensorFlow and Keras from importing JAX, pandas, Matplotlib and IPython. Where these are installed,
     that saves a third of the time and 200 MB. The program can import them later.
-    Enables oneDNN, without which CPUs that lack AVX-512 are about a third slower, and lets it keep more of what
-    it compiles: search in batches of mixed lengths takes 0.9 of the time. TensorFlow's messages at
+    Enables oneDNN, without which CPUs that lack AVX-512 are about a third slower, and lets it keep more of
+    what it compiles: search in batches of mixed lengths takes 0.9 of the time. TensorFlow's messages at
     import are suppressed unless the user has set TF_CPP_MIN_LOG_LEVEL; Python errors are always shown.
 
     Args:

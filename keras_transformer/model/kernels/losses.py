@@ -5,13 +5,14 @@ vocabulary of 32,000, the logits and their gradient are the largest arrays of a 
 forms make as few arrays of that size as possible.
 """
 
+import itertools
+
 from keras import ops
 
 from keras_transformer.model.kernels.switch import custom_gradient, kernel
 from keras_transformer.model.kernels.tensor_ops import add_to_rows, on_cpu, owned, set_rows, take_along
 
-# On a CPU, probabilities are computed for as many tokens at a time as have about so many elements (4 MB).
-_ELEMENTS_AT_A_TIME = 2**20
+_PARTS = 16  # of the tokens of a batch, whose probabilities are computed one part after the other on a CPU
 
 
 @kernel
@@ -187,50 +188,33 @@ def _probabilities_in_place(logits, labels, bias, label_gap):
     """
     import tensorflow as tf
 
+    num_parts = _PARTS if on_cpu() else 1
     labels, vocab_size = tf.convert_to_tensor(labels), logits.shape[1]
-    tokens = tf.size(labels)
-
-    def compute(begin, number, logits, columns):
-        """Returns `logits` and `columns` with new values in `number` rows; on a GPU these are all rows."""
-        part = tf.cast(tf.slice(logits, (begin, 0), (number, vocab_size)), tf.float32)
+    bounds = tf.unstack(tf.size(labels) * tf.range(num_parts + 1) // num_parts)
+    logits, columns = owned(logits) if on_cpu() else logits, []
+    # Not a loop of TensorFlow: inside one, it does not see the updates in place, and may share the memory.
+    for begin, end in itertools.pairwise(bounds):
+        part = tf.cast(tf.slice(logits, (begin, 0), (end - begin, vocab_size)), tf.float32)
         if bias is not None:
             part = tf.nn.bias_add(part, bias)
-        part_labels = tf.slice(labels, (begin,), (number,))
+        part_labels = labels[begin:end]
         largest, label_logit = tf.reduce_max(part, axis=-1), tf.gather(part, part_labels, batch_dims=1)
         probabilities = tf.nn.softmax(part)
         # log(sum(exp(logits))) from the largest probability: unlike the label's, it never underflows to 0.
         log_total = largest - tf.math.log(tf.reduce_max(probabilities, axis=-1))
         of_labels = tf.gather(probabilities, part_labels, batch_dims=1) - label_gap
-        new_columns = tf.stack([log_total, largest, label_logit], axis=-1)
+        columns.append((log_total, largest, label_logit))
         # What reads `part` or `probabilities` comes first: they may share the memory that is written now.
-        with tf.control_dependencies([new_columns, of_labels]):
+        with tf.control_dependencies([*columns[-1], of_labels]):
             probabilities = tf.cast(probabilities, logits.dtype)
             if label_gap:
                 probabilities = _set_columns(probabilities, part_labels, tf.cast(of_labels, logits.dtype))
-            if not on_cpu():
-                return probabilities, new_columns
-            rows = tf.range(begin, begin + number)
-            return set_rows(logits, rows, probabilities), set_rows(columns, rows, new_columns)
-
-    if on_cpu():
-        rows = max(1, _ELEMENTS_AT_A_TIME // vocab_size)
-        columns = tf.raw_ops.Empty(shape=[tokens, 3], dtype=tf.float32)
-        arrays = compute(0, tokens % rows, owned(logits), columns)
-        # The rest in parts of one size: XLA needs to know it.
-        _, *arrays = tf.while_loop(
-            lambda begin, *_: begin < tokens,
-            lambda begin, *arrays: (begin + rows, *compute(begin, rows, *arrays)),
-            (tokens % rows, *arrays),
-            parallel_iterations=1,
-        )
-    else:
-        arrays = compute(0, tokens, logits, None)
-    probabilities, columns = arrays
-    return probabilities, *tf.unstack(columns, num=3, axis=-1)
+            logits = set_rows(logits, tf.range(begin, end), probabilities) if on_cpu() else probabilities
+    return logits, *(tf.concat(column, axis=0) for column in zip(*columns, strict=True))
 
 
 def _set_columns(matrix, columns, values):
-    """Sets element `columns[i]` of each row i of a matrix that nothing else reads, on a CPU in place."""
+    """Sets element `columns[i]` of each row i of a matrix that nothing else uses, on a CPU in place."""
     import tensorflow as tf
 
     rows = tf.range(tf.size(columns))
