@@ -156,9 +156,9 @@ def normal(*shape):
 
 @pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("tokens", [0, 1, 5, 10, 37])
+@pytest.mark.parametrize("tokens", [0, 1, 4, 5, 37])
 def test_any_number_of_tokens_has_the_losses_of_the_plain_form(tokens, dtype, on_cpu, monkeypatch):
-    # On a CPU the probabilities are computed in 16 parts, some of them without rows.
+    # On a CPU the probabilities are computed in 4 parts, some of them without rows.
     monkeypatch.setattr(losses, "on_cpu", lambda: on_cpu)
     monkeypatch.setattr(tensor_ops, "on_cpu", lambda: on_cpu)
     hidden, matrix, bias = normal(tokens, D_MODEL), normal(VOCAB, D_MODEL), normal(VOCAB)

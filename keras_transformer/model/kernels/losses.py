@@ -12,7 +12,9 @@ from keras import ops
 from keras_transformer.model.kernels.switch import custom_gradient, kernel
 from keras_transformer.model.kernels.tensor_ops import add_to_rows, on_cpu, owned, set_rows, take_along
 
-_PARTS = 16  # of the tokens of a batch, whose probabilities are computed one part after the other on a CPU
+# On a CPU, the probabilities of a batch are computed in one part of its tokens after the other. Smaller parts
+# stay in the cache; each adds some 25 operations to the graph, which need memory, too.
+_MIN_PARTS, _MAX_PARTS, _ENTRIES_PER_PART = 4, 32, 1000
 
 
 @kernel
@@ -188,8 +190,8 @@ def _probabilities_in_place(logits, labels, bias, label_gap):
     """
     import tensorflow as tf
 
-    num_parts = _PARTS if on_cpu() else 1
     labels, vocab_size = tf.convert_to_tensor(labels), logits.shape[1]
+    num_parts = min(max(vocab_size // _ENTRIES_PER_PART, _MIN_PARTS), _MAX_PARTS) if on_cpu() else 1
     bounds = tf.unstack(tf.size(labels) * tf.range(num_parts + 1) // num_parts)
     logits, columns = owned(logits) if on_cpu() else logits, []
     # Not a loop of TensorFlow: inside one, it does not see the updates in place, and may share the memory.
