@@ -176,7 +176,7 @@ def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpo
 def _probabilities_in_place(logits, labels, bias, label_gap):
     """Computes softmax(logits + bias), on a CPU in the memory of the logits.
 
-    Some rows at a time, so that no second array of that size is needed and the rows stay in the cache.
+    There, some rows at a time, so that no second array of that size is needed and the rows stay in the cache.
 
     Args:
         logits: float32, bfloat16 or float16, shape `(tokens, vocab_size)`.
@@ -194,7 +194,7 @@ def _probabilities_in_place(logits, labels, bias, label_gap):
     num_parts = min(max(vocab_size // _ENTRIES_PER_PART, _MIN_PARTS), _MAX_PARTS) if on_cpu() else 1
     bounds = tf.unstack(tf.size(labels) * tf.range(num_parts + 1) // num_parts)
     logits, columns = owned(logits) if on_cpu() else logits, []
-    # Not a loop of TensorFlow: inside one, it does not see the updates in place, and may share the memory.
+    # Unrolled: `owned` protects no memory that `tf.while_loop` writes to.
     for begin, end in itertools.pairwise(bounds):
         part = tf.cast(tf.slice(logits, (begin, 0), (end - begin, vocab_size)), tf.float32)
         if bias is not None:

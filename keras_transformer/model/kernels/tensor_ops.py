@@ -86,7 +86,8 @@ def owned(x):
 
     Copies only if something else may still read `x`. TensorFlow computes equal operations once, and constants
     before the first call: their memory would be shared. It does neither for what depends on `Empty`, an
-    operation with state.
+    operation with state. The update must not be inside a `tf.while_loop`: there, the memory of constants is
+    shared all the same (seen with TensorFlow 2.21).
 
     Args:
         x: TensorFlow tensor with at least one axis.
