@@ -14,6 +14,8 @@ overridden here.
 - **Number of axes** (`make_train_function`, `_one_graph_per_rank`): Keras uses one graph for all batches. If
   batches differ in their number of axes, that graph does not know the rank of labels and sample weights. Here
   every combination of ranks has its own graph.
+- **Nested graphs** (`_make_function`): Keras traces the step as a `tf.function` inside another, which keeps
+  the graph twice: 110 MB more for a model of 3 + 3 layers, 230 MB for `base`. Here it is one function.
 - **Optimizers** (`check_optimizer`): Keras clips the gradient of each replica before it adds them up
   (`weight_update.py` clips the sum). Gradient accumulation and moving averages fail under a strategy
   (keras#20582), and loss scaling checks the first replica only. `check_optimizer` raises an error for these.
@@ -252,6 +254,22 @@ class KerasWorkarounds:
             run_step = self._one_graph_per_rank("test_function", super().make_test_function)
             self.test_function = self._distributed(self.test_step) if several else run_step
         return self.test_function
+
+    def _make_function(self, step_function):
+        """Like Keras' method, but with one graph; Keras' is used where the step is more than one graph."""
+        strategy = self.distribute_strategy
+        several = self.steps_per_execution > 1 or strategy.num_replicas_in_sync > 1
+        if several or self.run_eagerly or self.jit_compile:
+            return super()._make_function(step_function)
+        step = self._autoconvert_optionals(lambda batch: strategy.run(step_function, args=(batch,)))
+        graph = functools.partial(tf.function, reduce_retracing=True, autograph=False)
+        on_batch, on_iterator = graph(step), graph(lambda iterator: step(iterator.get_next()))
+
+        def run_step(iterator):
+            is_dataset = isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator))
+            return on_iterator(iterator) if is_dataset else on_batch(next(iterator))
+
+        return run_step
 
     def run_layer(
         self, layer: Any, *inputs: Tensor, training: bool | None = None, **constants: Any

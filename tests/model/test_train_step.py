@@ -106,6 +106,24 @@ def test_one_step_equals_a_step_written_by_hand():
         assert np.abs(mine.numpy() - before.numpy()).max() > 0.005, mine.path
 
 
+@pytest.mark.parametrize("on_batch", [False, True])
+def test_the_step_is_one_graph(on_batch, monkeypatch):
+    # Keras' form, a function inside another, keeps the step twice in memory.
+    traced, original = [], tf.function
+    monkeypatch.setattr(
+        tf, "function", lambda *args, **kwargs: traced.append(original(*args, **kwargs)) or traced[-1]
+    )
+    model = small_model()
+    model.compile(keras.optimizers.SGD(1.0), LabelSmoothedCrossEntropy(0.1))
+    model.train_on_batch(*BATCHES[0]) if on_batch else model.fit(dataset(), shuffle=False, verbose=0)
+    graphs = [
+        function.graph for one in traced for function in one._list_all_concrete_functions_for_serialization()
+    ]
+    # The one with the products calls no function, and no other graph calls it.
+    assert ["MatMul" in {op.type for op in graph.get_operations()} for graph in graphs] == [True]
+    assert not [op.name for op in graphs[0].get_operations() if "PartitionedCall" in op.type]
+
+
 def test_gradient_is_the_sum_over_tokens_over_their_number():
     # SGD with rate 1 moves the weights by the gradient itself.
     model, start = small_model(), small_model()
