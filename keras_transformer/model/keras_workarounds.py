@@ -256,12 +256,13 @@ class KerasWorkarounds:
         return self.test_function
 
     def _make_function(self, step_function):
-        """Like Keras' method, but with one graph; Keras' is used where the step is more than one graph."""
+        """Like Keras' method, but one graph; for XLA, several steps or replicas and eager mode, Keras'."""
         strategy = self.distribute_strategy
         several = self.steps_per_execution > 1 or strategy.num_replicas_in_sync > 1
         if several or self.run_eagerly or self.jit_compile:
             return super()._make_function(step_function)
-        step = self._autoconvert_optionals(lambda batch: strategy.run(step_function, args=(batch,)))
+        convert = getattr(self, "_autoconvert_optionals", lambda step: step)  # Keras 3.10 has none
+        step = convert(lambda batch: strategy.run(step_function, args=(batch,)))
         graph = functools.partial(tf.function, reduce_retracing=True, autograph=False)
         on_batch, on_iterator = graph(step), graph(lambda iterator: step(iterator.get_next()))
 

@@ -485,6 +485,8 @@ def test_the_step_is_traced_once_for_all_lengths(strategy):
 def test_private_parts_of_keras_that_the_step_replaces_are_still_there():
     trainer = inspect.getsource(keras.Model.fit)
     assert "_maybe_symbolic_build" in trainer
+    for make in (keras.Model.make_train_function, keras.Model.make_test_function):
+        assert "_make_function" in inspect.getsource(make)
     assert callable(keras.optimizers.Adam()._use_weight_decay)
     assert list(inspect.signature(keras.optimizers.Adam.update_step).parameters) == [
         "self", "gradient", "variable", "learning_rate",
