@@ -3,6 +3,7 @@
     python benchmarks/compare.py --rounds 5 --records build/bench/records.jsonl --output build/bench
     python benchmarks/compare.py --train ours,ours:static,torch --sizes small --seconds 5
     python benchmarks/compare.py --train ours,before --decode ours,before --before ../older
+    python benchmarks/compare.py --device gpu --train ours_jax,torch --sizes base25k
     python benchmarks/compare.py --show build/bench/records.jsonl
 
 Peers take turns, round after round, so that a machine that is busy for a while is busy for all of them;
@@ -17,7 +18,8 @@ PEER_TF_MODELS, PEER_KERASHUB, PEER_JOEYNMT or PEER_OURS names a Python, that is
 cannot be had, or fails, is a line in the table. On AMD's processors MKL, and so PyTorch, is made to use
 AVX-512, if there is a C compiler. `--malloc` is the same for all peers: `tuned` keeps freed memory. The peer
 `before` is this package as `--before` has it, a checkout of another commit: its own programs, run by our
-Python.
+Python. With `--device gpu`, `ours`, `ours_jax`, `torch` and `marian` are measured on a GPU. There, float32
+products are computed in TF32, and memory is that of the arrays on the GPU.
 """
 
 import argparse
@@ -30,7 +32,7 @@ import sys
 import tempfile
 
 from peers.environments import BEFORE, NEWEST_PYTHON, environment_of, install, python_of
-from peers.running import child_environment, launch, machine, unlocked_mkl
+from peers.running import child_environment, gpu_names, launch, machine, unlocked_mkl
 from peers.tables import TITLES, UNITS, groups_of, is_ours, report
 from peers.work import SIZES
 from refusing import Parser, refused
@@ -45,6 +47,7 @@ DECODE = (
     "opennmt_tf,tf_models,marian,kerashub,kerashub:xla,joeynmt,"
     "ctranslate2,ctranslate2:split,ctranslate2:int8,ctranslate2:int8+split"
 )
+ON_GPUS = ("ours", "ours_jax", "torch", "marian")
 
 
 def parse_args(argv=None):
@@ -59,6 +62,7 @@ def parse_args(argv=None):
     parser.add_argument("--seconds", type=float, default=15.0, help="timed in each process, about (15)")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds until a process is killed (600)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each peer (all cores)")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="of all peers (cpu)")
     parser.add_argument("--malloc", choices=("tuned", "default"), default="tuned", help="of all (tuned)")
     parser.add_argument("--records", type=pathlib.Path, metavar="FILE", help="records are appended to it")
     parser.add_argument("--show", nargs="+", type=pathlib.Path, metavar="FILE", help="measures nothing")
@@ -78,6 +82,13 @@ def parse_args(argv=None):
     for name in ("rounds", "seconds", "limit", "threads"):
         if getattr(args, name) <= 0:
             parser.error(f"`--{name}` must be above 0. Received: {getattr(args, name)}")
+    if args.device == "gpu" and not args.show:
+        peers = [*(args.train or []), *(args.decode or [])]
+        others = [peer for peer in peers if name_of(peer) not in ON_GPUS]
+        if others:
+            parser.error(f"on a GPU only {', '.join(ON_GPUS)} can be measured. Received: {others[0]!r}")
+        if not gpu_names():
+            parser.error("`--device gpu`: nvidia-smi finds no GPU")
     # Rather now than after hours.
     if args.records and args.records.is_dir():
         parser.error(f"{args.records} is a folder; `--records` wants a file")
@@ -151,6 +162,8 @@ class Comparison:
     def _run(self):
         args = self.args
         settings = {"threads": args.threads, "rounds": args.rounds, "seconds": args.seconds}
+        if args.device == "gpu":
+            settings["gpu"] = ", ".join(gpu_names())
         settings |= {"malloc": args.malloc, "mkl": "unlocked" if self._mkl else "as it is"}
         self._write({"task": "machine", **self._about, **machine(), **settings})
         for number in range(args.rounds):
@@ -177,7 +190,7 @@ class Comparison:
         for python, environment in environments.items():
             what = {"task": "peak", "environment": environment}
             self._process(what, PEERS / "peak.py", [], environment)
-            if python == python_of("ours"):
+            if python == python_of("ours") and self.args.device == "cpu":
                 self._process(what, PEERS / "peak.py", [], environment, onednn=False)
 
     def _process(self, what, program, arguments, environment, *, onednn=True):
@@ -190,6 +203,7 @@ class Comparison:
             self.args.threads,
             onednn=onednn,
             malloc=self.args.malloc,
+            device=self.args.device,
             preload=self._mkl if environment == "torch" else None,
         )
         try:

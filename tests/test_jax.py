@@ -6,7 +6,11 @@ import pathlib
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
+
+import keras_transformer as kt
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -46,11 +50,25 @@ target = np.concatenate([np.ones((6, 1)), labels[:, :-1]], axis=1).astype("int32
 """
 
 
-def run(code):
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+# Keras asks its variables for arrays in a way that NumPy 2 has deprecated.
+KERAS_WITH_NUMPY = "ignore:__array__ implementation:DeprecationWarning"
+WITH_TENSORFLOW = """
+import os
+import keras
+import numpy as np
+import keras_transformer as kt
+
+texts = [" ".join("abcdefg"[(3 * i + j) % 7] for j in range(1 + i % 5)) for i in range(200)]
+tokenizer = kt.WordPieceTokenizer.train(texts, vocab_size=29)
+"""
+
+
+def run(code, head=WITHOUT_TENSORFLOW):
+    # On a GPU: JAX_PLATFORMS=cuda JAX_DEFAULT_MATMUL_PRECISION=highest pytest --noconftest tests/test_jax.py
+    environment = {"JAX_PLATFORMS": "cpu", **os.environ, "KERAS_BACKEND": "jax"}
     environment["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", WITHOUT_TENSORFLOW + code],
+        [sys.executable, "-W", "error", "-W", KERAS_WITH_NUMPY, "-c", head + code],
         env=environment,
         capture_output=True,
         text=True,
@@ -166,6 +184,49 @@ np.testing.assert_allclose(np.asarray(found.scores)[:, 0], scores, rtol=1e-4)
 """)
 
 
+COMPILED_SEARCH = """
+from keras_transformer.config import SearchConfig
+from keras_transformer.translation.ensemble import search_ids
+
+model = make_model(residual_dropout=0.0, embedding_dropout=0.0)
+config = SearchConfig(beam_size=3, n_best=2, max_length_ratio=1.2, max_length_offset=2)
+weights = [rng.normal(0, 0.7, weight.shape).astype("float32") for weight in model.weights]
+
+def search(weights, source, prefix=None):
+    with keras.StatelessScope(state_mapping=zip(model.weights, weights, strict=True)):
+        return search_ids(model, source, config, prefix_ids=prefix)
+"""
+
+
+@pytest.mark.slow
+def test_a_compiled_search_finds_what_the_uncompiled_one_finds():
+    run(
+        COMPILED_SEARCH
+        + """
+compiled, found = jax.jit(search), []
+prefix = np.array([[5, 7], [6, 0], [0, 0], [0, 0], [0, 0], [9, 4]], "int32")
+source[:, 4] = 0  # no source is as long as the array: the limit by shape is above all limits
+for arguments in ((weights, source), (weights[::-1][::-1], source, prefix), (weights, source[:2])):
+    plain, fast = search(*arguments), compiled(*arguments)
+    width = plain.ids.shape[-1]
+    assert width <= fast.ids.shape[-1] <= width + 3
+    np.testing.assert_array_equal(np.asarray(fast.ids)[..., :width], plain.ids)
+    assert not np.asarray(fast.ids)[..., width:].any()
+    for name in ("scores", "log_probs"):
+        np.testing.assert_allclose(getattr(fast, name), getattr(plain, name), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(fast.lengths, plain.lengths)
+    found.append(np.asarray(plain.ids))
+for row, words in enumerate(prefix):
+    words = words[words != 0]
+    assert (found[1][row][:, : len(words)] == words).all()
+# Weights are arguments: others give other translations, without a new compilation.
+others = [-weight for weight in weights]
+assert (np.asarray(compiled(others, source).ids) != np.asarray(compiled(weights, source).ids)).any()
+assert compiled._cache_size() == 3
+"""
+    )
+
+
 def test_attention_of_layers_is_given_out_in_a_compiled_function():
     run("""
 gated = {"norm": "rms", "activation": "geglu"}
@@ -229,3 +290,40 @@ has_token = (np.asarray(found.ids) == 9).any(axis=2)
 assert has_token.any(axis=1).all()
 assert has_token[np.asarray(found.finished)].all()
 """)
+
+
+def test_a_model_trained_on_jax_translates_on_tensorflow(tmp_path):
+    out = run(
+        f"""
+pairs = kt.encode_pairs(texts, [text[::-1] for text in texts], tokenizer)
+planner = kt.EpochPlanner(*pairs.lengths, batch_tokens=128, seed=1, padding="fixed", max_shapes=2)
+model = kt.Transformer(kt.ModelConfig(
+    source_vocab_size=29, target_vocab_size=29, num_encoder_layers=1, num_decoder_layers=1,
+    d_model=16, d_ff=24, num_heads=2))
+adam = keras.optimizers.Adam(kt.TransformerSchedule(16, 50), 0.9, 0.98, epsilon=1e-9)
+model.compile(adam, kt.LabelSmoothedCrossEntropy(0.1), metrics=[kt.TokenAccuracy()])
+fitted = model.fit(kt.token_batches(pairs, planner, epochs=20), shuffle=False, verbose=0).history
+assert fitted["token_accuracy"][-1] > 0.3, fitted
+source = np.array([row[:3] for row in tokenizer.encode(["a b c", "d e f"])], "int32")
+np.savez("{tmp_path}/seen.npz", source=source, logits=np.asarray(model((source, source))))
+model.save("{tmp_path}/model.keras")
+tokenizer.save("{tmp_path}/tokenizer.model")
+for use in (lambda: kt.Translator(model, tokenizer), lambda: kt.train(kt.preset("demo"), "{tmp_path}/run")):
+    try:
+        use()
+    except ValueError as error:
+        print(error)
+assert not os.path.exists("{tmp_path}/run")
+""",
+        WITH_TENSORFLOW,
+    )
+    advice = "Save the model with `model.save(...)` and load it in a process with KERAS_BACKEND=tensorflow"
+    assert out.splitlines() == [
+        f"{what} needs Keras' TensorFlow backend. Received: KERAS_BACKEND=jax. {advice}"
+        for what in ("translating and scoring of texts", "`train`")
+    ]
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    seen = np.load(tmp_path / "seen.npz")
+    np.testing.assert_allclose(model((seen["source"], seen["source"])), seen["logits"], atol=1e-4)
+    translator = kt.Translator(model, kt.WordPieceTokenizer.load(tmp_path / "tokenizer.model"))
+    assert all(translator.translate(["a b c", "d e f"]))

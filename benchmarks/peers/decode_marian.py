@@ -1,22 +1,26 @@
-"""Hugging Face's `MarianMTModel.generate`, with its key and value caches."""
+"""Hugging Face's `MarianMTModel.generate`, with its key and value caches.
+
+Variant: `bfloat16`, the weights.
+"""
+
+import functools
 
 import torch
 
 from peers.models_marian import build
-from peers.models_torch import num_parameters
-from peers.timing import THREADS, parse_job, time_decoding
+from peers.models_torch import DEVICE, gpu_memory, num_parameters, prepare
+from peers.timing import parse_job, time_decoding
 from peers.work import ALPHA, BEAM_SIZE, OUTPUT_LENGTH
 
 
 def main():
     """Runs this peer."""
-    job = parse_job()
-    torch.set_num_threads(THREADS)
-    torch.manual_seed(0)
-    model = build(job.size).eval()
+    job = parse_job(("bfloat16",))
+    prepare()
+    model = build(job.size).to(DEVICE, torch.bfloat16 if "bfloat16" in job.words else torch.float32).eval()
 
     def translate(source_ids):
-        source = torch.from_numpy(source_ids).long()
+        source = torch.from_numpy(source_ids).long().to(DEVICE)
         found = model.generate(
             input_ids=source,
             attention_mask=torch.ones_like(source),
@@ -30,8 +34,8 @@ def main():
         )
         return found[:, 1:].tolist()
 
-    libraries = ["torch", "transformers"]
-    time_decoding(job, translate, parameters=lambda: num_parameters(model), libraries=libraries)
+    libraries, count = ["torch", "transformers"], functools.partial(num_parameters, model)
+    time_decoding(job, translate, parameters=count, libraries=libraries, gpu_memory=gpu_memory)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.translation.ensemble import search_ids
-from peers.models_ours import SEARCH, build, shared_out
+from peers.models_ours import SEARCH, build, gpu_memory, shared_out
 from peers.timing import THREADS, parse_job, time_decoding
 
 
@@ -36,7 +36,8 @@ def main():
     def translate(source_ids):
         return sum(pool.map(translate_part, shared_out(source_ids, parts)), [])
 
-    time_decoding(job, translate, parameters=model.count_params, libraries=["keras", "tensorflow"])
+    libraries = ["keras", "tensorflow"]
+    time_decoding(job, translate, parameters=model.count_params, libraries=libraries, gpu_memory=gpu_memory)
 
 
 if __name__ == "__main__":

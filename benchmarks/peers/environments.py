@@ -31,6 +31,7 @@ ENVIRONMENT_OF = {
     "marian": "torch",
     "ctranslate2": "torch",
     "ours": "ours",
+    "ours_jax": "ours",
     "ours_saved_model": "ours",
     "ours_ctranslate2": "ours",
 }

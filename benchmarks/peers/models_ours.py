@@ -40,6 +40,13 @@ def build(size, dtype="float32"):
     return Transformer(config, dtype=dtype)
 
 
+def gpu_memory():
+    """Returns int, the peak of the first GPU's memory in bytes, of TensorFlow's tensors."""
+    import tensorflow as tf
+
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+
 def shared_out(rows, parts):
     """Cuts rows into at most so many parts of about one size."""
     each = -(-len(rows) // parts)

@@ -5,7 +5,10 @@ import math
 import torch
 from torch import nn
 
+from peers.timing import ON_GPU, THREADS
 from peers.work import BETA_1, BETA_2, DROPOUT, EPSILON, LEARNING_RATE, MAX_POSITIONS
+
+DEVICE = "cuda" if ON_GPU else "cpu"
 
 
 class TorchTransformer(nn.Module):
@@ -45,7 +48,8 @@ class TorchTransformer(nn.Module):
     def forward(self, source, target):
         """Returns logits, `(batch, length, vocab_size)`, of two int64 tensors, `(batch, length)`."""
         padding = source == 0
-        future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+        length = target.shape[1]
+        future = torch.ones(length, length, dtype=torch.bool, device=target.device).triu(1)
         hidden = self.body(
             self.embedded(source),
             self.embedded(target),
@@ -66,3 +70,16 @@ def adam(model):
 def num_parameters(model):
     """Returns int, the number of trainable parameters, shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def prepare():
+    """Sets threads, seed and, on a GPU, products of float32 in TF32, as XLA computes them."""
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    if ON_GPU:
+        torch.set_float32_matmul_precision("high")
+
+
+def gpu_memory():
+    """Returns int, the peak of the GPU's memory in bytes, of tensors."""
+    return torch.cuda.max_memory_allocated()

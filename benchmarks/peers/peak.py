@@ -1,5 +1,6 @@
 """How fast this machine multiplies matrices, by every library that this Python has; prints a record."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -7,9 +8,9 @@ import time
 
 import numpy as np
 
-from peers.timing import THREADS
+from peers.timing import ON_GPU, THREADS
 
-WIDTH = 2048
+WIDTH = 8192 if ON_GPU else 2048
 REPEATS = 8
 
 
@@ -24,9 +25,39 @@ def gflops(multiply):
     return 2 * WIDTH**3 / min(times) / 1e9
 
 
+def on_gpu(matrix):
+    """Returns dict: library and type -> GFLOP/s; products of float32 are computed in TF32."""
+    found = {}
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.set_float32_matmul_precision("high")
+
+        def multiply(tensor):
+            torch.matmul(tensor, tensor)
+            torch.cuda.synchronize()
+
+        for kind in (torch.float32, torch.bfloat16):
+            tensor = torch.from_numpy(matrix).to("cuda", kind)
+            name = str(kind).removeprefix("torch.")
+            found[f"PyTorch {name}"] = gflops(functools.partial(multiply, tensor))
+    if importlib.util.find_spec("jax"):
+        import jax
+        from jax import numpy as jnp
+
+        product = jax.jit(jnp.matmul)
+        for name in ("float32", "bfloat16"):
+            array = jnp.asarray(matrix, name)
+            found[f"JAX {name}"] = gflops(lambda array=array: product(array, array).block_until_ready())
+    return found
+
+
 def main():
     """Measures and prints."""
     matrix = np.random.default_rng(0).standard_normal((WIDTH, WIDTH), dtype="float32")
+    if ON_GPU:
+        print(json.dumps({"task": "peak", "gflops": on_gpu(matrix)}), flush=True)
+        return
     found = {"NumPy float32": gflops(lambda: matrix @ matrix)}
     if importlib.util.find_spec("torch"):
         import torch

@@ -24,7 +24,7 @@ int mkl_serv_intel_cpu_true(void) { return 1; }
 """
 
 
-def child_environment(threads, *, onednn=True, malloc="tuned", preload=None):
+def child_environment(threads, *, onednn=True, malloc="tuned", preload=None, device="cpu"):
     """Variables of a peer's process.
 
     Args:
@@ -33,6 +33,7 @@ def child_environment(threads, *, onednn=True, malloc="tuned", preload=None):
             peers have it: they are faster with it.
         malloc: `"tuned"` keeps freed memory, `"default"` is the C library's own way.
         preload: path of a library that is loaded first, as of `unlocked_mkl`; or `None`.
+        device: `"cpu"` hides all GPUs; `"gpu"` shows them.
 
     Returns:
         dict.
@@ -43,12 +44,14 @@ def child_environment(threads, *, onednn=True, malloc="tuned", preload=None):
     if preload:
         variables["LD_PRELOAD"] = str(preload)
     others = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    hidden = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"} if device == "cpu" else {}
     return {
         **others,
         **variables,
+        **hidden,
+        "PEER_DEVICE": device,
         "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)),
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "-1",
     }
 
 
@@ -115,6 +118,17 @@ def launch(python, program, arguments, *, environment, limit):
     others = max(0.0, busy_after - busy - (_child_seconds() - own)) / wall
     load = {"others_cores": round(others, 2), "stolen_cores": round((stolen_after - stolen) / wall, 2)}
     return [{**json.loads(line), **load} for line in output.splitlines() if line.startswith("{")]
+
+
+def gpu_names():
+    """Returns list of str, the names of the GPUs that NVIDIA's driver knows."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+        )
+    except OSError:
+        return []
+    return done.stdout.strip().splitlines() if done.returncode == 0 else []
 
 
 def machine():

@@ -157,7 +157,8 @@ def _about(records):
     for record in records:
         if record["task"] == "machine":
             lines.append(
-                f"- {record['run']}: {record['processor']}, {record['cores']} cores, {record['system']}; "
+                f"- {record['run']}: {record['processor']}, {record['cores']} cores, {record['system']}"
+                f"{', ' + record['gpu'] if 'gpu' in record else ''}; "
                 f"{record['threads']} threads for each peer, {record['rounds']} rounds, "
                 f"about {record['seconds']:g} s timed in each process; "
                 f"malloc {record.get('malloc', 'default')}, MKL {record.get('mkl', 'as it is')}"

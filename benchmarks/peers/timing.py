@@ -10,10 +10,20 @@ import sys
 import time
 from typing import NamedTuple
 
-from peers.work import BATCHES, OUTPUT_LENGTH, SIZES, Size, decoding_flops, sentences, training_flops
+from peers.work import (
+    BATCHES,
+    GPU_BATCHES,
+    OUTPUT_LENGTH,
+    SIZES,
+    Size,
+    decoding_flops,
+    sentences,
+    training_flops,
+)
 from peers.work import variant_words as words_of
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count()))
+ON_GPU = os.environ.get("PEER_DEVICE") == "gpu"
 
 
 class Job(NamedTuple):
@@ -65,10 +75,19 @@ def parse_job(known=(), argv=None):
     return Job(task, peer, args.size, SIZES[args.size], words, args.seconds)
 
 
-def emit(job, **record):
-    """Prints one record of a `Job` as a line of JSON."""
+def emit(job, *, gpu_memory=None, **record):
+    """Prints one record of a `Job` as a line of JSON.
+
+    Args:
+        job: `Job`.
+        gpu_memory: function without arguments, the peak of the GPU's memory in bytes; `None` on a CPU, whose
+            peak is that of the process.
+        **record: what else is printed.
+    """
     unit = 1024 if sys.platform == "linux" else 1
     peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if ON_GPU and gpu_memory is not None:
+        peak_memory = gpu_memory()
     about = {"task": job.task, "peer": job.peer, "size": job.size_name, "precision": job.precision}
     print(json.dumps({**about, **record, "peak_memory_mb": round(peak_memory / 2**20)}), flush=True)
 
@@ -78,7 +97,7 @@ def versions_of(libraries):
     return {name: importlib.metadata.version(name) for name in libraries}
 
 
-def time_training(job, run, *, parameters, libraries):
+def time_training(job, run, *, parameters, libraries, gpu_memory=None):
     """Times training steps and prints a record, its `speed` in target tokens a second.
 
     Two steps warm up and one estimates how many are to be timed. Those are one call of `run`: a `fit`
@@ -89,6 +108,7 @@ def time_training(job, run, *, parameters, libraries):
         run: function of a number of steps, makes so many and returns the last loss.
         parameters: function without arguments, the number of trainable parameters.
         libraries: list of str, distributions whose versions are printed.
+        gpu_memory: see `emit`.
     """
     begin = time.perf_counter()
     run(2)
@@ -108,10 +128,11 @@ def time_training(job, run, *, parameters, libraries):
         loss=round(loss, 3),
         parameters=int(parameters()),
         versions=versions_of(libraries),
+        gpu_memory=gpu_memory,
     )
 
 
-def time_decoding(job, translate, *, parameters, libraries):
+def time_decoding(job, translate, *, parameters, libraries, gpu_memory=None):
     """Times searches and prints a record for each of `BATCHES`, its `speed` in sentences a second.
 
     One search warms up; each that is timed has other sentences.
@@ -121,17 +142,19 @@ def time_decoding(job, translate, *, parameters, libraries):
         translate: function of int32, shape `(batch, length)`; returns a list of lists of ids.
         parameters: function without arguments, the number of trainable parameters.
         libraries: list of str, distributions whose versions are printed.
+        gpu_memory: see `emit`.
 
     Raises:
         ValueError: a translation has not the length that all must have.
     """
-    for batch in BATCHES:
+    batches = GPU_BATCHES if ON_GPU else BATCHES
+    for batch in batches:
         sources = sentences(job.size, 8 * batch)
         lengths = {len(row) for row in translate(sources[:batch])}
         if lengths != {OUTPUT_LENGTH}:
             raise ValueError(f"Translations must have {OUTPUT_LENGTH} tokens. Received: {sorted(lengths)}")
         calls, elapsed = 0, 0.0
-        while calls < 3 or elapsed < job.seconds / len(BATCHES):
+        while calls < 3 or elapsed < job.seconds / len(batches):
             first = calls % 8 * batch
             begin = time.perf_counter()
             translate(sources[first : first + batch])
@@ -145,4 +168,5 @@ def time_decoding(job, translate, *, parameters, libraries):
             calls=calls,
             parameters=int(parameters()),
             versions=versions_of(libraries),
+            gpu_memory=gpu_memory,
         )

@@ -14,7 +14,7 @@ import tensorflow as tf  # noqa: E402
 from keras_transformer.config.settings import DeviceConfig, TrainingConfig  # noqa: E402
 from keras_transformer.training.devices import choose_devices  # noqa: E402
 from keras_transformer.training.fit import compile_model  # noqa: E402
-from peers.models_ours import build  # noqa: E402
+from peers.models_ours import build, gpu_memory  # noqa: E402
 from peers.timing import parse_job, time_training  # noqa: E402
 from peers.work import BETA_1, BETA_2, EPSILON, SMOOTHING, training_batch  # noqa: E402
 
@@ -66,7 +66,8 @@ def main():
     def run(steps):
         return model.fit(data, steps_per_epoch=steps, verbose=0).history["loss"][-1]
 
-    time_training(job, run, parameters=model.count_params, libraries=["keras", "tensorflow"])
+    libraries = ["keras", "tensorflow"]
+    time_training(job, run, parameters=model.count_params, libraries=libraries, gpu_memory=gpu_memory)
 
 
 if __name__ == "__main__":

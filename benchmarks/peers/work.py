@@ -10,6 +10,7 @@ LEARNING_RATE, BETA_1, BETA_2, EPSILON = 1e-4, 0.9, 0.98, 1e-9
 BEAM_SIZE, ALPHA = 4, 0.6
 OUTPUT_LENGTH = 32  # of every translation, no more and no less
 BATCHES = (1, 32)  # sentences that are decoded together
+GPU_BATCHES = (1, 32, 256)
 FIRST_ID = 4  # ids below it are special in every peer
 MAX_POSITIONS = 512  # of peers that keep a table of positions
 
@@ -38,10 +39,14 @@ class Size:
 
 
 _SMALL = {"d_model": 256, "num_heads": 4, "d_ff": 1024, "num_layers": 3, "batch": 64}
+_BASE = {"vocab_size": 32000, "d_model": 512, "num_heads": 8, "d_ff": 2048, "num_layers": 6}
 SIZES = {
     "small": Size(vocab_size=8000, **_SMALL),
     "small32k": Size(vocab_size=32000, **_SMALL),
-    "base": Size(vocab_size=32000, d_model=512, num_heads=8, d_ff=2048, num_layers=6, batch=32),
+    "base": Size(**_BASE, batch=32),
+    # The paper's batch, 25,000 tokens a side, which a GPU can hold.
+    "base25k": Size(**_BASE, batch=768),
+    "big25k": Size(vocab_size=32000, d_model=1024, num_heads=16, d_ff=4096, num_layers=6, batch=768),
 }
 
 

@@ -14,6 +14,7 @@ from keras_transformer.config.settings import Config
 from keras_transformer.config.types import PathLike
 from keras_transformer.evaluation.bleu import Scores, corpus_scores
 from keras_transformer.evaluation.tree_report import TreeComparison, compare_lines
+from keras_transformer.model.kernels.switch import require_tensorflow
 from keras_transformer.text.lines import Pairs
 from keras_transformer.training.devices import choose_devices, is_worker_lost, worker_lost_error
 from keras_transformer.training.fit import fit_session
@@ -71,11 +72,12 @@ def train(
 
     Raises:
         TypeError: an object in `callbacks` is no callback.
-        ValueError: bad data, a folder in use, missing devices, a callback that cannot be honoured, or
-            settings that differ from those of the resumed run.
+        ValueError: bad data, a folder in use, missing devices, a callback that cannot be honoured,
+            settings that differ from those of the resumed run, or another Keras backend than TensorFlow.
         TrainingError: training ended early; the last checkpoint is complete. See
             `config.programs` for its subclasses.
     """
+    require_tensorflow("`train`")
     callbacks = check_callbacks(callbacks, config.training)
     devices = choose_devices(config.devices, precision=config.training.precision)
     with contextlib.ExitStack() as stack:

@@ -3,6 +3,7 @@
 import functools
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.translation.alignment import default_alignment_choice
@@ -96,7 +97,8 @@ def search_ids(
     change this limit.
 
     In a graph for any batch size and length, finished sentences are removed from the batch
-    and the caches are no longer than the decoded part.
+    and the caches are no longer than the decoded part. In a function compiled by JAX, the caches and the
+    returned `ids` have the size of the limit of a source as long as the padded one.
 
     Args:
         models: a `Transformer`, or a list of them (an ensemble) with the same vocabularies and
@@ -124,6 +126,8 @@ def search_ids(
     special = models[0].special
     max_lengths = max_target_lengths(models, source_ids, config, prefix_ids, constraint)
     max_length = ops.maximum(ops.max(max_lengths), 1)  # 1 for an empty batch
+    if _is_traced_by_jax(max_length):
+        max_length = _largest_limit(models, source_ids, config, prefix_ids, constraint)
     num_hypotheses = config.n_best if config.sampling else config.beam_size
     covers = has_coverage(config.coverage_penalty)
     decoder = Ensemble(models, grows=_is_dynamic(source_ids), covers=covers)
@@ -191,3 +195,26 @@ def _is_dynamic(source_ids):
     if keras.backend.backend() != "tensorflow":
         return False
     return source_ids.shape[0] is None and source_ids.shape[1] is None
+
+
+def _is_traced_by_jax(x):
+    """Whether a scalar belongs to a function that JAX compiles, and so has no value yet."""
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return isinstance(x, jax.core.Tracer)
+
+
+def _largest_limit(models, source_ids, config, prefix_ids, constraint):
+    """Returns the largest limit of sources and prefixes of these shapes, int: JAX wants constant sizes."""
+    import jax
+
+    def without_padding(ids):
+        return None if ids is None else np.full(ids.shape, models[0].special.pad + 1, "int32")
+
+    with jax.ensure_compile_time_eval():
+        limits = max_target_lengths(
+            models, without_padding(source_ids), config, without_padding(prefix_ids), constraint
+        )
+        return max(1, int(ops.max(limits)))

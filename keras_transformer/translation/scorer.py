@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.types import PathLike
+from keras_transformer.model.kernels.switch import require_tensorflow
 from keras_transformer.model.loss import token_statistics
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.tokenizers.base import Tokenizer
@@ -190,6 +191,7 @@ class ForcedDecoder:
     """
 
     def __init__(self, model, batch_tokens=2048):
+        require_tensorflow("translating and scoring of texts")
         if batch_tokens < 1:
             raise ValueError(f"`batch_tokens` must be at least 1. Received: {batch_tokens}")
         self.model = model

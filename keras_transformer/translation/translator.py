@@ -60,8 +60,8 @@ class Translator(TextTranslator):
             thread per core after `tf.config.threading.set_intra_op_parallelism_threads(1)`.
 
     Raises:
-        ValueError: a vocabulary and a model differ in size or special ids, or there are two
-            vocabularies for a model with one embedding matrix.
+        ValueError: a vocabulary and a model differ in size or special ids, there are two
+            vocabularies for a model with one embedding matrix, or Keras' backend is not TensorFlow.
     """
 
     def __init__(

@@ -49,6 +49,23 @@ def rows(markdown):
     return [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
 
 
+def test_a_gpu_is_hidden_unless_it_is_measured(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    cpu, gpu = (running.child_environment(1, device=device) for device in ("cpu", "gpu"))
+    assert (cpu["CUDA_VISIBLE_DEVICES"], cpu["JAX_PLATFORMS"], cpu["PEER_DEVICE"]) == ("-1", "cpu", "cpu")
+    assert "CUDA_VISIBLE_DEVICES" not in gpu
+    assert gpu["PEER_DEVICE"] == "gpu"
+
+
+def test_on_a_gpu_the_memory_is_that_of_its_arrays(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train_torch.py"])
+    for on_gpu, wanted in ((True, 3), (False, None)):
+        monkeypatch.setattr(timing, "ON_GPU", on_gpu)
+        timing.emit(timing.parse_job((), []), gpu_memory=lambda: 3 * 2**20)
+        found = json.loads(capsys.readouterr().out)["peak_memory_mb"]
+        assert found == wanted if on_gpu else found > 3
+
+
 def test_operations_of_a_training_step_are_those_counted_by_hand():
     attention = 2 * 2 * 4  # queries, keys, values, output
     encoder_layer = attention + 2 * 3 + 3 * 2
@@ -422,7 +439,8 @@ def test_another_checkout_of_this_package_is_a_peer(tmp_path):
     assert not tables.is_ours("before:static")  # so that ours is compared with it
 
 
-def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, tmp_path):
+def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "gpu_names", list)
     args = compare.parse_args(["--train", "--sizes", "small32k,base"])
     assert (args.train, args.decode) == (compare.names_of(compare.TRAIN), None)
     assert args.sizes == ["small32k", "base"]
@@ -432,11 +450,17 @@ def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, 
     for argv, message in (
         (["--train", "before"], "the peer `before` needs `--before FOLDER`, a checkout of this repository"),
         (["--decode", "before", "--before", str(tmp_path)], "the peer `before` needs `--before FOLDER`"),
-        (["--sizes", "huge"], "sizes are: small, small32k, base. Received: 'huge'"),
+        (["--sizes", "huge"], "sizes are: small, small32k, base, base25k, big25k. Received: 'huge'"),
         (
             ["--decode", "ours,marain:x"],
-            "marian, opennmt_tf, ours, ours_ctranslate2, ours_saved_model, tf_models. Received: 'marain:x'",
+            "marian, opennmt_tf, ours, ours_ctranslate2, ours_jax, ours_saved_model, tf_models. Received: "
+            "'marain:x'",
         ),
+        (
+            ["--device", "gpu", "--train", "ours_jax,joeynmt"],
+            "on a GPU only ours, ours_jax, torch, marian can be measured. Received: 'joeynmt'",
+        ),
+        (["--device", "gpu", "--train", "ours_jax"], "`--device gpu`: nvidia-smi finds no GPU"),
         (["--rounds", "0"], "`--rounds` must be above 0. Received: 0"),
         (["--records", str(tmp_path)], f"{tmp_path} is a folder; `--records` wants a file"),
         (["--output", __file__], f"{__file__} is a file; `--output` wants a folder"),

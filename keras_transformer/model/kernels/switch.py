@@ -23,6 +23,23 @@ def uses_fast_forms():
     return form == "fast" and keras.backend.backend() == "tensorflow"
 
 
+def require_tensorflow(what):
+    """Checks that Keras' backend is TensorFlow.
+
+    Args:
+        what: str, what needs it, such as "`train`".
+
+    Raises:
+        ValueError: it is another.
+    """
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ValueError(
+            f"{what} needs Keras' TensorFlow backend. Received: KERAS_BACKEND={backend}. Save the model with "
+            "`model.save(...)` and load it in a process with KERAS_BACKEND=tensorflow"
+        )
+
+
 def kernel(plain):
     """Decorator for the plain form of a kernel; `fast_form` of the result registers the fast form.
 
