@@ -83,7 +83,7 @@ def test_what_is_imported_is_required_by_the_package_or_by_the_extra_that_is_nam
     }
     assert ("babel", "data") in imports
     assert ("tensorflow", "") in imports
-    for root, extra in imports:
+    for root, extra in imports - {("jax", "")}:  # only where it is Keras' backend
         required = requirements()[""] | requirements()[extra]
         assert required & set(map(canonical, distributions[root])), (root, extra)
 

@@ -31,7 +31,7 @@ FOREIGN = {
     "--list", "--prefix-size", "--store-ema", "--force-decode", "--max-length-crop", "--output-sampling",
     "--transformer-dropout-attention", "--transformer-depth-scaling", "--workspace", "--score-reference",
     "--array", "--cpus-per-task", "--requeue", "--runner", "--setup_file",
-    "--task", "--strict", "--build-arg", "--gpus", "--user",
+    "--task", "--strict", "--build-arg", "--gpus", "--user", "--query-gpu",
 }  # fmt: skip
 
 
