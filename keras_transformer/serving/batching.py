@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _BATCHES_AHEAD = 4  # a batch is chosen among as many texts as fit into these
 _CHOICE = 2  # a batch is chosen from at least this multiple of its size, if that many texts wait
-_FEW = 16  # below this size, a larger batch saves more time than similar lengths do
+_FEW = 24  # below this size, a larger batch saves more time than similar lengths do
 
 
 @dataclasses.dataclass(eq=False, slots=True)

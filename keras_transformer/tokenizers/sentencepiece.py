@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 MODEL_TYPES = ("bpe", "unigram")
 _MAX_LATTICES = 50_000
+_FEW_TEXTS = 64  # so many are encoded or decoded faster one by one than by the library's threads
 
 
 class SubwordTokenizer(Tokenizer):
@@ -169,11 +170,11 @@ class SubwordTokenizer(Tokenizer):
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Returns the ids of each text, as a list of lists, without special ids."""
-        return self._processor.encode(self._clean_texts(texts), out_type=int)
+        return _for_each(self._processor.encode, self._clean_texts(texts), out_type=int)
 
     def pieces(self, texts: list[str]) -> list[list[str]]:
         """Returns the sub-words of each text, with U+2581 for a space."""
-        return self._processor.encode(self._clean_texts(texts), out_type=str)
+        return _for_each(self._processor.encode, self._clean_texts(texts), out_type=str)
 
     def decode(self, ids: list[list[int]] | np.ndarray) -> list[str]:
         """Returns the text of each row of ids.
@@ -187,8 +188,7 @@ class SubwordTokenizer(Tokenizer):
         Returns:
             A list of str.
         """
-        rows = self._text_ids(ids)
-        return self._processor.decode(rows) if rows else []
+        return _for_each(self._processor.decode, self._text_ids(ids))
 
     @functools.cached_property
     def graph_tokenizer(self) -> Any:
@@ -316,6 +316,13 @@ class SubwordTokenizer(Tokenizer):
 
     def _make_lattice(self, word, alpha):
         return unigram_lattice(word, self._scores, *self._longest_and_unknown, alpha)
+
+
+def _for_each(function, items, **options):
+    """Returns `function(items)` of a list, without starting threads for a few; a list."""
+    if len(items) > _FEW_TEXTS:
+        return function(items, **options)
+    return [function(item, **options) for item in items]
 
 
 def _normalization(name):

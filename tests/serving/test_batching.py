@@ -104,15 +104,15 @@ async def test_many_texts_are_batches_of_similar_length_and_leave_some_to_choose
     run = Recorder()
     queue = make(run)
     first = await blocked(run, queue)
-    lengths = [1, 2] * 31
-    others = queue.submit("a", [f"{number}" for number in range(62)], lengths)
+    lengths = [*[1] * 31, *[2, 3] * 31]
+    others = queue.submit("a", [f"{number}" for number in range(93)], lengths)
     run.gate.set()
     await asyncio.gather(first, *others)
-    # One thread: a third of those that wait, but at least 16; all of 62, 41 and 25, then 9.
-    assert [len(texts) for texts in run.texts] == [1, 21, 16, 16, 9]
-    for texts, length in zip(run.texts[1:4], (1, 2, None), strict=True):
+    # One thread: a third of those that wait, but at least 24; of 93, 62 and 38, then 14.
+    assert [len(texts) for texts in run.texts] == [1, 31, 24, 24, 14]
+    for texts, length in zip(run.texts[1:], (1, 2, 3, None), strict=True):
         found = {lengths[int(text)] for text in texts}
-        assert found == ({length} if length else {1, 2})  # of the oldest, while there are enough
+        assert found == ({length} if length else {2, 3})  # of the oldest, while there are enough
 
 
 @in_event_loop
@@ -123,9 +123,9 @@ async def test_a_free_thread_does_not_wait_if_there_are_enough_to_choose_from():
     waiting = queue.submit("a", list(map(str, range(10))), [2] * 10)
     await asyncio.sleep(0.01)
     assert len(run.batches) == 1  # twice a batch of 6 would be enough
-    waiting += queue.submit("a", list(map(str, range(10, 32))), [2] * 22)
-    await until(lambda: len(run.batches) == 2)  # 32 texts are, for a batch of 16
-    assert len(run.texts[1]) == 16
+    waiting += queue.submit("a", list(map(str, range(10, 48))), [2] * 38)
+    await until(lambda: len(run.batches) == 2)  # 48 texts are, for a batch of 24
+    assert len(run.texts[1]) == 24
     run.gate.set()
     await asyncio.gather(first, *waiting)
 

@@ -137,6 +137,14 @@ def test_pieces_spell_the_text(tokenizer):
     assert len(pieces[0]) < len(texts[0])
 
 
+def test_many_texts_have_the_ids_that_each_has_alone(tokenizer):
+    texts = [*TEXTS.values(), "", *random_texts(count=100, length=13)]
+    rows = tokenizer.encode(texts)
+    assert rows == [row for text in texts for row in tokenizer.encode([text])]
+    assert tokenizer.pieces(texts) == [row for text in texts for row in tokenizer.pieces([text])]
+    assert tokenizer.decode(rows) == [text for row in rows for text in tokenizer.decode([row])]
+
+
 def test_no_texts_give_no_rows(tokenizer):
     assert tokenizer.encode([]) == tokenizer.decode([]) == tokenizer.pieces([]) == []
 
