@@ -407,13 +407,11 @@ def overload(args, model, stack, folder):
         server, texts, connections=args.connections, seconds=args.seconds, rate=rate,
         texts_per_request=args.texts_per_request,
     )  # fmt: skip
-    memory = {}
-    for at in (10, 30):
-        if at <= args.seconds:
-            time.sleep(max(0, begin + at - time.monotonic()))
-            memory[f"mb_at_{at}_s"] = server.memory()[0]
+    memory = []
+    for at in range(10, int(args.seconds) + 1, 10):
+        time.sleep(max(0, begin + at - time.monotonic()))
+        memory.append(round(server.memory()[0]))
     answers, skipped = load.result()
-    memory["mb_at_end"], memory["mb_peak"] = server.memory()
     accepted = [answer for answer in answers if answer.code == 200]
     lasted = max(answer.end for answer in answers) - min(answer.begin for answer in answers)
     yield {
@@ -431,7 +429,8 @@ def overload(args, model, stack, folder):
             [answer.end - answer.begin for answer in answers if answer.code in REFUSED]
         ).get("p50_ms"),
         "different": num_different(accepted, expected),
-        **memory,
+        "mb_every_10_s": memory,
+        "mb_peak": server.memory()[1],
     }
 
 
@@ -555,6 +554,7 @@ def main(argv=None):
     except (OSError, ValueError) as error:
         return refused("serving.py", error)
     os.environ["PYTHONPATH"] = str(ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the servers, too
     functions = {"throughput": throughput, "engines": engines, "overload": overload, "sigterm": sigterm}
     with tempfile.TemporaryDirectory(prefix="serving-") as name:
         folder = pathlib.Path(name)

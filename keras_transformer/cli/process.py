@@ -45,7 +45,7 @@ def import_quietly(module="keras_transformer.model.transformer", *, batches_at_o
     open_closed_streams()
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # oneDNN compiles the products of attention for each batch size and length, and keeps 1,024 by default.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
     quiet = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
     if quiet:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"

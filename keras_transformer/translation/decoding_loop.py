@@ -1,8 +1,8 @@
 """Decoding loop: calls one step of a search until every sentence is done; independent of the search.
 
 A sentence is frozen as soon as it is done, so its result depends neither on the rest of the batch nor on
-the number of further steps. In a TensorFlow function for any batch size, finished sentences are removed
-and the loop continues with a smaller batch.
+the number of further steps. In a TensorFlow function for any batch size, the loop continues with a smaller
+batch once a quarter of the sentences is finished.
 
 Axes: `batch` sentences, `left` sentences still in the batch, `n` hypotheses of each; `rows = batch * n`.
 """
@@ -15,8 +15,10 @@ from keras import ops
 
 from keras_transformer.model.kernels.tensor_ops import gather, reshape_static
 
-# Fraction of finished sentences from which a smaller batch is worth the copies that it needs.
-DONE_BEFORE_SHRINKING = 0.25
+# A batch shrinks when at most three quarters of its sentences are left; before, the copies cost more.
+# Its size is then 0 to 8, or 4, 5, 6 or 7 times a power of two, because oneDNN compiles attention's products
+# for each size and length.
+_POWERS_OF_TWO = [2**power for power in range(1, 24)]
 
 
 class Sentences(NamedTuple):
@@ -90,10 +92,11 @@ def decode(advance, hypotheses, sentences, state, n, select_sentences):
     loop = LoopState(ops.zeros((), dtype="int32"), sentences.limits < 1, hypotheses, state)
     if sentences.limits.shape[0] is not None:
         # A graph for a fixed batch size cannot shrink its batch; nor can JAX.
-        return run_until(advance, sentences, loop, 1.0).hypotheses
+        return run_until(advance, sentences, loop, 0).hypotheses
 
     def body(batch):
-        loop = run_until(advance, batch.sentences, batch.loop, DONE_BEFORE_SHRINKING)
+        most = 3 * ops.size(batch.indices) // 4
+        loop = run_until(advance, batch.sentences, batch.loop, most - most % _size_step(most))
         smaller = drop_finished(batch._replace(loop=loop), select_sentences)
         return (keras.tree.map_structure(_with_shape_of, batch, smaller),)
 
@@ -104,12 +107,11 @@ def decode(advance, hypotheses, sentences, state, n, select_sentences):
     return batch.results
 
 
-def run_until(advance, sentences, loop, share):
-    """Calls `advance` until `share` (a fraction) of the sentences is done; returns the `LoopState`."""
+def run_until(advance, sentences, loop, num_left):
+    """Calls `advance` until at most `num_left` sentences are not done; returns the `LoopState`."""
 
     def is_running(loop):
-        num_done = ops.sum(ops.cast(loop.done, "float32"))
-        return num_done < share * ops.cast(ops.size(loop.done), "float32")
+        return ops.sum(ops.cast(ops.logical_not(loop.done), "int32")) > num_left
 
     def body(loop):
         new, done, state = advance(loop.position, sentences, loop.hypotheses, loop.state)
@@ -122,13 +124,26 @@ def run_until(advance, sentences, loop, share):
     return loop
 
 
+def _size_step(size):
+    """Returns the difference between the batch sizes that are possible next to `size`, int32, scalar."""
+    steps = ops.convert_to_tensor(_POWERS_OF_TWO, "int32")
+    return 1 + ops.sum(ops.where(size >= 4 * steps, steps // 2, 0))
+
+
 def drop_finished(batch, select_sentences):
-    """Writes the results of a `LiveBatch` and returns it without the finished sentences."""
+    """Writes the results of a `LiveBatch` and returns it without the finished sentences.
+
+    It keeps as many finished ones as its size needs.
+    """
     loop = batch.loop
-    left = ops.cast(ops.nonzero(ops.logical_not(loop.done))[0], "int32")
+    left, finished = (
+        ops.cast(ops.nonzero(flags)[0], "int32") for flags in (ops.logical_not(loop.done), loop.done)
+    )
+    step = _size_step(ops.size(left))
+    kept = ops.concatenate([left, finished[: -ops.size(left) % step]], axis=0)
 
     def take(x):
-        return gather(x, left, axis=0)
+        return gather(x, kept, axis=0)
 
     def write(results, hypotheses):
         return ops.scatter_update(results, batch.indices[:, None], hypotheses)
@@ -140,7 +155,7 @@ def drop_finished(batch, select_sentences):
             loop.position,
             take(loop.done),
             keras.tree.map_structure(take, loop.hypotheses),
-            select_sentences(loop.state, left),
+            select_sentences(loop.state, kept),
         ),
         keras.tree.map_structure(write, batch.results, loop.hypotheses),
     )
