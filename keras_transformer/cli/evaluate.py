@@ -247,12 +247,12 @@ def read_files(args):
     return systems, references, None, args.target or language_of(args.reference)
 
 
-# The two-letter codes of CLDR.
+# The two-letter codes of the locales of CLDR 48.
 _LANGUAGES = (
     "aa ab af ak am an ar as az ba be bg bm bn bo br bs ca ce co cs cu cv cy da de dv dz ee el en eo es "
     "et eu fa ff fi fo fr fy ga gd gl gn gu gv ha he hi hr ht hu hy ia id ie ig ii io is it iu ja jv ka "
     "ki kk kl km kn ko ks ku kw ky la lb lg ln lo lt lu lv mg mi mk ml mn mr ms mt my nb nd ne nl nn no "
-    "nr nv ny oc om or os pa pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sn so sq sr ss st su sv "
+    "nr nv ny oc om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sn so sq sr ss st su sv "
     "sw ta te tg th ti tk tn to tr ts tt ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
 )
 

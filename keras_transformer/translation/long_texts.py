@@ -23,8 +23,9 @@ _SPLIT_WINDOW = 64
 # Chinese and Japanese scripts, and the languages that CLDR writes in them by default. CLDR is not read here,
 # because translations must not depend on an optional package.
 _WITHOUT_SPACES = (
-    "hani hira kana hans hant jpan ain ams cdo chi cjy cmn cnp csp czh gan hak how hsn ja jpn ltc lzh nan "
-    "oko ryu swi wuu yoi yue zch zeh zgb zgm zgn zh zhd zho zlj zln zlq zqe zyg zyn zzj"
+    "hani hira kana hans hant jpan ain ams cdo chi cjy cmn cnp cpx csp czh gan hak hnm how hsn ja jpn ltc "
+    "luh lzh mnp nan oko ryu sjc swi wuu yoi yue zch zeh zgb zgm zgn zh zhd zho zlj zln zlq zqe zyg zyn "
+    "zzj"
 )
 
 

@@ -298,7 +298,8 @@ def test_the_language_is_what_the_names_of_all_references_end_with(names, langua
 
 def test_an_ending_is_a_language_if_cldr_knows_it():
     for ending in map("".join, itertools.product(string.ascii_lowercase, repeat=2)):
-        known = localedata.exists(ending)
+        # Babel 2.17 and 2.18 have an older CLDR, without Haitian Creole or Pali.
+        known = localedata.exists(ending) or ending in ("ht", "pi")
         assert evaluate_wmt.language_of([f"test.{ending}"]) == (ending if known else None)
 
 

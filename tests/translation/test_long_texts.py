@@ -152,7 +152,8 @@ def test_sentences_are_separated_as_the_scripts_of_cldr_say():
     known = {name.split("_")[0] for name in get_global("likely_subtags")} | set(
         get_global("language_aliases")
     )
-    for name in [*(known - {"und"}), "zh-Latn", "de-Hani", "ja-Kana", "sr_Latn", "zh-TW"]:
+    # Babel before 2.19 has another script for two languages written in Chinese characters.
+    for name in [*(known - {"und", "cpx", "mnp"}), "zh-Latn", "de-Hani", "ja-Kana", "sr_Latn", "zh-TW"]:
         try:
             scripts = expected_scripts(name)
         except ValueError:
