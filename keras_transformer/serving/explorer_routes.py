@@ -11,12 +11,13 @@ from keras_transformer.explorer.page import ASSETS, standalone_page
 from keras_transformer.serving.engines import WARMUP_TEXTS
 from keras_transformer.serving.errors import (
     BusyError,
+    ClientLeftError,
     DeadlineError,
     NotFoundError,
     RequestError,
     UnavailableError,
 )
-from keras_transformer.serving.requests import parse_json, read_body
+from keras_transformer.serving.requests import client_left, parse_json, read_body
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; "
@@ -66,24 +67,35 @@ class _Explorers:
             explorer.search({"text": WARMUP_TEXTS[-1]})
             explorer.inspect({"text": WARMUP_TEXTS[-1], "target": WARMUP_TEXTS[-1]})
 
-    async def call(self, function, *arguments):
+    async def call(self, request, function, *arguments):
         """Returns the result of a function in the explorers' thread.
+
+        If the client leaves while the request waits, the function is not called: the page gives up a
+        request for each character that is typed.
 
         Raises:
             BusyError: too many wait.
+            ClientLeftError: the client has left.
+            DeadlineError: it took too long.
+            RequestError: the request is not valid.
         """
         if self._waiting >= _MAX_WAITING:
             raise BusyError("The explorer is busy. Try again", retry_after=1)
         self._waiting += 1
-        loop = asyncio.get_running_loop()
+        answer = asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
         try:
-            async with asyncio.timeout(self._server.config.timeout_seconds):
-                return await loop.run_in_executor(self._pool, function, *arguments)
+            async with client_left(request) as left:
+                waited_for, seconds = {answer, left}, self._server.config.timeout_seconds
+                await asyncio.wait(waited_for, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if answer.done():
+                    return answer.result()
+                if left.done():
+                    raise ClientLeftError("The client has left")
+                raise DeadlineError("The explorer took too long. Take a shorter sentence")
         except InvalidRequestError as error:
             raise RequestError(str(error)) from error
-        except TimeoutError as error:
-            raise DeadlineError("The explorer took too long. Take a shorter sentence") from error
         finally:
+            answer.cancel()
             self._waiting -= 1
 
 
@@ -107,7 +119,7 @@ def routes(server):
     async def models(request):
         if not server.models.is_ready:
             raise UnavailableError("The models are being loaded. Try again soon", retry_after=2)
-        return {"models": [explorer.model() for explorer in await explorers.call(explorers.all)]}
+        return {"models": [explorer.model() for explorer in await explorers.call(request, explorers.all)]}
 
     async def search(request):
         return await _answer(request, "search")
@@ -126,11 +138,11 @@ def routes(server):
         def answer():
             return getattr(explorers.of(name), method)(values)
 
-        return await explorers.call(answer)
+        return await explorers.call(request, answer)
 
     async def keep(request):
         values = parse_json(await read_body(request, server.config, limit=_MAX_STATE_BYTES))
-        text = await explorers.call(standalone_page, values.get("state"))
+        text = await explorers.call(request, standalone_page, values.get("state"))
         headers = {**PAGE_HEADERS, "Content-Disposition": 'attachment; filename="explorer.html"'}
         return server.response(text, media_type="text/html", headers=headers)
 

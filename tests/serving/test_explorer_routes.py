@@ -3,12 +3,13 @@
 import asyncio
 import base64
 import gc
+import json
 import threading
 import weakref
 
 import numpy as np
 import pytest
-from fake_serving import Engines, FakeEngine, client_of, fake_server, until
+from fake_serving import PATIENCE, Engines, FakeEngine, client_of, fake_server, in_event_loop, send, until
 from starlette.testclient import TestClient
 
 from keras_transformer.analysis.heads import attention_maps
@@ -166,13 +167,58 @@ class Shown:
     inspect = search
 
 
+class Slow(Shown):
+    """Notes texts and waits for a test."""
+
+    asked, gate = [], threading.Event()
+
+    def search(self, body):
+        self.asked.append(body["text"])
+        assert self.gate.wait(PATIENCE)
+        return {}
+
+
+class Shows(FakeEngine):
+    """Has a translator for the explorer."""
+
+    is_explorable = True
+
+    def explorable(self):
+        return "a translator"
+
+
+@in_event_loop
+async def test_a_waiting_request_whose_client_leaves_is_not_computed(monkeypatch):
+    monkeypatch.setattr("keras_transformer.serving.explorer_routes.Explorer", Slow)
+    server = fake_server(Engines(m30k=Shows()), explorer=True)
+    app = create_app(server)
+    server.warm_ups.clear()
+    left = asyncio.Event()
+
+    async def leaves():
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    def ask_for(text, **options):
+        return send(app, "/explorer/search", json.dumps({"model": "m30k", "text": text}).encode(), **options)
+
+    async with app.router.lifespan_context(app):
+        await until(lambda: server.is_ready)
+        first, sent = ask_for("first")
+        await until(lambda: Slow.asked)
+        gone = [ask_for(f"typed {number}", then=leaves) for number in range(7)]
+        await asyncio.sleep(0)
+        left.set()
+        await asyncio.gather(*(task for task, _ in gone))
+        last, sent_last = ask_for("last")
+        await asyncio.sleep(0)
+        Slow.gate.set()
+        await asyncio.gather(first, last)
+    assert [messages[0]["status"] for messages in (sent, sent_last)] == [200, 200]
+    assert Slow.asked == ["first", "last"]
+
+
 def test_the_explorer_of_a_version_that_is_unloaded_is_freed(monkeypatch):
-    class Shows(FakeEngine):
-        is_explorable = True
-
-        def explorable(self):
-            return "a translator"
-
     monkeypatch.setattr("keras_transformer.serving.explorer_routes.Explorer", Shown)
     engines = Engines(m30k=Shows())
     server = fake_server(engines, explorer=True)
