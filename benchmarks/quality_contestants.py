@@ -12,12 +12,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def settings_of_ours(args):
-    """Returns what both the run and its preparation take as `--set`."""
+    """Returns what both our run and its preparation take as `--set`."""
     return [
         *args.set,
         f"training.seed={args.seed}",
         f"training.validate_every_steps={args.validate_every}",
         "training.validation_sentences=1000000000",
+        f"training.precision={args.precision}",
     ]
 
 

@@ -103,7 +103,7 @@ def refuse_what_the_peer_lacks(config):
         ((model.attention_dropout, model.relu_dropout), (0.0, 0.0)),
         ((model.attention_bias, model.output_bias), (False, False)),
         ((model.d_key, model.d_value), 2 * (model.d_model // model.num_heads,)),
-        ((training.smoothing_formula, training.clip_norm, training.precision), ("t2t", 0.0, "float32")),
+        ((training.smoothing_formula, training.clip_norm), ("t2t", 0.0)),
         (config.data.subword_dropout, 0.0),
         (model.layer_norm_epsilon, ModelConfig().layer_norm_epsilon),
         (training.ema_decay, 0.0),

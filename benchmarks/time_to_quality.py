@@ -13,6 +13,7 @@ another number of parameters, other learning rates, or other training tokens.
 
 Without `--cores` they train one after the other on all cores; with `--cores 0 1` at the same time,
 ours on the first core and the peer on the second (`--swap` changes places), each single-threaded.
+`--precision mixed_bfloat16` is for ours alone: OpenNMT-tf's mixed precision is float16, for GPUs.
 A core left alone by whoever ends first is faster: `--minutes` without `--until-passed` has no such end.
 
 Time: both clocks start when the model is built, before anything is traced or compiled; imports,
@@ -64,6 +65,12 @@ def parse_args(argv=None):
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", help="a setting of both"
     )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "mixed_bfloat16"),
+        default="float32",
+        help="of ours; the peer, which has no bfloat16, trains in float32",
+    )
     parser.add_argument("--peer-python", metavar="PYTHON", help="an interpreter that has OpenNMT-tf")
     parser.add_argument("--out", metavar="DIR", help="a new folder for all that is written")
     parser.add_argument("--bleu", type=float, default=30.0, help="that is to be reached")
@@ -84,6 +91,8 @@ def parse_args(argv=None):
     missing = [name for name in ("data", "peer_python", "out") if not getattr(args, name)]
     if missing and not args.show:
         parser.error(f"needs DIR, --peer-python and --out (or --show RECORDS); missing: {', '.join(missing)}")
+    if any(text.startswith("training.precision=") for text in args.set):
+        parser.error("--set is for both; --precision sets the precision of ours")
     if args.swap and not args.cores:
         parser.error("--swap belongs to --cores")
     return args
@@ -150,8 +159,9 @@ def run(args):
         "kind": "run",
         "text": f"{pathlib.Path(args.data).resolve().name} {args.source}-{args.target}, {args.preset}",
         "date": datetime.datetime.now().isoformat(timespec="minutes"),
-        **{name: getattr(args, name) for name in ("preset", "set", "bleu", "minutes", "validate_every")},
-        **{name: getattr(args, name) for name in ("until_passed", "seed", "inference_batch")},
+        **{name: getattr(args, name) for name in ("preset", "set", "precision", "bleu", "minutes")},
+        **{name: getattr(args, name) for name in ("validate_every", "until_passed", "seed")},
+        "inference_batch": args.inference_batch,
         "cores": cores if args.cores else len(os.sched_getaffinity(0)),
         "sentences": len(corpus.validation.source),
         "beam_size": contestants[1].spec["beam_size"],
