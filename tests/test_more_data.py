@@ -102,6 +102,44 @@ def test_translations_become_tagged_sources(tmp_path, text, capsys):
     assert "was begun with other text. Use the same" in capsys.readouterr().err
 
 
+def test_a_complete_corpus_that_has_changed_is_refused(tmp_path, text, monkeypatch, capsys):
+    monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())
+    out = tmp_path / "out"
+    given = [MODEL, "--input", text, "--output", out, "--set", "cleaning.max_length_ratio=0"]
+    assert call(back_translate, *given) == 0
+    write(out / "train.de", lines_of(out, "train.de")[1:])
+    assert call(back_translate, *given) == 2
+    assert f"{out}/train.de: has changed since it was written. Delete the folder" in capsys.readouterr().err
+    (out / "train.de").unlink()
+    assert call(back_translate, *given) == 2
+    assert f"{out}/train.de: cannot be read: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--tag", ""], "--tag must be letters, digits and _ in angle brackets, such as <BT>"),
+        (["--tag", "<eos>"], "and not <s>, <pad>, <bos>, <eos> or <unk>. Received: '<eos>'"),
+        (["--tag", "<X>", "--no-tag"], "--no-tag: not allowed with argument --tag"),
+        (["--method", "noised-beam", "--filler", "<eos>"], "--filler must not be <s>, <pad>, <bos>"),
+        (["--method", "noised-beam", "--drop-words", "1.5"], "--drop-words must be at least 0 and below 1"),
+        (["--method", "noised-beam", "--shuffle-words", "-1"], "--shuffle-words must be a whole number of"),
+        (["--method", "noised-beam", "--filler", "a b"], "--filler must be one word"),
+    ],
+)
+def test_tags_and_noise_that_cannot_be_used_are_refused(tmp_path, text, capsys, flags, words):
+    given = [MODEL, "--input", text, "--output", tmp_path / "out", *flags]
+    try:
+        code = call(back_translate, *given)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["text.en"]
+
+
 def test_noise_and_samples(tmp_path, text):
     shared = [MODEL, "--threads", "1", "--input", text, "--seed", 5, "--output"]
     given = [
@@ -369,6 +407,28 @@ def test_distilled_targets_are_the_models_translations(tmp_path, parallel, capsy
     assert call(distil, MODEL, MODEL, *FAST, "--dataset", parallel, "--output", tmp_path / "two") == 0
     assert lines_of(tmp_path / "two", "train.de") == lines_of(out, "train.de")
     assert len(read_manifest(tmp_path / "two")["settings"]["models"]) == 2
+
+
+def test_a_prepared_corpus_stands_for_its_text(tmp_path, parallel, monkeypatch, capsys):
+    monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())
+    config = override(Config(), [f"data.dataset={parallel}", "data.vocab_size=300"])
+    prepare(config, tmp_path / "prepared")
+    for name, dataset in (("raw", parallel), ("out", tmp_path / "prepared")):
+        filters = ["--set", "cleaning.max_length_ratio=0"]
+        assert call(distil, MODEL, "--dataset", dataset, "--output", tmp_path / name, *filters) == 0
+    for name in ("train.en", "train.de", "valid.de"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "raw" / name).read_bytes()
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_swapped_sides_are_told(tmp_path, parallel, monkeypatch, capsys):
+    monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())
+    for name in ("train.en", "train.de"):
+        (parallel / name).rename(parallel / f"{name}.old")
+    (parallel / "train.en.old").rename(parallel / "train.de")
+    (parallel / "train.de.old").rename(parallel / "train.en")
+    assert call(distil, MODEL, "--dataset", parallel, "--output", tmp_path / "out") == 0
+    assert "distil: warning: source and target seem swapped: in 3 of 3 sampled" in capsys.readouterr().err
 
 
 def test_interpolated_targets_are_the_nearest_of_the_n_best_lists(tmp_path, parallel, capsys):

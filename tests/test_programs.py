@@ -350,7 +350,7 @@ def test_a_bad_corpus_is_refused_before_anything_is_written(tmp_path, capsys, da
         (["--dataset", "cldr/en-xx"], ["'xx'"]),
         (["--dataset", "wmt14_tranlate/de-en"], ["wmt14_tranlate/de-en: no such folder", "wmt14_translate"]),
         (["--dataset", "wmt14_translate/de-xx"], ["no config 'de-xx'"]),
-        (["--set", "data.dataset_weights=1,2"], ["`dataset_weights` must be 1 numbers above 0"]),
+        (["--set", "data.dataset_weights=1,2"], ["a number above 0 for each", "data.dataset_weights="]),
         (["--set", "data.dataset_weights=2", "--set", "data.temperature=2"], ["cannot both be set"]),
         (["--set", "data.temperature=0.5"], ["temperature", "at least 1"]),
         (["--dataset", ","], ["`dataset` must be a name"]),

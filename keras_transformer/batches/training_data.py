@@ -211,8 +211,9 @@ def epoch_weights(sizes, dataset_weights="", temperature=1.0):
             numbers = []
         if len(numbers) != len(sizes) or not all(0 < number < math.inf for number in numbers):
             raise ValueError(
-                f"`dataset_weights` must be {len(sizes)} numbers above 0, one per dataset, separated "
-                f"by commas. Received: {dataset_weights!r}"
+                "`dataset_weights` must be a number above 0 for each dataset, separated by commas; here "
+                f"{len(sizes)}. Received: {dataset_weights!r}. For each pair once: "
+                "--set data.dataset_weights="
             )
         return numbers
     if temperature == 1:

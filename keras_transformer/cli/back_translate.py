@@ -34,7 +34,7 @@ from keras_transformer.cli.synthetic_corpora import (
 from keras_transformer.config import programs
 from keras_transformer.config.extras import MissingExtraError
 from keras_transformer.config.settings import Config, replace
-from keras_transformer.config.tags import is_tag
+from keras_transformer.config.tags import RESERVED, RESERVED_NAMES, is_tag
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.text.lines import DataError, LineReader
 from keras_transformer.text.noise import Noise
@@ -65,8 +65,9 @@ def parse_args(argv=None):
     text = "beam search, samples, or beam search with noise in the translations (default: beam)"
     parser.add_argument("--method", choices=METHODS, default="beam", help=text)
     text = f"word before each source, to be reserved with data.tags (default: {TAG})"
-    parser.add_argument("--tag", default=TAG, help=text)
-    parser.add_argument("--no-tag", action="store_const", const="", dest="tag", help="no tag")
+    tag = parser.add_mutually_exclusive_group()
+    tag.add_argument("--tag", default=TAG, help=text)
+    tag.add_argument("--no-tag", action="store_const", const=None, dest="tag", help="no tag")
     noise = parser.add_argument_group("noise", "with --method noised-beam")
     text = "probability of dropping each word (default: 0.1)"
     noise.add_argument("--drop-words", type=float, metavar="FLOAT", help=text)
@@ -77,8 +78,12 @@ def parse_args(argv=None):
     noise.add_argument("--filler", metavar="WORD", help="word that replaces others (default: _)")
     args = parser.parse_args(argv)
     args.program = "back-translate"
-    if args.tag and not is_tag(args.tag):
-        parser.error(f"--tag must be letters, digits and _ in angle brackets, such as {TAG}, not {args.tag}")
+    if args.tag is not None and not is_tag(args.tag):
+        form = f"letters, digits and _ in angle brackets, such as {TAG}"
+        parser.error(f"--tag must be {form}, and not {RESERVED}. Received: {args.tag!r}")
+    args.tag = args.tag or ""
+    if args.filler in RESERVED_NAMES:
+        parser.error(f"--filler must not be {RESERVED}. Received: {args.filler!r}")
     if args.n_best is not None:
         parser.error("--n-best: each line has one translation. Remove this flag")
     if args.sampling is not None:
@@ -129,13 +134,13 @@ def check_direction(args, runs):
         ValueError: a run has another direction.
     """
     wanted = {"target": args.source, "source": args.target}  # of the reverse run
-    for run in runs:
+    for path, run in zip(args.runs, runs, strict=True):
         found = {"source": run.config.data.source, "target": run.config.data.target}
         if any(language not in (None, found[side]) for side, language in wanted.items()):
             given = {"--source": args.source, "--target": args.target}
             given = " ".join(f"{flag} {language}" for flag, language in given.items() if language)
             raise ValueError(
-                f"{run.path}: this run translates from {found['source']} to {found['target']}, which makes "
+                f"{path}: this run translates from {found['source']} to {found['target']}, which makes "
                 f"data for a model from {found['target']} to {found['source']}. Received: {given}. Give a "
                 "run of the other direction"
             )
@@ -153,7 +158,7 @@ def check_direction(args, runs):
         if 2 * check.num_source_in_target > check.num_pairs:
             raise DataError(
                 f"{path}: seems to be in {first.target} ({check.num_source_in_target:,} of "
-                f"{check.num_pairs:,} sampled lines), but {runs[0].path} translates from {first.source}. "
+                f"{check.num_pairs:,} sampled lines), but {args.runs[0]} translates from {first.source}. "
                 f"Give a run of the other direction, or confirm with --target {first.source}"
             )
 
@@ -168,7 +173,12 @@ def plan_of(args, runs):
         given = {field: getattr(args, name) for name, field in _NOISE.items()}
         given |= {"seed": args.seed}
         noise = Noise(**{name: value for name, value in given.items() if value is not None})
-        noise.check()
+        try:
+            noise.check()
+        except ValueError as error:
+            names = {f"`{field}`": f"--{name.replace('_', '-')}" for name, field in _NOISE.items()}
+            field = str(error).partition(" ")[0]
+            raise ValueError(str(error).replace(field, names[field])) from error
         if not args.mbr:
             changes["seed"] = None  # that of the noise
     changes["sampling"] = args.method == "sampling"

@@ -10,8 +10,11 @@ the translation of the n-best list that is nearest to the reference. Validation 
 The same command continues an interrupted one; several processes with the same command share the work.
 """
 
+import contextlib
 import functools
+import itertools
 import os
+import sys
 
 from keras_transformer.cli.command_line import FOLDER_SETTINGS, add_setting_flags, program_parser
 from keras_transformer.cli.foreign_flags import TRANSLATING
@@ -29,8 +32,10 @@ from keras_transformer.cli.synthetic_corpora import (
     train_command,
 )
 from keras_transformer.config import programs
+from keras_transformer.config.extras import MissingExtraError
 from keras_transformer.config.sections import DataConfig
 from keras_transformer.config.settings import replace
+from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
 from keras_transformer.translation.synthetic import Side
 
 
@@ -72,12 +77,13 @@ def plan_of(args, runs):
     from keras_transformer.batches.text_files import write_split
 
     run = runs[0]
-    dataset = ",".join(args.dataset or []) or origin_of(run)[0]
-    if not dataset:
+    data = _raw_data(",".join(args.dataset)) if args.dataset else {"dataset": origin_of(run)[0]}
+    if not data["dataset"]:
         raise ValueError(f"{args.runs[0]}: the model has no training text. Add --dataset DIR")
-    folders = {name: getattr(args, name) for name in FOLDER_SETTINGS if getattr(args, name) is not None}
-    config = filters(args, replace(run.config, data={"dataset": dataset, **folders}))
+    data |= {name: getattr(args, name) for name in FOLDER_SETTINGS if getattr(args, name) is not None}
+    config = filters(args, replace(run.config, data=data))
     text = open_text(config)
+    _warn_of_languages(args, text, config.data)
     changes = {"n_best": 1}
     if args.interpolate:
         beam_size = args.beam_size or run.config.search.beam_size
@@ -97,6 +103,27 @@ def plan_of(args, runs):
         functools.partial(_read, text, tags),
         add_splits,
     )  # fmt: skip
+
+
+def _raw_data(dataset):
+    """Returns the settings of a dataset, a dict: for a prepared corpus, of what it was prepared from."""
+    from keras_transformer.batches.prepared import data_settings_of, is_prepared
+
+    if not is_prepared(dataset):
+        return {"dataset": dataset}
+    settings = data_settings_of(dataset)
+    return {name: settings[name] for name in ("dataset", *FOLDER_SETTINGS) if settings.get(name) is not None}
+
+
+def _warn_of_languages(args, text, data):
+    """Warns on standard error if the first pairs seem to be in other languages, such as swapped sides."""
+    sample = list(itertools.islice(text.clean_pairs(), SAMPLE_SIZE))
+    if not sample or data.dataset.startswith("cldr/"):
+        return
+    source, target = map(list, zip(*sample, strict=True))
+    with contextlib.suppress(MissingExtraError):
+        for warning in check_languages(source, target, data.source, data.target).warnings():
+            print(f"{programs.name(args.program)}: warning: {warning}", file=sys.stderr)
 
 
 def _contents(inputs):

@@ -19,7 +19,7 @@ from keras_transformer.config import programs
 from keras_transformer.config.settings import Config, override, replace
 from keras_transformer.text.cleaning import REASONS, Cleaner, CleaningReport
 from keras_transformer.text.lines import DataError
-from keras_transformer.text.synthetic import read_manifest
+from keras_transformer.text.synthetic import check_files, read_manifest
 from keras_transformer.translation.synthetic import PARTS, Side, SyntheticCorpus
 
 CHUNK_LINES = 1024
@@ -120,7 +120,7 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
         dict, the manifest; empty if other processes still translate their parts.
 
     Raises:
-        DataError: the text or a folder cannot be used.
+        DataError: the text or a folder cannot be used, or a complete corpus has changed.
     """
     config, name = plan.config, programs.name(plan.program)
     search = replace(runs[0].config.search, **plan.search)
@@ -147,6 +147,7 @@ def make(args: argparse.Namespace, runs: list, plan: Plan) -> dict[str, Any]:
         counts = corpus.collect(plan.read)
     if corpus.manifest:  # complete before, or by another process meanwhile
         corpus.remove_progress()
+        check_files(corpus.folder, corpus.manifest)
         print(f"{name}: {corpus.folder} is complete", file=sys.stderr)
         return corpus.manifest
     print(f"{name}: {counts['lines translated']:,} lines to translate", file=sys.stderr)

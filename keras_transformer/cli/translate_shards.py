@@ -34,7 +34,7 @@ def translate_shards(args, search, engine=None):
         engine: str, what translates; `None` for that of `--engine`.
 
     Raises:
-        DataError: the input or the folder cannot be used.
+        DataError: the input or the folder cannot be used, or the text of a complete part has changed.
         BusyError: another process is translating the part of `--shard`.
     """
     runs = open_runs(args.runs, args.checkpoint)
@@ -42,7 +42,9 @@ def translate_shards(args, search, engine=None):
     shards = open_shards(args, runs, search, engine)
     numbers = [args.part] if args.part else range(1, len(shards.parts) + 1)
     load = functools.cache(lambda: _load(args, runs, search, engine))
-    for part in (shards.parts[number - 1] for number in numbers):
+    parts = [shards.parts[number - 1] for number in numbers]
+    shards.check_text([part for part in parts if part.is_complete])
+    for part in parts:
         try:
             if not part.is_complete:
                 with part.lock():
@@ -56,9 +58,9 @@ def translate_shards(args, search, engine=None):
     complete, number = shards.num_complete, len(shards.parts)
     result = getattr(args, "result", args.output)
     later = f". The command that completes the last one writes {result}" if result else ""
-    _say(args, f"{shards.folder}: {complete} of {number} parts are complete{later * (complete < number)}")
     if args.output and complete == number:
         shards.join(args.output)
+    _say(args, f"{shards.folder}: {complete} of {number} parts are complete{later * (complete < number)}")
 
 
 def open_shards(args, runs, search, engine):

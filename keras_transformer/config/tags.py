@@ -2,6 +2,8 @@
 
 import re
 
+RESERVED_NAMES = ("<s>", "<pad>", "<bos>", "<eos>", "<unk>")
+RESERVED = f"{', '.join(RESERVED_NAMES[:-1])} or {RESERVED_NAMES[-1]}"
 # Without the names of special tokens and of SentencePiece's byte tokens.
 _TAG = re.compile(r"<(?!0x[0-9A-F]{2}>|(?:s|pad|bos|eos|unk)>)[A-Za-z0-9_]{1,40}>")
 
@@ -21,6 +23,6 @@ def parse_tags(text):
     if not all(map(is_tag, tags)) or len(set(tags)) < len(tags):
         raise ValueError(
             "`tags` must be different names of letters, digits and _ in angle brackets, separated by commas, "
-            f"such as <BT>,<BLANK>; not <s>, <pad>, <bos>, <eos> or <unk>. Received: {text!r}"
+            f"such as <BT>,<BLANK>; not {RESERVED}. Received: {text!r}"
         )
     return tags

@@ -3,6 +3,7 @@
 Such a corpus is a folder of parallel files as any other, `train.SOURCE` and `train.TARGET`, and a manifest.
 """
 
+import hashlib
 import pathlib
 
 from keras_transformer.files import from_checked_json
@@ -34,6 +35,23 @@ def read_manifest(folder):
     if manifest.get("format") != FORMAT:
         raise DataError(f"{path}: the format is not {FORMAT!r}. {_REMEDY}")
     return manifest
+
+
+def check_files(folder, manifest):
+    """Checks that the files of a synthetic corpus are those that were written.
+
+    Raises:
+        DataError: one is missing, or has changed.
+    """
+    for name, digest in manifest["files"].items():
+        path = pathlib.Path(folder) / name
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}. {_REMEDY}") from error
+        if found != digest:
+            raise DataError(f"{path}: has changed since it was written. {_REMEDY}")
 
 
 def check_tags(datasets, tags, remedy):

@@ -210,6 +210,26 @@ class Shards:
         """Number of parts that are complete."""
         return sum(part.is_complete for part in self.parts)
 
+    def check_text(self, parts: list["Part"]) -> None:
+        """Checks that the text of parts is what it was, in one pass over each file.
+
+        Raises:
+            DataError: it has changed.
+        """
+        for name, path in self.files.items() if parts else ():
+            spans = [part.spans[name] for part in parts]
+            end = spans[0].begin
+            with LineReader(path, spans[0].begin, spans[-1].end) as reader:
+                lines = iter(reader)
+                for span in spans:
+                    digest = hashlib.sha256()
+                    while end < span.end and (line := next(lines, b"")):
+                        if end >= span.begin:
+                            digest.update(line)
+                        end += len(line)
+                    if digest.hexdigest() != span.sha256:
+                        raise DataError(_other_text(self.folder, path))
+
     def join(self, path: PathLike) -> None:
         """Writes all parts, in order, into one file, which appears when it is complete.
 
@@ -269,13 +289,7 @@ class Part:
 
     def check_text(self) -> None:
         """Raises `DataError` if the text of the part has changed."""
-        for name, span in self.spans.items():
-            digest = hashlib.sha256()
-            with LineReader(self._shards.files[name], span.begin, span.end) as reader:
-                for line in reader:
-                    digest.update(line)
-            if digest.hexdigest() != span.sha256:
-                raise DataError(_other_text(self._shards.folder, self._shards.files[name]))
+        self._shards.check_text([self])
 
     def resume(self) -> Done:
         """Verifies the translations that are there, and drops what is not complete. Call it under `lock`.

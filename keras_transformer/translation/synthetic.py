@@ -206,9 +206,8 @@ class SyntheticCorpus:
                         references.write(f"{reference}\n".encode())
                 if not number:
                     said = counts.get("lines read", 0), counts.get("dropped before translation", {})
-                    raise DataError(
-                        f"{self.folder}: no line is left to translate ({_list(*said)}){_change(said[1])}"
-                    )
+                    change = _change(said[1] | {"empty": 0})  # blank lines are always dropped
+                    raise DataError(f"{self.folder}: no line is left to translate ({_list(*said)}){change}")
             values = {"settings": self.settings, "counts": counts | {"lines translated": number}}
             write_text(self.progress / _COLLECTED, to_checked_json(values))
             return values["counts"]
@@ -386,7 +385,7 @@ def _list(number, dropped):
 def _change(dropped):
     """Returns the end of a message: which filter to change, the one that drops most."""
     most = max(dropped, key=dropped.get, default=None)
-    return f". Check the text, or change --set {REASONS[most][1]}" if most else ""
+    return ". Check the text" + (f", or change --set {REASONS[most][1]}" if most and dropped[most] else "")
 
 
 def _flat(settings):

@@ -242,6 +242,27 @@ def test_what_does_not_fit_the_parts_is_refused(saved, tmp_path, capsys, argumen
     assert after - {"00002.lock"} == set(before)
 
 
+@pytest.mark.parametrize(
+    "more", [["--shard", "1/2"], ["--num-shards", "2"], ["--output", "{folder}/joined"]], ids=str
+)
+def test_a_text_that_has_changed_within_a_complete_part_is_refused(saved, tmp_path, capsys, more):
+    text = tmp_path / "text"
+    text.write_bytes(TEXT)
+    given = ["--input", text, "--shards", tmp_path / "parts", "--chunk-lines", 5]
+    assert call(saved, *given, "--num-shards", 2) == 0
+    more = [word.format(folder=tmp_path) for word in more]
+    assert call(saved, *given, *more) == 0
+    (tmp_path / "joined").unlink(missing_ok=True)
+    last = TEXT.index(b"\n", len(TEXT) // 8)
+    text.write_bytes(TEXT[: last - 1] + b"~" + TEXT[last:])  # of the same size, in the first part
+    capsys.readouterr()
+    assert call(saved, *given, *more) == 2
+    said = f"keras-transformer translate: {tmp_path}/parts: was begun with other text than {text} has now. "
+    assert capsys.readouterr().err == said + "Use the same, or choose another folder\n"
+    assert not (tmp_path / "joined").exists()
+    assert call(saved, *given, "--shard", "2/2") == 0  # the other part has the same text
+
+
 def test_another_model_is_refused(saved, run, tmp_path, capsys):
     (tmp_path / "text").write_bytes(TEXT)
     arguments = ["--input", tmp_path / "text", "--shards", tmp_path / "parts"]
