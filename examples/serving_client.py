@@ -12,6 +12,7 @@ import http.client
 import itertools
 import json
 import os
+import re
 import sys
 import urllib.error
 import urllib.parse
@@ -36,9 +37,17 @@ def translate_rest(texts, address, model, timeout):
         return [(one["translation"], one["score"]) for one in found]
     except urllib.error.HTTPError as error:
         with error:
-            raise OSError(f"{error.code}: {error.read().decode(errors='replace')}") from error
+            raise OSError(f"{error.code}: {reason_of(error.read())}") from error
     except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"not the answer of an exported translator ({error!r})") from error
+
+
+def reason_of(body):
+    """Returns the reason in a refusal, str."""
+    try:
+        return json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")
 
 
 def translate_grpc(texts, address, model, timeout):
@@ -72,6 +81,8 @@ def main(argv=None, stdin=None):
     args = parser.parse_args(argv)
     if args.lines < 1 or not 0 < args.timeout < 1e6:
         parser.error("--lines must be at least 1, and --timeout above 0")
+    if not re.fullmatch(r".+:[0-9]+", args.grpc or args.rest):
+        parser.error(f"the address must be HOST:PORT. Received: {args.grpc or args.rest}")
     if sys.stdin is None or sys.stdout is None:
         parser.error("standard input and output must not be closed")
     translate = translate_grpc if args.grpc else translate_rest

@@ -16,6 +16,7 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -41,6 +42,7 @@ from keras_transformer.serving.settings import ServerConfig, utc_time
 
 logger = logging.getLogger("keras_transformer.serving")
 _GRACE_SECONDS = 1.0
+_TOKEN = "KERAS_TRANSFORMER_TOKEN"  # instead of --token, which everyone on the machine can see
 SERVER_SETTINGS = tuple(field.name for field in dataclasses.fields(ServerConfig))
 
 
@@ -72,9 +74,10 @@ def main(argv=None):
     def work():
         from keras_transformer.serving.models import Models, named_paths
 
-        config = ServerConfig(**given_settings(args, SERVER_SETTINGS))
+        given = given_settings(args, SERVER_SETTINGS)
+        config = ServerConfig(**{"token": os.environ.get(_TOKEN, "")} | given)
         if not config.is_local and not config.token:
-            _say(f"{programs.name('serve')}: everyone who can reach {config.host} may use it. Set --token")
+            _say(f"{programs.name('serve')}: everyone who can reach {config.host} may use it. Set {_TOKEN}")
         with needs("serve", "The server"):
             import prometheus_client  # noqa: F401 - here, before TensorFlow, which takes seconds
             import starlette  # noqa: F401

@@ -125,8 +125,11 @@ class Server:
         """Returns a response with a body of bytes or str."""
         return Response(content, **options)
 
-    async def lines(self, lines):
-        """Returns a response with a line of JSON for each of the dicts that a generator yields."""
+    async def lines(self, request, lines):
+        """Returns a response with a line of JSON for each of the dicts that a generator yields.
+
+        A fault after the first line is the last line, and is noted for the log.
+        """
         first = await anext(lines, None)  # an error before the first line has a status of its own
 
         async def body():
@@ -135,12 +138,13 @@ class Server:
                     yield tf_serving.line(first)
                 async for values in lines:
                     yield tf_serving.line(values)
-            except ClientLeftError:
-                return
             except RequestError as error:
-                yield tf_serving.line({"error": str(error)})
+                request.state.error = str(error)
+                self.metrics.refused.labels(error.reason).inc()
+                if not isinstance(error, ClientLeftError):
+                    yield tf_serving.line({"error": str(error)})
 
-        return StreamingResponse(body(), media_type=tf_serving.NDJSON)
+        return _Lines(body(), media_type=tf_serving.NDJSON)
 
     async def form(self, request, body):
         """Returns dict, the fields of a form.
@@ -178,10 +182,21 @@ class Server:
         """Answers what is not translated with `UnavailableError`."""
         self.num_lost += self.queue.give_up()
 
+    def _check_beam_sizes(self):
+        """Raises `ValueError` if a model's own beam is larger than a request may ask for."""
+        for model in self.models:
+            size, most = model.newest.engine.search.beam_size, self.config.max_beam_size
+            if size > most:
+                raise ValueError(
+                    f"{model.name}: its beam size, {size}, is above --max-beam-size {most}. Raise that, or "
+                    f"add --beam-size {most}"
+                )
+
     async def load(self):
         """Loads the models, then watches for newer versions; runs until it is cancelled."""
         try:
             await asyncio.to_thread(self.models.load)
+            self._check_beam_sizes()
         except Exception as error:  # noqa: BLE001 - reported by the program
             self.fault = error
             self.on_fault()
@@ -198,6 +213,18 @@ class Server:
                 await self.models.load_newer()
             except Exception:  # noqa: BLE001 - the next attempt may succeed
                 logger.exception("newer versions could not be looked for")
+
+
+class _Lines(StreamingResponse):
+    """Lines that are sent one by one; calls the function `on_end` after the last."""
+
+    on_end = staticmethod(lambda: None)
+
+    async def __call__(self, scope, receive, send):
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.on_end()
 
 
 def create_app(server):
@@ -265,8 +292,14 @@ def _endpoint(server, path, function):
             response.headers.setdefault(name, value)
         if server.is_draining:
             response.headers["Connection"] = "close"
-        seconds = time.monotonic() - begin
-        _finish(server, request, path, response.status_code, seconds)
+
+        def finish():
+            _finish(server, request, path, response.status_code, time.monotonic() - begin)
+
+        if isinstance(response, _Lines):
+            response.on_end = finish
+        else:
+            finish()
         return response
 
     return endpoint
@@ -286,7 +319,7 @@ def _finish(server, request, path, code, seconds):
         record["model"] = request.path_params["name"][:100]
     record |= {
         key: getattr(request.state, key)
-        for key in ("model", "num_texts", "texts")
+        for key in ("model", "num_texts", "texts", "error")
         if hasattr(request.state, key)
     }
     server._log(record)
@@ -295,11 +328,12 @@ def _finish(server, request, path, code, seconds):
 async def _on_http_error(server, request, error):
     """Answers unknown paths and methods in JSON."""
     known = "/v1/models/NAME:predict, /v2/models/NAME/infer, /translate; all are in /openapi.json"
-    message = f"Not found. Paths: {known}" if error.status_code == 404 else str(error.detail)
-    _finish(server, request, "other", error.status_code, 0.0)
-    return JSONResponse(
-        {"error": message}, status_code=error.status_code, headers={**_HEADERS, **(error.headers or {})}
-    )
+    code, headers = error.status_code, error.headers or {}
+    if code == 405 and request.method == "POST" and request.scope["path"].startswith("/v1/models/"):
+        code, headers = 404, {}  # no `:predict` at the end, or a wrong one
+    message = f"Not found. Paths: {known}" if code == 404 else str(error.detail)
+    _finish(server, request, "other", code, 0.0)
+    return JSONResponse({"error": message}, status_code=code, headers={**_HEADERS, **headers})
 
 
 async def _alive(server, request):

@@ -119,7 +119,8 @@ class BatchingQueue:
         most = min(self.max_queue_tokens, self._max_queue_seconds * (self._speed or math.inf))
         if self._tokens and self._tokens + sum(tokens) > most:
             raise BusyError(
-                f"The queue is full: {self._tokens:,} of {most:,.0f} tokens. Try again later",
+                f"The queue is full: {self._tokens:,} tokens wait, this request has {sum(tokens):,}, and the "
+                f"limit is {most:,.0f}. Try again later",
                 retry_after=self.seconds_to_wait(),
             )
         loop, now = asyncio.get_running_loop(), time.monotonic()

@@ -208,13 +208,20 @@ def named_paths(arguments):
             with the package. Without a name, it is that of the folder.
 
     Raises:
-        ValueError: a folder has no model, or two models have the same name.
+        ValueError: a folder has no model, a name is not allowed, or two models have the same name.
     """
     paths = {}
     for argument in arguments:
         name, has_name, folder = argument.partition("=")
-        if not has_name or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        if not has_name or pathlib.Path(argument).exists():
             name, folder = "", argument
+        elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+            raise ValueError(
+                f"{argument}: the name before = must be letters, digits, dots, _ and -, and begin with a "
+                "letter or digit"
+            )
+        if not folder:
+            raise ValueError(f"{argument!r}: MODEL is empty. Give a folder")
         path = pathlib.Path(folder)
         if not path.exists() and folder in pretrained_models():
             path = pretrained_folder(folder)
@@ -233,8 +240,9 @@ def check_model(path):
         ValueError: the folder has neither a model nor versions of one.
     """
     if not path.is_dir():
+        fault = "is a file, not a folder" if path.exists() else "no such folder"
         raise ValueError(
-            f"{path}: no such folder. Give a run folder, an exported model, or a model that comes with the "
+            f"{path}: {fault}. Give a run folder, an exported model, or a model that comes with the "
             f"package: {', '.join(pretrained_models())}"
         )
     folder = _folder_of(path, version_numbers(path)[-1]) if _is_versioned(path) else path

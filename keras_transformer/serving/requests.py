@@ -9,6 +9,7 @@ from keras_transformer.config.sections import MAX_NGRAM
 from keras_transformer.serving.errors import DeadlineError, RequestError, TooLargeError
 
 _LARGEST = 2**24  # of any setting of the search
+_MAX_DISCARDED = 2**25  # bytes over the limit; a client that sends more may not see the answer
 
 
 async def read_body(request, config, *, limit=None):
@@ -20,7 +21,8 @@ async def read_body(request, config, *, limit=None):
         limit: int, most bytes; `None` for `max_body_bytes`.
 
     Raises:
-        TooLargeError: over the limit; read no further.
+        TooLargeError: over the limit. The rest is read first, up to 32 MiB: a client that is still sending
+            when the connection is closed would not see the answer.
         DeadlineError: it came too slowly.
         RequestError: it is compressed.
     """
@@ -29,17 +31,23 @@ async def read_body(request, config, *, limit=None):
         raise RequestError("A compressed body is not supported. Send it without Content-Encoding")
     too_large = TooLargeError(f"The body must have at most {limit:,} bytes")
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:20]) > limit:
+    length = int(length[:20]) if length.isdecimal() else 0
+    waits = request.headers.get("expect", "").lower() == "100-continue"  # the client has not sent it yet
+    if length > limit + _MAX_DISCARDED * (not waits):
         raise too_large
-    body = bytearray()
+    body, size = bytearray(), 0
     try:
         async with asyncio.timeout(config.timeout_seconds):
             async for part in request.stream():
-                body += part
-                if len(body) > limit:
-                    raise too_large
+                size += len(part)
+                if size > limit + _MAX_DISCARDED:
+                    break
+                if size <= limit:
+                    body += part
     except TimeoutError as error:
         raise DeadlineError(f"The body did not arrive within {config.timeout_seconds:g} seconds") from error
+    if size > limit:
+        raise too_large
     return bytes(body)
 
 
@@ -52,7 +60,9 @@ def parse_json(body):
     try:
         values = json.loads(body.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        if "set_int_max_str_digits" in reason:
+            reason = "a number has too many digits"
         raise RequestError(f"The body must be JSON in UTF-8: {reason}") from error
     if not isinstance(values, dict):
         raise RequestError(f"The body must be a JSON object. Received: {type_name(values)}")

@@ -173,9 +173,9 @@ class Service:
         num_texts = len(texts) if num_texts is None else num_texts
         if num_texts > self.config.max_texts:
             raise TooLargeError(f"At most {self.config.max_texts} texts are allowed. Received: {num_texts}")
-        if settings.get("beam_size", 1) > self.config.max_beam_size:
-            most = self.config.max_beam_size
-            raise RequestError(f"`beam_size` must be at most {most}. Received: {settings['beam_size']}")
+        most = self.config.max_beam_size
+        if not 1 <= settings.get("beam_size", 1) <= most:
+            raise RequestError(f"`beam_size` must be from 1 to {most}. Received: {settings['beam_size']}")
         try:
             engine.check_settings(settings)
         except ValueError as error:

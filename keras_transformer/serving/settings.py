@@ -14,7 +14,8 @@ class ServerConfig:
     port: int = setting(8501, "port to listen on; 0 for a free one", at_least=0, at_most=65535)
     token: str = setting(
         "",
-        "what clients must send as `Authorization: Bearer TOKEN`, except to check health or list languages",
+        "what clients must send as `Authorization: Bearer TOKEN`, except to check health or list languages; "
+        "better by the environment variable KERAS_TRANSFORMER_TOKEN, which others cannot see",
     )
     allow_origin: str = setting("", "one web origin whose pages may call the server (CORS); none by default")
     workers: int = setting(0, "batches translated in parallel; 0 for one per core", at_least=0, at_most=1024)

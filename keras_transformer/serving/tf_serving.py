@@ -120,7 +120,7 @@ async def predict(server, request):
     options = {"number": number, "settings": settings}
     width = settings.get("n_best", 1) if signature == _N_BEST else None
     if request.headers.get("accept", "").split(";")[0].strip() == NDJSON:
-        return await server.lines(_lines(server, request, name, texts, options, width))
+        return await server.lines(request, _lines(server, request, name, texts, options, width))
     async with client_left(request) as left:
         results = await server.service.translate(name, texts, left=left, **options)
     rows = [row_of(result, width) for result in results]

@@ -198,7 +198,9 @@ async def test_a_request_that_does_not_fit_is_refused_as_a_whole():
     queue = make(run, max_queue_tokens=17)
     first = await blocked(run, queue)
     kept = queue.submit("a", ["b"], [13])
-    with pytest.raises(BusyError, match="The queue is full: 13 of 17 tokens") as caught:
+    with pytest.raises(
+        BusyError, match="full: 13 tokens wait, this request has 5, and the limit is 17"
+    ) as caught:
         queue.submit("a", ["c", "d"], [2, 3])
     assert (queue.num_texts, queue.num_tokens) == (1, 13)
     assert caught.value.status == 429
@@ -247,7 +249,9 @@ async def test_no_more_tokens_wait_than_are_translated_in_the_longest_time():
     first = await blocked(run, queue)
     queue._speed = 7.0  # 21 tokens in 3 seconds
     kept = queue.submit("a", ["b"], [17])
-    with pytest.raises(BusyError, match="The queue is full: 17 of 21 tokens") as caught:
+    with pytest.raises(
+        BusyError, match="full: 17 tokens wait, this request has 5, and the limit is 21"
+    ) as caught:
         queue.submit("a", ["c"], [5])
     assert caught.value.retry_after == 3  # 17 tokens at 7 a second
     kept += queue.submit("a", ["d"], [4])

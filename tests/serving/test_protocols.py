@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import struct
+import threading
 
 import numpy as np
 import pytest
@@ -159,17 +160,34 @@ def test_lines_arrive_one_for_each_text(client):
 
 
 def test_a_fault_after_the_first_line_is_a_line_with_the_error(engine):
-    engine.failing = {"bad"}
-    with fake_client(engine, batch_tokens=2) as client:
+    engine.failing, records = {"bad"}, []
+    with fake_client(engine, batch_tokens=2, records=records) as client:
         headers = {"Accept": "application/x-ndjson"}
         answer = client.post(PREDICT, json={"instances": ["a", "bad", "c"]}, headers=headers)
         assert answer.status_code == 200
         first, *_, last = [json.loads(line) for line in answer.content.splitlines()]
         assert (first["index"], first["translation"]) == (0, "A")
         assert "log of the server" in last["error"]
+        assert [(record["code"], record.get("error")) for record in records] == [(200, last["error"])]
+        assert 'refused_total{reason="fault"} 1.0' in client.get("/metrics").text
         refused = client.post(PREDICT, json={"instances": ["bad"]}, headers=headers)
         assert refused.status_code == 500  # before the first line it has a status of its own
         assert "secret" not in error_of(refused)
+
+
+def test_a_stream_is_logged_at_its_end(engine):
+    records = []
+    with fake_client(engine, batch_tokens=2, records=records) as client:
+        engine.gate.clear()
+        threading.Timer(0.3, engine.gate.set).start()
+        with client.stream(
+            "POST", PREDICT, json={"instances": ["a", "b"]}, headers={"Accept": "application/x-ndjson"}
+        ) as answer:
+            assert len(list(answer.iter_lines())) == 2
+    (record,) = records
+    assert record["num_texts"] == 2
+    assert "error" not in record
+    assert record["milliseconds"] >= 290
 
 
 def test_the_status_lists_the_versions(engine, versions):
@@ -225,7 +243,7 @@ def test_the_metadata_has_both_signatures(client):
         ({"instances": ["a"], "beem_size": 3}, "unknown key 'beem_size'. Did you mean 'beam_size'?"),
         ({"instances": ["a"], "beam_size": True}, "`beam_size` must be a number. Received: a boolean"),
         ({"instances": ["a"], "beam_size": 2.5}, "`beam_size` must be int"),
-        ({"instances": ["a"], "beam_size": 0}, "from 1 to 1000"),
+        ({"instances": ["a"], "beam_size": 0}, "from 1 to 16"),
         ({"instances": ["a"], "alpha": -1}, "alpha"),
         ({"instances": ["a"], "n_best": 2}, '"signature_name": "translate_nbest"'),
         ({"instances": ["a"], "n_best": 9, "signature_name": "translate_nbest"}, "at most `beam_size`"),
@@ -653,10 +671,14 @@ def test_the_description_says_what_needs_the_token(engine):
 
 
 def test_other_paths_and_methods_are_answered_in_json(client):
-    for method, path, code in [("GET", "/x", 404), ("POST", "/healthz", 405), ("GET", "/translate", 405)]:
+    for method, path, code in [
+        ("GET", "/x", 404), ("POST", "/healthz", 405), ("GET", "/translate", 405), ("GET", PREDICT, 405),
+        ("POST", "/v1/models/m30k:predct", 404), ("POST", "/v1/models/m30k", 404),
+        ("POST", "/v1/models/:predict", 404), ("DELETE", "/v1/models/m30k", 405),
+    ]:  # fmt: skip
         answer = client.request(method, path)
         assert answer.status_code == code
-        error_of(answer)
+        assert (":predict" in error_of(answer)) == (code == 404)
 
 
 def test_metrics_count_texts_and_refusals(client):

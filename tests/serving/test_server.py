@@ -271,6 +271,12 @@ def fails(capsys):
     return run
 
 
+def test_the_token_may_be_in_the_environment(fails, tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_TRANSFORMER_TOKEN", "a b")
+    assert "`token` must be ASCII without spaces" in fails(tiny.path)
+    assert "no such folder" in fails(tmp_path / "nothing", "--token", "c")  # the flag is taken
+
+
 def test_wrong_arguments_are_answered_with_one_line(fails, tiny, tmp_path):
     assert "max_body_bytes` must be at least 1000. Received: max_body_bytes=3" in fails(
         tiny.path, "--max-body-bytes", 3
