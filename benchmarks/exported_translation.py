@@ -65,8 +65,8 @@ def make_translator(args):
 
         from keras_transformer.translation.translator import Translator
 
-        if args.threads > 1:  # as `translate.py` does: each core has a batch of its own
-            tf.config.threading.set_intra_op_parallelism_threads(1)
+        # As `translate.py` does: each core has a batch of its own.
+        tf.config.threading.set_intra_op_parallelism_threads(1)
         translator = Translator.load(args.worker, checkpoint=args.checkpoint, threads=args.threads)
         return in_calls(functools.partial(translator.translate, **search), args.lines)
     from keras_transformer.export.ctranslate2 import CTranslate2Translator
@@ -92,7 +92,7 @@ def served_translator(args):
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
-    tf.config.threading.set_intra_op_parallelism_threads(1 if args.threads > 1 else args.threads)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     model = tf.saved_model.load(args.worker)
     assert "keras_transformer" not in sys.modules
 
