@@ -285,7 +285,7 @@ REFUSED = {
         ("run --input used/file --output out --sampling", "use --method sampling"),
         ("run --input used/file --output out --method sampling --beam-size 3", "has no beam. Remove one"),
         ("run --input used/file --output out --n-best 2", "each line has one translation"),
-        ("run --checkpoint step-5 --input used/file --output o --method noised-beam --filler ''", "`filler`"),
+        ("run --checkpoint step-5 --input used/file --output o --method noised-beam --filler ''", "--filler"),
     ],
     "distil": [
         ("no/such --output out", "no/such: not a run folder"),
