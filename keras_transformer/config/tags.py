@@ -4,13 +4,12 @@ import re
 
 RESERVED_NAMES = ("<s>", "<pad>", "<bos>", "<eos>", "<unk>")
 RESERVED = f"{', '.join(RESERVED_NAMES[:-1])} or {RESERVED_NAMES[-1]}"
-# Without the names of special tokens and of SentencePiece's byte tokens.
-_TAG = re.compile(r"<(?!0x[0-9A-F]{2}>|(?:s|pad|bos|eos|unk)>)[A-Za-z0-9_]{1,40}>")
+_TAG = re.compile(r"<(?!0x[0-9A-F]{2}>)[A-Za-z0-9_]{1,40}>")  # without SentencePiece's byte tokens
 
 
 def is_tag(text):
-    """Returns whether a text has the form of a tag: letters, digits and `_` in angle brackets."""
-    return _TAG.fullmatch(text) is not None
+    """Returns whether a text can be a tag: letters, digits and `_` in angle brackets, and not reserved."""
+    return _TAG.fullmatch(text) is not None and text not in RESERVED_NAMES
 
 
 def parse_tags(text):

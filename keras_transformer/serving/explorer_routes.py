@@ -90,7 +90,7 @@ class _Explorers:
                 if answer.done():
                     return answer.result()
                 if left.done():
-                    raise ClientLeftError("The client has left")
+                    raise ClientLeftError("The client closed the connection")
                 raise DeadlineError("The explorer took too long. Take a shorter sentence")
         except InvalidRequestError as error:
             raise RequestError(str(error)) from error
