@@ -219,6 +219,7 @@ async def test_a_waiting_request_whose_client_leaves_is_not_computed(monkeypatch
 
 
 def test_the_explorer_of_a_version_that_is_unloaded_is_freed(monkeypatch):
+    monkeypatch.setattr(Shown, "made", [])  # without those of other tests
     monkeypatch.setattr("keras_transformer.serving.explorer_routes.Explorer", Shown)
     engines = Engines(m30k=Shows())
     server = fake_server(engines, explorer=True)
