@@ -26,7 +26,8 @@ class QueryKeyNorm(Layer):
 
     def query(self, x: Tensor) -> Tensor:
         """Returns normalized and scaled queries: float, as `x`, shape `(batch, num_heads, length, d_k)`."""
-        return ops.cast(_unit(x) * (self.scale * x.shape[-1] ** 0.5), x.dtype)
+        unit = _unit(x)
+        return ops.cast(unit * (ops.cast(self.scale, unit.dtype) * x.shape[-1] ** 0.5), x.dtype)
 
     def key(self, x: Tensor) -> Tensor:
         """Returns normalized keys: float, as `x`, shape `(batch, num_heads, length, d_k)`."""
