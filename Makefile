@@ -29,11 +29,11 @@ test-lowest:
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/constraints.txt -e '.[data,plots,serving]' pytest
 	.venv-lowest/bin/python -m pytest -W default $(LOWEST_TESTS)
 
-# The examples with Apache Beam, which requires a protobuf older than SentencePiece's, in .venv-beam.
+# The examples with Apache Beam, which requires an older protobuf, in .venv-beam.
 test-beam:
 	$(PYTHON) -m venv .venv-beam
 	.venv-beam/bin/python -m pip install --quiet --disable-pip-version-check -e '.[beam]' pytest
-	TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK=true .venv-beam/bin/python -m pytest -W default -m slow tests/test_beam.py
+	.venv-beam/bin/python -m pytest -W default -m slow tests/test_beam.py
 
 # Notebooks 3, 5 and 6 look at the model that comes with the package, or at a trained run, RUN=runs/m30k. They
 # translate the run's test split, or the files TEXT and REFERENCE. Notebook 7 looks at a parser, PARSER=runs/parsing.

@@ -28,8 +28,6 @@ import numpy as np
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 
-# Beam requires a protobuf older than that of SentencePiece's messages, which work with both.
-PROTOBUF_CHECK = "TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK"
 FOR_LOCAL_PREPARATION = ("text", "examples", "plot", "workers")
 RESULTS = "results.json"
 
@@ -120,7 +118,6 @@ class Encode(beam.DoFn):
 
     def setup(self):
         """Loads the tokenizers and the filters."""
-        os.environ.setdefault(PROTOBUF_CHECK, "true")
         from keras_transformer.text.cleaning import Cleaner
 
         data = self._config.data
@@ -312,7 +309,6 @@ def parse_args(argv=None):
 
 def main(argv=None):
     """Runs the program; returns its exit code."""
-    os.environ.setdefault(PROTOBUF_CHECK, "true")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     args, rest = parse_args(argv)
     from keras_transformer.batches.preparing import SHARD_PAIRS

@@ -15,7 +15,6 @@ runners need this package, in a container or by `--setup_file`.
 
 import argparse
 import json
-import os
 import pathlib
 import sys
 import uuid
@@ -58,8 +57,6 @@ class Translate(beam.DoFn):
         self._translator = self._shared.acquire(self._load)
 
     def _load(self):
-        # Beam requires a protobuf older than that of SentencePiece's messages, which work with both.
-        os.environ.setdefault("TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK", "true")
         from keras_transformer import Translator
 
         return Translator.load(local_copy(self._run), threads=self._threads)

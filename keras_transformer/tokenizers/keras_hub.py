@@ -12,7 +12,6 @@ import json
 from typing import Any
 
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.config.extras import needs
 from keras_transformer.config.settings import SpecialIds
@@ -24,6 +23,7 @@ from keras_transformer.tokenizers.base import (
     import_tensorflow_text,
     valid_utf8,
 )
+from keras_transformer.tokenizers.messages import sentencepiece_model_pb2
 from keras_transformer.tokenizers.sentencepiece import MODEL_TYPES, SubwordTokenizer
 
 FORMAT = "keras-hub vocabulary 1"

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import sentencepiece
 from google.protobuf.message import DecodeError
-from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.config.settings import SpecialIds
 from keras_transformer.config.types import Tensor
@@ -34,6 +33,7 @@ from keras_transformer.tokenizers.base import (
     valid_utf8,
 )
 from keras_transformer.tokenizers.learning import NORMALIZATIONS, TrainingTexts, check_training
+from keras_transformer.tokenizers.messages import sentencepiece_model_pb2
 from keras_transformer.tokenizers.normalization_rules import normalization_rules
 
 logger = logging.getLogger(__name__)

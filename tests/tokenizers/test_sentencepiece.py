@@ -6,6 +6,8 @@ import itertools
 import os
 import pathlib
 import random
+import subprocess
+import sys
 import unicodedata
 
 import numpy as np
@@ -519,3 +521,22 @@ def test_every_real_line_comes_back_and_graph_equals_python(multi30k_tokenizer, 
     in_graph = multi30k_tokenizer.encode_tensor(tf.constant(lines))
     assert in_graph.to_list() == ids
     assert decoded(multi30k_tokenizer.decode_tensor(in_graph)) == multi30k_tokenizer.decode(ids)
+
+
+def test_messages_are_read_with_an_older_protobuf():
+    program = """
+import os
+from google.protobuf import runtime_version
+runtime_version.MAJOR, runtime_version.MINOR = 6, 33
+from keras_transformer.tokenizers.messages import sentencepiece_model_pb2
+print(sentencepiece_model_pb2.TrainerSpec.BPE, "TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK" in os.environ)
+try:  # protobuf is as strict as it was
+    runtime_version.ValidateProtobufRuntimeVersion(runtime_version.Domain.PUBLIC, 7, 36, 1, "", "other.proto")
+except runtime_version.VersionError:
+    print("refused")
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK"}
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    assert result.stdout.split() == ["2", "False", "refused"]
