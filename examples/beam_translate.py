@@ -57,6 +57,10 @@ class Translate(beam.DoFn):
         self._translator = self._shared.acquire(self._load)
 
     def _load(self):
+        from keras_transformer.cli.process import import_quietly
+
+        # As translate.py: its settings of TensorFlow decide how sums are rounded.
+        import_quietly("keras_transformer.translation.translator", batches_at_once=self._threads > 1)
         from keras_transformer import Translator
 
         return Translator.load(local_copy(self._run), threads=self._threads)
