@@ -225,7 +225,7 @@ assert export.main(["run", "exported", "--format", "keras"]) == 0
     assert f"note: without warm-up requests, which need: {install('serving')}" in out
     assert "Traceback" not in error
     assert (
-        "Checking the languages of a corpus needs the extra 'data' (No module named 'babel'): pip"
+        "Identifying the language of a text needs the extra 'data' (No module named 'babel'): pip"
         in out + error
     )
     assert len((folder / "ours.de").read_text().splitlines()) == 3

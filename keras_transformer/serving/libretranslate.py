@@ -203,7 +203,7 @@ def _detect(server, text, *, every=False):
     try:
         language, probability = identify_language(text[:_SAMPLE], known)
     except MissingExtraError as error:
-        raise RequestError(f"{error}, or give `source`") from error
+        raise RequestError(str(error) if every else f"{error}, or give `source`") from error
     return {"confidence": round(100 * probability, 1), "language": language}
 
 

@@ -169,7 +169,7 @@ def identify_language(text, languages):
 def _model():
     """Returns (language identifier, frozenset of the codes of its languages)."""
     # Imported here, because it takes half a second and about 60 MB.
-    with needs("data", "Checking the languages of a corpus"):
+    with needs("data", "Identifying the language of a text"):
         import babel.core  # noqa: F401
         from py3langid import langid
 
@@ -180,7 +180,7 @@ def _model():
 
 
 def _cldr(name):
-    with needs("data", "The script of a language"):
+    with needs("data", "A filter by the letters of a language"):
         from babel.core import get_global
     return get_global(name)
 
