@@ -208,21 +208,19 @@ def _probabilities_in_place(logits, labels, bias, label_gap):
         columns.append((log_total, largest, label_logit))
         # What reads `part` or `probabilities` comes first: they may share the memory that is written now.
         with tf.control_dependencies([*columns[-1], of_labels]):
-            if label_gap and not on_cpu():
-                # In float32: TensorFlow has no such operation in bfloat16 for GPUs, and would use the CPU.
-                at_labels = tf.stack([tf.range(tf.size(part_labels)), part_labels], axis=-1)
-                probabilities = tf.tensor_scatter_nd_update(probabilities, at_labels, of_labels)
+            if label_gap:  # before the cast: for GPUs, TensorFlow has no such operation in bfloat16
+                probabilities = _set_columns(probabilities, part_labels, of_labels)
             probabilities = tf.cast(probabilities, logits.dtype)
-            if label_gap and on_cpu():
-                probabilities = _set_columns(probabilities, part_labels, tf.cast(of_labels, logits.dtype))
             logits = set_rows(logits, tf.range(begin, end), probabilities) if on_cpu() else probabilities
     return logits, *(tf.concat(column, axis=0) for column in zip(*columns, strict=True))
 
 
 def _set_columns(matrix, columns, values):
-    """Sets element `columns[i]` of each row i of a matrix that nothing else uses, on a CPU in its memory."""
+    """Sets element `columns[i]` of each row i of a matrix that nothing else uses, on a CPU in place."""
     import tensorflow as tf
 
     rows = tf.range(tf.size(columns))
+    if not on_cpu():
+        return tf.tensor_scatter_nd_update(matrix, tf.stack([rows, columns], axis=-1), values)
     flat = set_rows(tf.reshape(matrix, (-1, 1)), rows * matrix.shape[1] + columns, values[:, None])
     return tf.reshape(flat, tf.shape(matrix))
