@@ -14,6 +14,7 @@ import types
 import keras
 import numpy as np
 import pytest
+from processors import has_avx512
 
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.cli import export as export_model
@@ -293,7 +294,7 @@ def test_quantised_weights_are_near_and_smaller(quantization, bound, kind, tmp_p
         np.abs(scores["float32", kind] - scores[quantization, kind]).mean() for kind in ("weights", "all")
     )
     assert 0 < of_weights < bound
-    assert 0 < of_all < 1.5
+    assert 0 < of_all < (0.2 if has_avx512() else 1.5)
     sizes = [(path / "model.bin").stat().st_size for path in paths.values()]
     assert sizes[1] < sizes[0]
 

@@ -17,6 +17,10 @@ from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccur
 from keras_transformer.model.optimizer import Adam
 from keras_transformer.translation.ensemble import search_ids
 
+# A graph takes seconds, so departures from the paper are tested with the slow tests.
+of_kinds = pytest.mark.parametrize(
+    "kind", ["", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS)]
+)
 LARGE = {tf.float32.as_datatype_enum, tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum}
 
 
@@ -71,14 +75,8 @@ def test_an_operation_without_a_kernel_is_found():
         assert {(op, *sorted(types)) for op, *types in left_to_the_cpu(graph)} == wanted
 
 
-def kinds(*quick):
-    """A model of each kind; those that are not named are slow: a graph of one takes seconds."""
-    others = [kind for kind in ("", *KINDS) if kind not in quick]
-    return [*quick, *(pytest.param(kind, marks=pytest.mark.slow) for kind in others)]
-
-
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("kind", kinds(""))
+@of_kinds
 def test_a_training_step_is_computed_on_the_gpu(kind, precision):
     check_steps(kind, precision)
 
@@ -107,7 +105,7 @@ def check_steps(kind, precision, **options):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", kinds(""))
+@of_kinds
 def test_a_search_is_computed_on_the_gpu(kind, precision):
     model = model_with(kind, precision, num_encoder_layers=1, num_decoder_layers=1)
     uniforms = tf.constant(np.random.default_rng(0).random((3, 1, 60), "float32"))

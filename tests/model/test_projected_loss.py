@@ -2,13 +2,13 @@
 
 import itertools
 import os
-import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from processors import has_avx512
 
 from keras_transformer.model.kernels import losses, tensor_ops
 from keras_transformer.model.kernels.losses import projected_losses
@@ -232,7 +232,7 @@ def test_updates_in_place_change_nothing_that_others_read(dtype, grappler, const
 def test_the_probabilities_need_no_second_array(dtype):
     # 2,053 x 32,003 float32 are 251 MiB; bfloat16 half of it. The rest, of parts and of gradients as large as
     # the matrix, is small beside it.
-    if dtype == "bfloat16" and "avx512bw" not in pathlib.Path("/proc/cpuinfo").read_text():
+    if dtype == "bfloat16" and not has_avx512():
         pytest.skip("without AVX-512, TensorFlow's product in bfloat16 makes a float32 copy of its result")
     program = """
 import pathlib, re, sys
