@@ -72,7 +72,7 @@ def main(argv=None):
     ended_by = []
 
     def work():
-        from keras_transformer.serving.models import Models, named_paths
+        from keras_transformer.serving.models import Models, freeze_objects, named_paths
 
         given = given_settings(args, SERVER_SETTINGS)
         config = ServerConfig(**{"token": os.environ.get(_TOKEN, "")} | given)
@@ -100,8 +100,10 @@ def main(argv=None):
 
         workers = config.workers or usable_cores()
         server = Server(config, Models(paths, workers=workers, **options), log=_log)
+        app = create_app(server)
+        server.warm_ups.append(freeze_objects)
         with _json_log():
-            ended_by.append(_serve(server, create_app(server), config))
+            ended_by.append(_serve(server, app, config))
 
     code = exit_code(programs.name("serve"), work)
     if code or not ended_by:

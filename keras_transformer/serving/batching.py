@@ -2,9 +2,10 @@
 
 A text starts at once if no batch is running. Otherwise, once a thread is free, it waits for at most
 `max_wait_ms` for others, unless there is a full batch or enough to choose from earlier, or as many texts have
-come as the last batch had: its clients have then sent their next ones. A batch contains the text that has
-waited longest and those of its group (same model and search settings) that are most similar in length, as
-many as fit into `batch_tokens` with padding. If many texts wait or run, it leaves enough of them for the next
+come as the last batch had: its clients have then sent their next ones. As long as these still arrive, it waits
+longer, up to a tenth of the time of that batch. A batch contains the text that has waited longest and those of
+its group (same model and search settings) that are most similar in length, as many as fit into `batch_tokens`
+with padding. If many texts wait or run, it leaves enough of them for the next
 batch to be chosen from: texts of similar length cost less than a larger batch saves. In a long queue the
 texts of the next few batches are chosen among: else each request would wait for the last text that resembles
 one of its own.
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 _BATCHES_AHEAD = 4  # a batch is chosen among as many texts as fit into these
 _CHOICE = 2  # a batch is chosen from at least this multiple of its size, if that many texts wait
 _FEW = 24  # below this size, a larger batch saves more time than similar lengths do
+_RETURN = 0.1  # a thread waits at most this part of a batch's time for its clients' next texts
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -57,7 +59,8 @@ class BatchingQueue:
             `workers` threads.
         workers: int, batches in parallel.
         batch_tokens: int, most tokens of a batch, padding included; a longer text is a batch of its own.
-        max_wait_ms: float, milliseconds that a text waits although a thread is free, while another is not.
+        max_wait_ms: float, milliseconds that a text waits although a thread is free, while another is not;
+            since the last arrival, if the clients of the last batch are sending their next texts.
         max_queue_tokens: int, most tokens that wait.
         max_queue_seconds: float, most seconds that the tokens that wait may need, once the speed is known.
         on_batch: function that is called with (texts, tokens, seconds) after each batch.
@@ -82,7 +85,9 @@ class BatchingQueue:
         self._waiting = {}  # `Item` -> None, oldest first: an item is removed in constant time
         self._running = {}  # task -> its batch
         self._free_since = 0.0  # when a batch ended last
-        self._ended, self._arrived = 0, 0  # texts of that batch, and texts that came since
+        self._seconds = 0.0  # its duration
+        self._ended, self._arrived = 0, 0  # its texts, and those that came since
+        self._last_arrival = 0.0
         self._tokens = 0
         self._speed = 0.0  # tokens a second while texts wait, smoothed; 0 until it is known
         self._timer = None
@@ -129,7 +134,7 @@ class BatchingQueue:
             for text, number in zip(texts, tokens, strict=True)
         ]
         self._waiting.update(dict.fromkeys(items))
-        self._arrived += len(items)
+        self._arrived, self._last_arrival = self._arrived + len(items), now
         self._tokens += sum(tokens)
         for item in items:
             item.future.add_done_callback(lambda future, item=item: self._leave(item))
@@ -189,11 +194,10 @@ class BatchingQueue:
                 or len(self._waiting) >= _CHOICE * self._share()
                 or 0 < self._ended <= self._arrived
             )
-            waited = time.monotonic() - max(next(iter(self._waiting)).since, self._free_since)
-            if self._running and not enough and not self.is_closed and waited < self._max_wait:
+            left = self._end_of_wait() - time.monotonic()
+            if self._running and not enough and not self.is_closed and left > 0:
                 if self._timer is None:
-                    loop = asyncio.get_running_loop()
-                    self._timer = loop.call_later(self._max_wait - waited, self._on_timer)
+                    self._timer = asyncio.get_running_loop().call_later(left, self._on_timer)
                 return
             batch = self._next_batch()
             taken = set(batch)
@@ -204,6 +208,15 @@ class BatchingQueue:
             task = asyncio.ensure_future(self._translate(batch, is_typical=bool(self._waiting)))
             self._running[task] = batch
             task.add_done_callback(self._on_done)
+
+    def _end_of_wait(self):
+        """Returns until when the text that has waited longest waits for others, as `time.monotonic()`."""
+        begin = max(next(iter(self._waiting)).since, self._free_since)
+        end = begin + self._max_wait
+        if 0 < self._arrived < self._ended:
+            # Twenty answers and the next requests of their clients take longer than `max_wait_ms`.
+            end = max(end, min(self._last_arrival + self._max_wait, begin + _RETURN * self._seconds))
+        return end
 
     def _on_timer(self):
         self._timer = None
@@ -246,7 +259,8 @@ class BatchingQueue:
         except Exception as error:  # noqa: BLE001 - a fault of one text must not end the server
             await self._translate_apart(batch, error)
             return
-        seconds, tokens = time.monotonic() - begin, sum(item.tokens for item in batch)
+        self._seconds = seconds = time.monotonic() - begin
+        tokens = sum(item.tokens for item in batch)
         if is_typical:
             speed = tokens / max(seconds, 1e-6) * self._workers
             self._speed = 0.8 * self._speed + 0.2 * speed if self._speed else speed

@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+import types
 
 import pytest
 from fake_serving import PATIENCE, in_event_loop, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.serving import batching
 from keras_transformer.serving.batching import BatchingQueue
 from keras_transformer.serving.errors import BusyError, EngineError, RequestError, UnavailableError
 
@@ -153,6 +155,54 @@ async def test_a_free_thread_waits_only_until_as_many_texts_have_come_as_its_las
     assert queue.num_texts == 1  # although a third thread is free
     end.set()
     await asyncio.gather(*waiting)
+
+
+@in_event_loop
+@pytest.mark.parametrize(
+    ("num_texts", "arrivals", "begins_at"),
+    [
+        (3, [0], 20),  # nobody else comes
+        (3, [0, 15], 35),  # 20 ms after the last of its clients that came
+        (12, [0, 15, 30, 45, 60, 75, 90], 100),  # a tenth of the batch's second
+        (2, [0, 15, 16], 16),  # all have come
+    ],
+)
+async def test_a_free_thread_waits_as_long_as_the_clients_of_its_last_batch_still_send(
+    monkeypatch, num_texts, arrivals, begins_at
+):
+    run, end, clock = Recorder(), threading.Event(), [1000.0]
+    monkeypatch.setattr(batching, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def translate(group, texts):
+        if "long" not in texts:
+            return run(group, texts)
+        run.batches.append((group, texts))
+        assert end.wait(PATIENCE)
+        return texts
+
+    queue = make(translate, workers=2, max_wait_ms=20)
+    long = queue.submit("a", ["long"], [1])
+    await until(lambda: run.batches)
+    run.gate.clear()
+    batch = queue.submit("a", ["text"] * num_texts, [1] * num_texts)
+    clock[0] += 0.02
+    await until(lambda: len(run.batches) == 2)
+    clock[0] += 1
+    run.gate.set()
+    await asyncio.gather(*batch)
+    begin, found = clock[0], []
+    for milliseconds in sorted({*arrivals, begins_at - 1}):
+        clock[0] = begin + milliseconds / 1000
+        if milliseconds in arrivals:
+            found += queue.submit("a", [f"{milliseconds}"], [1])
+        await asyncio.sleep(0.03)  # the timer looks at the clock again
+        if milliseconds < begins_at:
+            assert len(run.batches) == 2
+    clock[0] = begin + (begins_at + 0.1) / 1000
+    await until(lambda: len(run.batches) == 3)
+    assert len(run.texts[2]) == len(arrivals)
+    end.set()
+    await asyncio.gather(*long, *found)
 
 
 @in_event_loop

@@ -2,12 +2,14 @@
 
 import asyncio
 import base64
+import gc
 import http.client
 import json
 import os
 import pathlib
 import socket
 import threading
+import weakref
 
 import pytest
 import uvicorn
@@ -27,7 +29,7 @@ from fake_serving import (
 from keras_transformer.config.settings import SearchConfig
 from keras_transformer.serving.app import create_app
 from keras_transformer.serving.engines import REQUEST_SETTINGS
-from keras_transformer.serving.models import Models, _stamp, named_paths
+from keras_transformer.serving.models import Models, _stamp, freeze_objects, named_paths
 from keras_transformer.serving.settings import ServerConfig
 
 PREDICT = "/v1/models/m30k:predict"
@@ -534,6 +536,26 @@ def test_an_old_version_is_unloaded_after_its_last_request(tmp_path):
         reloaded(client, server)
         assert states(client) == {"2": ("AVAILABLE", ""), "1": ("END", "")}
         assert server.models["m30k"].versions[1].engine is None
+
+
+def test_an_old_version_is_freed_though_its_objects_were_frozen(tmp_path):
+    engines = Engines({"1": FakeEngine(), "2": FakeEngine()})
+    engines["1"].itself = engines["1"]  # Keras' models refer to themselves, too
+    old = weakref.ref(engines["1"])
+    server = fake_server(engines, paths=versioned(tmp_path, "1"))
+    try:
+        with client_of(server) as client:
+            predict(client, "a")
+            freeze_objects()
+            assert gc.get_freeze_count() > 10_000
+            del engines["1"]
+            versioned(tmp_path, "2")
+            reloaded(client, server)
+            assert states(client)["1"] == ("END", "")
+            assert old() is None
+            assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
 
 
 def test_newer_versions_are_looked_for_again_and_again(tmp_path):

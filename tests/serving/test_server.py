@@ -202,6 +202,12 @@ def start_requests(server, pool, number):
     return answers
 
 
+def test_the_objects_of_the_models_are_left_out_of_garbage_collections(fake):
+    fake.gate.touch()
+    with fake.start() as server:
+        server.wait_for(lambda: int(server.rows("m30k", ["frozen"])[0]["translation"]) > 10_000)
+
+
 def test_what_was_accepted_is_answered_after_sigterm(fake):
     with concurrent.futures.ThreadPoolExecutor(30) as pool, fake.start("--workers", 1) as server:
         answers = start_requests(server, pool, 30)

@@ -1,8 +1,11 @@
 """`serve` with a model that writes texts in capitals once a file exists.
 
+Of the text `frozen`, it writes the number of objects that garbage collections leave out.
+
 python tests/shared/fake_serve.py FILE ARGUMENTS...
 """
 
+import gc
 import pathlib
 import sys
 import time
@@ -21,6 +24,7 @@ class Waiting(FakeEngine):
     def translate(self, texts, settings):
         while not GATE.exists():
             time.sleep(0.01)
+        texts = [str(gc.get_freeze_count()) if text == "frozen" else text for text in texts]
         return super().translate(texts, settings)
 
 
