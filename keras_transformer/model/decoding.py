@@ -6,9 +6,11 @@ import keras
 from keras import ops
 
 from keras_transformer.config.types import Tensor
-from keras_transformer.model.kernels.switch import decoding_step
+from keras_transformer.model.kernels.basics import transposed_copies
+from keras_transformer.model.kernels.switch import decoding_step, reading_copies
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 from keras_transformer.model.layers.attention import KeyValue
+from keras_transformer.model.layers.basics import Projection
 
 # Largest number of elements of an embedding matrix that is transposed for a search. A matrix of this size has
 # 16 MB, and the transposed copy pays off after about 8 steps. For 32,000 x 512 elements, the copy would take
@@ -81,6 +83,21 @@ class ModelStep(NamedTuple):
     state: DecoderState
 
 
+class StepKernels(NamedTuple):
+    """Copies of weights for the products of decoding steps.
+
+    Attributes:
+        logits: float, shape `(d_model, target_vocab_size)`, the transposed embedding matrix; or `None`.
+        projections: dict, those of the decoder layers' matrices, see `transposed_copies`.
+    """
+
+    logits: Any
+    projections: dict
+
+
+NO_KERNELS = StepKernels(None, {})
+
+
 class CachedDecoding:
     """Mix-in of `Transformer`: decodes one position at a time.
 
@@ -125,22 +142,35 @@ class CachedDecoding:
             coverage,
         )
 
-    def step_kernel(self, *, num_hypotheses: int) -> Tensor | None:
-        """Returns a transposed copy of the embedding matrix, which speeds up the logits of many steps.
-
-        The product with few rows then takes two thirds of the time.
+    def step_kernels(self, *, num_hypotheses: int, num_sentences: Tensor = 0) -> StepKernels:
+        """Returns copies of weights that speed up the products of many steps; made of the current weights.
 
         Args:
             num_hypotheses: int, n, hypotheses per sentence.
+            num_sentences: int or scalar tensor, sentences of the batch.
 
         Returns:
-            float, shape `(d_model, target_vocab_size)`, a copy of the current weights; `None` if the copy
-            would cost more than it saves, or if the logits are not made by a tied embedding.
+            `StepKernels`, without a copy that would cost more than it saves.
         """
         size = self.config.target_vocab_size * self.config.d_model
-        if num_hypotheses == 1 or size > MAX_TRANSPOSED_ELEMENTS or not self._has_tied_logits():
-            return None
-        return self.target_embedding.kernel()
+        is_small = size <= MAX_TRANSPOSED_ELEMENTS and num_hypotheses > 1
+        logits = self.target_embedding.kernel() if is_small and self._has_tied_logits() else None
+        matrices = self._step_matrices() if self.compute_dtype == "float32" else []
+        return StepKernels(logits, transposed_copies(matrices, num_sentences * num_hypotheses))
+
+    def _step_matrices(self):
+        """Returns the matrices of the projections that `step` calls in the decoder layers."""
+        once = [
+            getattr(layer.cross_attention, f"{name}_projection")
+            for layer in self.decoder_layers
+            for name in ("key", "value")
+        ]
+        return [
+            part.kernel
+            for layer in self.decoder_layers
+            for part in layer._flatten_layers()
+            if isinstance(part, Projection) and all(part is not other for other in once)
+        ]
 
     @decoding_step()
     def step(
@@ -150,7 +180,7 @@ class CachedDecoding:
         state: DecoderState,
         *,
         grows: bool = False,
-        kernel: Tensor | None = None,
+        kernels: StepKernels = NO_KERNELS,
         coverage_layer: int | None = None,
     ) -> ModelStep:
         """Decodes one position; the logits equal those of `decode` at this position.
@@ -162,7 +192,7 @@ class CachedDecoding:
             state: `DecoderState` from `start`, `reorder`, `select_sentences` or the previous step.
             grows: appends to the caches, which hold `position` positions, instead of writing into caches of
                 the maximum length. The caches are then never longer than needed.
-            kernel: result of `step_kernel`, or `None`.
+            kernels: result of `step_kernels`.
             coverage_layer: int, the decoder layer, counted from 0, whose cross-attention is added to
                 `state.coverage`; `None` leaves it as it is.
 
@@ -188,13 +218,15 @@ class CachedDecoding:
         settings = {"num_hypotheses": n, "first_slot": None if grows else position * n}
         key_values = zip(state.self_attention, state.cross_attention, strict=True)
         for index, (layer, key_value) in enumerate(zip(self.decoder_layers, key_values, strict=True)):
-            if index == coverage_layer:
-                x, cache, weights = layer.attend_step(x, *key_value, mask, state.source_mask, **settings)
-                coverage = coverage + ops.mean(weights, axis=1)
-            else:
-                x, cache = layer.step(x, *key_value, mask, state.source_mask, **settings)
+            with reading_copies(kernels.projections):
+                if index == coverage_layer:
+                    x, cache, weights = layer.attend_step(x, *key_value, mask, state.source_mask, **settings)
+                    coverage = coverage + ops.mean(weights, axis=1)
+                else:
+                    x, cache = layer.step(x, *key_value, mask, state.source_mask, **settings)
             caches.append(cache)
-        logits = self._logits(self._final_norm(x), **({} if kernel is None else {"kernel": kernel}))
+        given = {} if kernels.logits is None else {"kernel": kernels.logits}
+        logits = self._logits(self._final_norm(x), **given)
         state = state._replace(self_attention=caches, beam_of_position=beam_of_position, coverage=coverage)
         return ModelStep(logits, state)
 

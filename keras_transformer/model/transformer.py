@@ -382,7 +382,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
 
         Args:
             x: float, shape `(..., d_model)`.
-            **kernel_argument: empty, or `kernel=` with the result of `step_kernel`. It is empty if a
+            **kernel_argument: empty, or `kernel=` with `StepKernels.logits`. It is empty if a
                 subclass overrides this method, so an override needs no such argument.
 
         Returns:

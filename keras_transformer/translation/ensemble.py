@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.model.decoding import NO_KERNELS
 from keras_transformer.translation.alignment import default_alignment_choice
 from keras_transformer.translation.constraints import Constrained
 from keras_transformer.translation.rules import Rules, coverage_score, has_coverage
@@ -29,7 +30,7 @@ class Ensemble:
         self.models = models
         self.grows = grows
         self.covers = covers
-        self._kernels = [None] * len(models)
+        self._kernels = [NO_KERNELS] * len(models)
 
     def start(self, source_ids, *, max_length, num_hypotheses):
         """Encodes the sources and creates the caches.
@@ -42,7 +43,8 @@ class Ensemble:
         Returns:
             list of `DecoderState`, one per model.
         """
-        self._kernels = [model.step_kernel(num_hypotheses=num_hypotheses) for model in self.models]
+        sizes = {"num_hypotheses": num_hypotheses, "num_sentences": ops.shape(source_ids)[0]}
+        self._kernels = [model.step_kernels(**sizes) for model in self.models]
         if self.grows:
             max_length = 0 * ops.shape(source_ids)[1]  # a tensor: constant sizes cannot grow in a loop
         return [
@@ -58,8 +60,8 @@ class Ensemble:
     def step(self, ids, position, states):
         """Decodes one position, see `search`."""
         outputs = [
-            model.step(ids, position, state, grows=self.grows, kernel=kernel, **self._coverage_layer(model))
-            for model, state, kernel in zip(self.models, states, self._kernels, strict=True)
+            model.step(ids, position, state, grows=self.grows, kernels=kernels, **self._coverage_layer(model))
+            for model, state, kernels in zip(self.models, states, self._kernels, strict=True)
         ]
         states = [output.state for output in outputs]
         coverage = None

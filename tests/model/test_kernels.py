@@ -25,10 +25,22 @@ from keras_transformer.model.kernels.basics import (
     layer_norm,
     product,
     rms_norm,
+    transposed_copies,
 )
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
-from keras_transformer.model.kernels.switch import decoding_step, uses_fast_forms
-from keras_transformer.model.kernels.tensor_ops import add_to_rows, owned, set_rows, take_along
+from keras_transformer.model.kernels.switch import (
+    decoding_step,
+    reading_copies,
+    uses_fast_forms,
+    without_gradients,
+)
+from keras_transformer.model.kernels.tensor_ops import (
+    add_to_rows,
+    owned,
+    reads_matrices_in_place,
+    set_rows,
+    take_along,
+)
 from keras_transformer.model.transformer import Transformer
 
 BATCH, HEADS, TARGET, SOURCE, D_MODEL, D_FF, VOCAB, TOKENS = 2, 3, 5, 7, 13, 29, 23, 11
@@ -209,6 +221,67 @@ def test_few_rows_of_a_decoding_step_are_multiplied_by_the_halves_of_a_matrix(
     with decoding_step():
         product(tf.constant(x), tf.constant(weights), transposed=transposed)
     assert len(shapes) == (2 if rows <= basics.FEW_ROWS else 1)
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """Copies matrices as on a CPU without AVX-512; a list of the results."""
+    monkeypatch.setattr(basics, "reads_matrices_in_place", lambda: True)
+    monkeypatch.setattr(basics, "LARGE_MATRIX", 3 * 512)
+
+
+def matrix(rows, columns):
+    return keras.Variable(normal(rows, columns))
+
+
+def test_matrices_whose_rows_conflict_in_the_cache_are_copied_for_a_search(copied, monkeypatch):
+    matrices = [matrix(3, 512), matrix(5, 1024), matrix(7, 511), matrix(512, 512)]
+    for rows, heights in ((basics.COPIED_FROM_ROWS, [0, 0]), (basics.COPIED_FROM_ROWS + 1, [512, 1024])):
+        found = transposed_copies(matrices, tf.constant(rows))
+        assert list(found) == [id(matrices[0]), id(matrices[1])]
+        assert [copy.shape[0] for copy in found.values()] == heights
+    for one, copy in zip(matrices[:2], found.values(), strict=True):
+        np.testing.assert_array_equal(copy, one.numpy().T)
+    with without_gradients():
+        assert transposed_copies(matrices, 100) == {}  # the graph may run on any machine
+    monkeypatch.setattr(basics, "MAX_COPIED_ELEMENTS", 3 * 512 + 5 * 1024 - 1)
+    assert transposed_copies(matrices, 100) == {}
+    monkeypatch.setattr(basics, "MAX_COPIED_ELEMENTS", 3 * 512 + 5 * 1024)
+    assert len(transposed_copies(matrices, 100)) == 2
+    monkeypatch.setattr(basics, "reads_matrices_in_place", lambda: False)
+    assert transposed_copies(matrices, 100) == {}
+
+
+@pytest.mark.parametrize("start", [basics.COPIED_FROM_ROWS, basics.COPIED_FROM_ROWS + 1])
+@pytest.mark.parametrize("rows", [basics.FEW_ROWS, basics.FEW_ROWS + 1, 43])
+def test_a_step_multiplies_many_rows_by_the_copy(copied, rows, start):
+    weights, x = matrix(67, 512), normal(rows, 67)
+    read = []
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 67)), tf.TensorSpec((), "int32")])
+    def compute(x, start):
+        # Twice the copy, to see whether it was read.
+        copies = {key: 2 * copy for key, copy in transposed_copies([weights], start).items()}
+        with decoding_step(), reading_copies(copies):
+            read.append(product(x, weights))
+        return read[-1]
+
+    factor = 2 if rows > basics.FEW_ROWS and start > basics.COPIED_FROM_ROWS else 1
+    wanted = factor * (x @ weights.numpy())
+    found = compute(x, start).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2 * TOLERANCE["float32"] * np.abs(wanted).max())
+    assert read[0].shape == (None, 512)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("fma avx avx2", True), ("avx2 avx512f avx512bw", False), ("fp asimd", False), (None, False)],
+)
+def test_cpus_without_avx512_read_matrices_in_place(tmp_path, flags, expected):
+    path = tmp_path / "cpuinfo"
+    if flags:
+        path.write_text(f"processor : 0\nflags\t\t: fpu {flags} bmi2\n\n")
+    assert reads_matrices_in_place(str(path)) is expected
 
 
 def names_before(operation):

@@ -15,6 +15,9 @@ import tensorflow as tf
 import keras_transformer
 from keras_transformer.config.settings import ModelConfig, SearchConfig, SpecialIds
 from keras_transformer.model import decoding
+from keras_transformer.model.decoding import NO_KERNELS
+from keras_transformer.model.kernels import basics
+from keras_transformer.model.kernels.basics import transposed_copies
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import TokenAccuracy
 from keras_transformer.model.optimizer import TransformerSchedule
@@ -184,32 +187,57 @@ def test_cached_steps_equal_the_whole_decoder(kind):
     target = np.random.default_rng(1).integers(3, VOCAB, (2 * hypotheses, length))
     whole = model((np.repeat(source, hypotheses, axis=0), target))
     state = model.start(model.encode(source), max_length=length + 2, num_hypotheses=hypotheses)
-    for kernel in (None, model.step_kernel(num_hypotheses=hypotheses)):
+    for kernels in (NO_KERNELS, model.step_kernels(num_hypotheses=hypotheses)):
         now = state
         for position in range(length):
-            logits, now = model.step(target[:, position], position, now, kernel=kernel)
+            logits, now = model.step(target[:, position], position, now, kernels=kernels)
             np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
 
 
-def test_step_kernel_is_the_transposed_tied_embedding(monkeypatch):
+def test_the_kernel_of_the_logits_is_the_transposed_tied_embedding(monkeypatch):
     class Doubled(Transformer):
         def _logits(self, x):
             return 2 * super()._logits(x)
 
     model = model_with()
-    kernel = model.step_kernel(num_hypotheses=2)
-    np.testing.assert_array_equal(kernel, model.target_embedding.embeddings.numpy().T)
-    assert model.step_kernel(num_hypotheses=1) is None
+    kernels = model.step_kernels(num_hypotheses=2)
+    np.testing.assert_array_equal(kernels.logits, model.target_embedding.embeddings.numpy().T)
+    assert model.step_kernels(num_hypotheses=1).logits is None
     monkeypatch.setattr(decoding, "MAX_TRANSPOSED_ELEMENTS", VOCAB * model.config.d_model - 1)
-    assert model.step_kernel(num_hypotheses=2) is None
+    assert model.step_kernels(num_hypotheses=2).logits is None
     monkeypatch.undo()
-    assert model_with(tie_embeddings="none").step_kernel(num_hypotheses=2) is None
+    assert model_with(tie_embeddings="none").step_kernels(num_hypotheses=2).logits is None
     doubled = Doubled(model.config)
-    assert doubled.step_kernel(num_hypotheses=2) is None
+    assert doubled.step_kernels(num_hypotheses=2).logits is None
     doubled.set_weights(model.get_weights())
     logits, _ = model.step(TARGET[:, 0], 0, model.start(model.encode(SOURCE), max_length=1))
     twice, _ = doubled.step(TARGET[:, 0], 0, doubled.start(doubled.encode(SOURCE), max_length=1))
     np.testing.assert_allclose(twice, 2 * logits, rtol=1e-6)
+
+
+def test_the_search_reads_copies_of_the_matrices_of_a_step(monkeypatch):
+    model = model_with(d_ff=512)
+    sources = np.random.default_rng(1).integers(3, VOCAB, (11, 5))
+    config = SearchConfig(beam_size=4, n_best=4)
+    plain = search_ids(model, sources, config)
+    copied = []
+
+    def copies(matrices, num_rows):
+        copied.extend(matrices)
+        assert int(num_rows) == 44
+        return transposed_copies(matrices, num_rows)
+
+    monkeypatch.setattr(decoding, "transposed_copies", copies)
+    monkeypatch.setattr(basics, "LARGE_MATRIX", model.config.d_model * 512)
+    monkeypatch.setattr(basics, "reads_matrices_in_place", lambda: True)
+    found = search_ids(model, sources, config)
+    np.testing.assert_array_equal(found.ids, plain.ids)
+    np.testing.assert_allclose(found.scores, plain.scores, rtol=1e-5)
+    names = [matrix.path.split("/", 1)[1] for matrix in copied]
+    # Two layers: query, key, value, output; query and output of the cross-attention; inner and outer.
+    assert len(names) == 2 * 8 and not any(
+        f"cross_attention/{name}" in path for path in names for name in ("key", "value")
+    )
 
 
 def test_caches_have_one_row_per_sentence():

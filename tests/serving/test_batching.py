@@ -164,7 +164,7 @@ async def test_a_free_thread_waits_only_until_as_many_texts_have_come_as_its_las
         (3, [0], 20),  # nobody else comes
         (3, [0, 15], 35),  # 20 ms after the last of its clients that came
         (12, [0, 15, 30, 45, 60, 75, 90], 100),  # a tenth of the batch's second
-        (2, [0, 15, 16], 16),  # all have come
+        (3, [0, 15, 16], 16),  # all have come
     ],
 )
 async def test_a_free_thread_waits_as_long_as_the_clients_of_its_last_batch_still_send(
@@ -174,23 +174,21 @@ async def test_a_free_thread_waits_as_long_as_the_clients_of_its_last_batch_stil
     monkeypatch.setattr(batching, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
 
     def translate(group, texts):
-        if "long" not in texts:
-            return run(group, texts)
         run.batches.append((group, texts))
-        assert end.wait(PATIENCE)
+        assert (end if "long" in texts else run.gate).wait(PATIENCE)
         return texts
 
-    queue = make(translate, workers=2, max_wait_ms=20)
-    long = queue.submit("a", ["long"], [1])
-    await until(lambda: run.batches)
     run.gate.clear()
-    batch = queue.submit("a", ["text"] * num_texts, [1] * num_texts)
-    clock[0] += 0.02
+    queue = make(translate, workers=2, max_wait_ms=20)
+    lengths = [1] * num_texts + [2] * num_texts
+    found = queue.submit("a", ["text"] * num_texts + ["long"] * num_texts, lengths)
+    clock[0] += 0.021  # the second thread has waited for more
     await until(lambda: len(run.batches) == 2)
+    assert [len(texts) for texts in run.texts] == [num_texts] * 2
     clock[0] += 1
     run.gate.set()
-    await asyncio.gather(*batch)
-    begin, found = clock[0], []
+    await asyncio.gather(*found[:num_texts])
+    begin = clock[0]
     for milliseconds in sorted({*arrivals, begins_at - 1}):
         clock[0] = begin + milliseconds / 1000
         if milliseconds in arrivals:
@@ -202,7 +200,7 @@ async def test_a_free_thread_waits_as_long_as_the_clients_of_its_last_batch_stil
     await until(lambda: len(run.batches) == 3)
     assert len(run.texts[2]) == len(arrivals)
     end.set()
-    await asyncio.gather(*long, *found)
+    await asyncio.gather(*found)
 
 
 @in_event_loop

@@ -5,11 +5,19 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.model.kernels.switch import custom_gradient, in_decoding_step, kernel
+from keras_transformer.model.kernels.switch import (
+    custom_gradient,
+    in_decoding_step,
+    in_exported_graph,
+    kernel,
+    transposed_copy,
+    uses_fast_forms,
+)
 from keras_transformer.model.kernels.tensor_ops import (
     add_to_rows,
     flatten_leading_axes,
     on_cpu,
+    reads_matrices_in_place,
     restore_leading_axes,
 )
 
@@ -17,6 +25,11 @@ from keras_transformer.model.kernels.tensor_ops import (
 # computed as two halves.
 FEW_ROWS = 16
 LARGE_MATRIX = 2**18
+# Matrices are transposed for the steps of a search if the first has more rows than this. Below, the copies cost
+# more than they save.
+COPIED_FROM_ROWS = 32
+MAX_COPIED_ELEMENTS = 2**25  # 134 MB; `base` has 12.6 million in its decoder's feed-forward networks
+_CONFLICTING = 512  # columns; a multiple of so many is slow, see `transposed_copies`
 _ALIGNED = 32  # rows of a slice that TensorFlow does not copy start at multiples of 64 bytes
 
 
@@ -44,25 +57,45 @@ def _product(rows, weights, *, transposed=False):
     """
     import tensorflow as tf
 
-    is_large = math.prod(weights.shape) >= LARGE_MATRIX and weights.shape[0] != weights.shape[1]
-    if in_decoding_step() and is_large and on_cpu():
-        weights = tf.convert_to_tensor(weights)
-        return tf.cond(
-            tf.shape(rows)[0] <= FEW_ROWS,
-            lambda: _halves(rows, weights, transposed),
-            lambda: tf.matmul(rows, weights, transpose_b=transposed),
-        )
+    if in_decoding_step() and _is_large(weights) and on_cpu():
+        return _step_product(rows, weights, transposed)
     if transposed or weights.shape[0] <= weights.shape[1]:
         return ops.matmul(rows, ops.transpose(weights) if transposed else weights)
     return tf.matmul(rows, tf.transpose(tf.convert_to_tensor(weights)), transpose_b=True)
+
+
+def _is_large(weights):
+    # Square matrices are products of attention: a step has several side by side, so they need no halves, and
+    # a choice between two forms costs more than it saves.
+    return math.prod(weights.shape) >= LARGE_MATRIX and weights.shape[0] != weights.shape[1]
+
+
+def _step_product(rows, weights, transposed):
+    """Computes `product` in a decoding step: few rows in halves, more by the transposed copy if there is one."""
+    import tensorflow as tf
+
+    copy, weights = transposed_copy(weights), tf.convert_to_tensor(weights)
+
+    def whole():
+        return tf.matmul(rows, weights, transpose_b=transposed)
+
+    def by_copy():
+        result = tf.matmul(rows, copy, transpose_b=True)
+        result.set_shape((None, weights.shape[1]))
+        return result
+
+    return tf.cond(
+        tf.shape(rows)[0] <= FEW_ROWS,
+        lambda: _halves(rows, weights, transposed),
+        whole if copy is None else lambda: tf.cond(tf.shape(copy)[0] > 0, by_copy, whole),
+    )
 
 
 def _halves(rows, weights, transposed):
     """Computes `product` as two independent products, which TensorFlow runs on two cores.
 
     With few rows, reading the weights takes most of the time, and one core does not use the whole memory
-    bandwidth. Two cores that share one product (intra-op threads) were slower than one core. Square matrices
-    are left whole: a step has several of them side by side already.
+    bandwidth. Two cores that share one product (intra-op threads) were slower than one core.
     """
     import tensorflow as tf
 
@@ -72,6 +105,37 @@ def _halves(rows, weights, transposed):
         parts = [tf.matmul(rows, part, transpose_b=True) for part in (first, last)]
         return tf.concat(parts, axis=-1)
     return tf.matmul(rows[:, :half], first) + tf.matmul(rows[:, half:], last)
+
+
+def transposed_copies(matrices, num_rows):
+    """Returns transposed copies of matrices, for the products of many decoding steps.
+
+    Without AVX-512, oneDNN reads the matrix of a product of fewer than about 350 rows in place. If its rows
+    are a multiple of 2 KB long, the elements of a column compete for a few lines of the cache, and the product
+    takes 1.2 to 1.8 times as long as with the transposed matrix, whose columns are contiguous.
+
+    Args:
+        matrices: list of Keras variables, float32, shape `(features, units)`.
+        num_rows: int32, scalar, rows of the first step.
+
+    Returns:
+        dict, id of a matrix -> tensor, shape `(units, features)`, for `reading_copies`; `(0, features)` if
+        there are too few rows. It has only the matrices for which this helps here, none if they are more than
+        `MAX_COPIED_ELEMENTS` together, and none in a graph that is exported.
+    """
+    if not uses_fast_forms() or in_exported_graph() or not on_cpu() or not reads_matrices_in_place():
+        return {}
+    import tensorflow as tf
+
+    chosen = [matrix for matrix in matrices if _is_large(matrix) and matrix.shape[1] % _CONFLICTING == 0]
+    if not chosen or sum(math.prod(matrix.shape) for matrix in chosen) > MAX_COPIED_ELEMENTS:
+        return {}
+    copies = tf.cond(
+        tf.convert_to_tensor(num_rows) > COPIED_FROM_ROWS,
+        lambda: [tf.transpose(tf.convert_to_tensor(matrix)) for matrix in chosen],
+        lambda: [tf.zeros((0, matrix.shape[0])) for matrix in chosen],
+    )
+    return {id(matrix): copy for matrix, copy in zip(chosen, copies, strict=True)}
 
 
 @kernel

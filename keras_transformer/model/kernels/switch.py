@@ -94,20 +94,37 @@ def in_decoding_step():
 
 
 @contextlib.contextmanager
-def _tracing_as(name):
+def reading_copies(copies):
+    """Traces kernels with `copies`: dict, id of a matrix -> its transposed copy, see `transposed_copies`."""
+    with _tracing_as("copies", copies):
+        yield
+
+
+def transposed_copy(matrix):
+    """Returns the transposed copy of a matrix inside `reading_copies`; `None` if there is none."""
+    return (getattr(_tracing, "copies", None) or {}).get(id(matrix))
+
+
+@contextlib.contextmanager
+def _tracing_as(name, value=True):
     before = getattr(_tracing, name, False)
-    setattr(_tracing, name, True)
+    setattr(_tracing, name, value)
     try:
         yield
     finally:
         setattr(_tracing, name, before)
 
 
+def in_exported_graph():
+    """Returns whether a graph is traced that other machines may run, see `without_gradients`."""
+    return getattr(_tracing, "without_gradients", False)
+
+
 def custom_gradient(function):
     """Decorator like `tf.custom_gradient`; inside `without_gradients`, computes the value alone."""
     import tensorflow as tf
 
-    if getattr(_tracing, "without_gradients", False):
+    if in_exported_graph():
         return lambda *args: function(*args)[0]
     return tf.custom_gradient(function)
 

@@ -1,5 +1,8 @@
 """Cheaper forms of `ops.take` and `ops.reshape`: a decoding step calls them hundreds of times."""
 
+import functools
+import pathlib
+
 import keras
 from keras import ops
 
@@ -79,6 +82,17 @@ def on_cpu():
     import tensorflow as tf
 
     return not tf.config.list_physical_devices("GPU")
+
+
+@functools.cache
+def reads_matrices_in_place(cpuinfo="/proc/cpuinfo"):
+    """Returns whether oneDNN's products of few rows read a matrix where it is, without packing it.
+
+    They do so on x86 processors without AVX-512. `False` if the file that describes the processors is absent.
+    """
+    path = pathlib.Path(cpuinfo)
+    flags = set(path.read_text(encoding="utf-8").split()) if path.is_file() else set()
+    return "avx2" in flags and "avx512f" not in flags
 
 
 def owned(x):
