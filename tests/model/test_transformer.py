@@ -235,9 +235,8 @@ def test_the_search_reads_copies_of_the_matrices_of_a_step(monkeypatch):
     np.testing.assert_allclose(found.scores, plain.scores, rtol=1e-5)
     names = [matrix.path.split("/", 1)[1] for matrix in copied]
     # Two layers: query, key, value, output; query and output of the cross-attention; inner and outer.
-    assert len(names) == 2 * 8 and not any(
-        f"cross_attention/{name}" in path for path in names for name in ("key", "value")
-    )
+    assert len(names) == 2 * 8
+    assert not any(f"cross_attention/{name}" in path for path in names for name in ("key", "value"))
 
 
 def test_caches_have_one_row_per_sentence():

@@ -25,8 +25,8 @@ from keras_transformer.model.kernels.tensor_ops import (
 # computed as two halves.
 FEW_ROWS = 16
 LARGE_MATRIX = 2**18
-# Matrices are transposed for the steps of a search if the first has more rows than this. Below, the copies cost
-# more than they save.
+# Matrices are transposed for the steps of a search if the first has more rows than this. Below, the copies
+# cost more than they save.
 COPIED_FROM_ROWS = 32
 MAX_COPIED_ELEMENTS = 2**25  # 134 MB; `base` has 12.6 million in its decoder's feed-forward networks
 _CONFLICTING = 512  # columns; a multiple of so many is slow, see `transposed_copies`
@@ -71,7 +71,7 @@ def _is_large(weights):
 
 
 def _step_product(rows, weights, transposed):
-    """Computes `product` in a decoding step: few rows in halves, more by the transposed copy if there is one."""
+    """Computes `product` in a decoding step: few rows in halves, more by the transposed copy, if any."""
     import tensorflow as tf
 
     copy, weights = transposed_copy(weights), tf.convert_to_tensor(weights)
@@ -110,9 +110,9 @@ def _halves(rows, weights, transposed):
 def transposed_copies(matrices, num_rows):
     """Returns transposed copies of matrices, for the products of many decoding steps.
 
-    Without AVX-512, oneDNN reads the matrix of a product of fewer than about 350 rows in place. If its rows
-    are a multiple of 2 KB long, the elements of a column compete for a few lines of the cache, and the product
-    takes 1.2 to 1.8 times as long as with the transposed matrix, whose columns are contiguous.
+    Without AVX-512, oneDNN reads the matrix of a product of fewer than about 350 rows in place. If the rows of
+    that matrix are a multiple of 2 KB long, the elements of a column share a few lines of the cache, and the
+    product takes 1.2 to 1.8 times as long as by the transposed matrix.
 
     Args:
         matrices: list of Keras variables, float32, shape `(features, units)`.
