@@ -5,10 +5,10 @@ A text starts at once if no batch is running. Otherwise, once a thread is free, 
 come as the last batch had: its clients have then sent their next ones. As long as these still arrive, it
 waits longer, up to a tenth of the time of that batch. A batch contains the text that has waited longest and
 those of its group (same model and search settings) that are most similar in length, as many as fit into
-`batch_tokens` with padding. If many texts wait or run, it leaves enough of them for the next
-batch to be chosen from: texts of similar length cost less than a larger batch saves. In a long queue the
-texts of the next few batches are chosen among: else each request would wait for the last text that resembles
-one of its own.
+`batch_tokens` with padding. If many texts wait or run, it leaves enough of them for the next batch to be
+chosen from: texts of similar length cost less than a larger batch saves. In a long queue the texts of the
+next few batches are chosen among: else each request would wait for the last text that resembles one of its
+own.
 """
 
 import asyncio

@@ -110,9 +110,9 @@ def _halves(rows, weights, transposed):
 def transposed_copies(matrices, num_rows):
     """Returns transposed copies of matrices, for the products of many decoding steps.
 
-    Without AVX-512, oneDNN reads the matrix of a product of fewer than about 350 rows in place. If the rows of
-    that matrix are a multiple of 2 KB long, the elements of a column share a few lines of the cache, and the
-    product takes 1.2 to 1.8 times as long as by the transposed matrix.
+    Without AVX-512, oneDNN reads the matrix of a product of fewer than about 350 rows in place. If the rows
+    of that matrix are a multiple of 2 KB long, the elements of a column share a few lines of the cache, and
+    the product takes 1.2 to 1.8 times as long as by the transposed matrix.
 
     Args:
         matrices: list of Keras variables, float32, shape `(features, units)`.
