@@ -227,6 +227,7 @@ assert compiled._cache_size() == 3
     )
 
 
+@pytest.mark.slow
 def test_attention_of_layers_is_given_out_in_a_compiled_function():
     run("""
 gated = {"norm": "rms", "activation": "geglu"}
@@ -247,6 +248,7 @@ for changes in ({}, {"positions": "relative", "qk_norm": True}, {"positions": "r
 """)
 
 
+@pytest.mark.slow
 def test_constrained_search_runs_on_jax():
     run("""
 from keras_transformer.config import SearchConfig
@@ -292,6 +294,7 @@ assert has_token[np.asarray(found.finished)].all()
 """)
 
 
+@pytest.mark.slow
 def test_a_model_trained_on_jax_translates_on_tensorflow(tmp_path):
     out = run(
         f"""

@@ -604,7 +604,7 @@ class StandIn:
         ]
 
 
-@pytest.mark.parametrize("program", [back_translate, distil])
+@pytest.mark.parametrize("program", [back_translate, pytest.param(distil, marks=pytest.mark.slow)])
 def test_a_full_disk_at_any_moment_loses_nothing(tmp_path, text, parallel, monkeypatch, program):
     """Each call that renames or syncs a file fails once; then the same command ends with the same corpus."""
     monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())

@@ -181,6 +181,7 @@ def test_a_stored_card_shows_no_backslashes():
     assert "`nrefs:1|case:mixed|" in cards[0]
 
 
+@pytest.mark.slow
 def test_a_notebook_of_no_trained_run_runs(tmp_path):
     check_runs(QUICK, tmp_path)
 

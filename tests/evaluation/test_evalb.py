@@ -146,7 +146,9 @@ def compare(evalb, gold, test, rules, **options):
     return scores
 
 
-@pytest.mark.parametrize("rules", [COLLINS, NEW], ids=["collins", "new"])
+@pytest.mark.parametrize(
+    "rules", [pytest.param(COLLINS, id="collins"), pytest.param(NEW, id="new", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("number", [10, pytest.param(1541, marks=pytest.mark.slow)])
 def test_damaged_trees_of_a_treebank_get_the_same_scores(evalb, rules, number):
     if not TREEBANK.exists():

@@ -56,6 +56,7 @@ def ask(model, texts, phrases):
     )
 
 
+@pytest.mark.slow
 def test_a_process_without_this_package_gets_the_translations_with_their_phrases(model, tools):
     inputs = json.dumps({"text": tools.texts, "constraints": PHRASES})
     numbers, codes = map(json.loads, fresh_process("-c", IN_A_PROCESS, model.path, inputs).splitlines())

@@ -181,7 +181,13 @@ SEARCH = {
 ROWS = [4, 7, 2, 9, 5, 6, 3, 8]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in ("the paper's", "pre-norm", "relative") else pytest.mark.slow)
+        for kind in KINDS
+    ],
+)
 def test_beams_without_end_are_ours(kind, tmp_path):
     model = random_model(kind)
     translator, source_names, target_names = exported(model, tmp_path)

@@ -102,6 +102,7 @@ def check_same(found, parsed):
     assert found["too_long"].numpy().tolist() == [one.too_long for one in parsed]
 
 
+@pytest.mark.slow
 def test_a_process_without_this_package_gets_the_trees_of_the_parser(exported):
     trees, scores = json.loads(fresh_process("-c", IN_A_PROCESS, exported.path, json.dumps(SENTENCES)))
     parsed = exported.parser.parse(SENTENCES, tree_grammar=True)

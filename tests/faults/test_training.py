@@ -583,6 +583,7 @@ def spoil(patch, step, replica=0):
     patch.setattr(Transformer, "_decode", spoiled)
 
 
+@pytest.mark.slow
 def test_f31_steps_that_are_not_finite_end_the_run(place):
     settings = {"training.learning_rate_scale": 1e30, "training.max_nonfinite_steps": 3}
     settings |= {"training.max_steps": 100, "training.keep_checkpoints": 9}
@@ -763,6 +764,7 @@ def test_f33_sigterm_and_f38_a_second_process(place):
     )
 
 
+@pytest.mark.slow
 def test_f33_a_second_signal_ends_at_once(place):
     slow_disk = (
         "import time; from keras_transformer.training.callbacks import CheckpointCallback\n"
@@ -916,6 +918,7 @@ def test_f43_a_folder_that_cannot_be_written(place):
     assert ended.out == ""
 
 
+@pytest.mark.slow
 def test_f44_a_clock_that_jumps(place):
     year, real = 365 * 24 * 3600, time.time
     jumps = itertools.cycle([-year, year, 0, 10 * year])

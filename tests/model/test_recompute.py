@@ -50,6 +50,7 @@ def test_steps_with_dropout_are_the_same(in_graph, norm_first):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_dropout_seeds_continue_as_without_recomputation():
     # A step later the masks are others, and again the same with and without.
     one, two = (trained(True, steps=steps) for steps in (1, 2))

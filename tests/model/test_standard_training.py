@@ -358,7 +358,7 @@ def with_likely_hits(batches, model):
     return found
 
 
-@pytest.mark.parametrize("strategy", [one_device, two_devices])
+@pytest.mark.parametrize("strategy", [pytest.param(one_device, marks=pytest.mark.slow), two_devices])
 def test_standard_metrics_are_means_over_real_tokens_in_every_log(strategy):
     batches = with_likely_hits(BATCHES, small_model())
 
@@ -491,7 +491,7 @@ def test_a_regularizer_counts_once(strategy, micro_batches, recompute):
     assert evaluated == pytest.approx(shown, rel=1e-5)
 
 
-@pytest.mark.parametrize("micro_batches", [False, True])
+@pytest.mark.parametrize("micro_batches", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_regularizer_counts_once_if_a_replica_has_no_rows(micro_batches):
     row = keras.tree.map_structure(lambda array: array[:1], BATCH)
     plain, plain_logs = gradient(made(), row)

@@ -51,7 +51,7 @@ print(devices.towers, threading.get_intra_op_parallelism_threads())
     ("cores", "chosen"),
     [
         ([1], "1 0; 3 1; 1 0; 1 0; 2 0"),
-        ([1, 2], "2 1; 3 1; 1 0; 1 0; 2 0"),
+        pytest.param([1, 2], "2 1; 3 1; 1 0; 1 0; 2 0", marks=pytest.mark.slow),
         ([1, 11], "4 2; 3 3; 1 0; 1 0; 2 0"),
     ],
 )

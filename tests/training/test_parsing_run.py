@@ -99,6 +99,7 @@ def test_what_a_run_prints(run, printed):
     assert "BLEU" not in text
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_with_its_vocabularies(run, treebank, tmp_path, capfd):
     assert train(treebank, tmp_path / "run", **{"training.max_steps": 3}) == 0
     assert train(treebank, tmp_path / "run") == 0

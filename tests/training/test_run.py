@@ -298,6 +298,7 @@ def test_what_validated_best_is_delivered_and_translates(whole):
     assert translator.translate(whole.pairs.source) == whole.translations
 
 
+@pytest.mark.slow
 def test_a_run_that_signals_stopped_delivers_the_same_weights(whole, corpus, tmp_path, monkeypatch):
     """Stopped between two checkpoints, twice, so that forced states could drive others out."""
     on_train_batch_end = steering.NonFiniteGuard.on_train_batch_end
@@ -322,6 +323,7 @@ def test_a_run_that_signals_stopped_delivers_the_same_weights(whole, corpus, tmp
     assert stopped.translations == whole.translations
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_within_its_warm_up_delivers_no_average(timed):
     record = of_kind(timed.run, "final")[0]
     assert (record["weights"], list(record["candidates"])) == ("last", ["last"])
@@ -562,6 +564,7 @@ def test_a_validation_that_a_kill_prevented_is_made_up_for_without_a_step(whole,
     assert of_kind(again.run, "train") == of_kind(whole.run, "train")
 
 
+@pytest.mark.slow
 def test_a_run_that_never_trained_is_begun_anew_with_other_settings(corpus, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OutOfMemoryError("no room")

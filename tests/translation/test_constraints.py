@@ -273,7 +273,15 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize(("name", "size"), [*((name, 1) for name in CONFIGS), ("beam", 2)])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("greedy", 1),
+        ("beam", 1),
+        ("sampling", 1),
+        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in [("wide", 1), ("early", 1), ("beam", 2)]),
+    ],
+)
 def test_a_constraint_that_allows_everything_changes_no_bit(name, size):
     models, config = [make_model(3), make_model(4)][:size], CONFIGS[name]
     ids = sources()
@@ -323,7 +331,9 @@ def num_operations(function):
     return len(definition.node) + sum(len(each.node_def) for each in definition.library.function)
 
 
-@pytest.mark.parametrize("name", ["greedy", "beam", "wide", "early"])
+@pytest.mark.parametrize(
+    "name", ["greedy", "beam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide", "early"))]
+)
 def test_a_graph_of_any_shape_gives_what_eager_gives(name):
     model, config, ids = make_model(5, end=1.0), CONFIGS[name], sources()
     numbers = np.array([1, 3, 0, 2, 9, 4], np.int32)

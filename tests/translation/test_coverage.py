@@ -155,7 +155,13 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(
-    ("layers", "settings"), [(1, SETTINGS[0]), *((3, each) for each in SETTINGS)], ids=str
+    ("layers", "settings"),
+    [
+        (1, SETTINGS[0]),
+        *(pytest.param(3, each, marks=pytest.mark.slow) for each in SETTINGS[:2]),
+        *((3, each) for each in SETTINGS[2:]),
+    ],
+    ids=str,
 )
 def test_beam_search_is_that_on_numpy_arrays(layers, settings):
     # With one layer, its attention counts; else that of the last but one.
@@ -181,7 +187,7 @@ def test_the_penalty_changes_which_translations_win():
     assert sum((ids[0.0][:, :width] != ids[3.0][:, :width]).any(axis=1)) > 1
 
 
-@pytest.mark.parametrize("beta", [0.3, 5.0])
+@pytest.mark.parametrize("beta", [pytest.param(0.3, marks=pytest.mark.slow), 5.0])
 def test_a_beam_that_holds_everything_lists_every_hypothesis(beta):
     model = make_model(7, target_vocab_size=7)
     config = SearchConfig(

@@ -177,6 +177,7 @@ def test_sentences_that_are_done_leave_the_batch():
     assert sizes[-1][0] < len(LENGTHS)
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_two_equal_models_is_the_model():
     first, second = make_model(3), make_model(3)
     config = SearchConfig(beam_size=4, n_best=4, max_length_offset=7)

@@ -109,7 +109,7 @@ def check_phrases(found, rows):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("has_prefix", [False, True])
+@pytest.mark.parametrize("has_prefix", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_random_models_give_only_hypotheses_with_all_phrases(name, has_prefix):
     config, arguments, ended = CONFIGS[name], {}, 0
     if has_prefix:
@@ -155,7 +155,7 @@ def same_of(found, rows, length):
     return type(found)(found.ids[rows][:, :, :length], *(x[rows] for x in found[1:]))
 
 
-@pytest.mark.parametrize("name", ["greedy", "beam", "early"])
+@pytest.mark.parametrize("name", [pytest.param("greedy", marks=pytest.mark.slow), "beam", "early"])
 def test_neither_graph_nor_padding_nor_neighbours_matter(name):
     model, config = make_model(1, num_decoder_layers=1), CONFIGS[name]
     ids, rows = sources(), random_phrases(2)
