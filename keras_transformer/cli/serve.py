@@ -76,8 +76,6 @@ def main(argv=None):
 
         given = given_settings(args, SERVER_SETTINGS)
         config = ServerConfig(**{"token": os.environ.get(_TOKEN, "")} | given)
-        if not config.is_local and not config.token:
-            _say(f"{programs.name('serve')}: everyone who can reach {config.host} may use it. Set {_TOKEN}")
         with needs("serve", "The server"):
             import prometheus_client  # noqa: F401 - here, before TensorFlow, which takes seconds
             import starlette  # noqa: F401
@@ -196,6 +194,8 @@ def _serve(server, app, config):
     with _bound_socket(config) as listening:
         host, port = listening.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        if not config.is_local and not config.token:
+            _say(f"{program}: everyone who can reach {config.host} may use it. Set {_TOKEN}")
 
         def on_loaded():
             seconds = time.monotonic() - begin

@@ -106,6 +106,9 @@ def translate_part(args, search, part, translator, name=""):
     if done.num_lines == part.num_lines:
         part.write(done, iter(()))
         return
+    if done.num_lines:
+        place = f"{name}: " if name else ""
+        _say(args, f"{place}{done.num_lines:,} of {part.num_lines:,} lines are there already; continuing")
     with contextlib.ExitStack() as stack:
         inputs, num_bytes = _open_inputs(args, part, done.num_lines, stack)
         progress = TranslationProgress(num_bytes, part=name)

@@ -283,7 +283,7 @@ def test_the_token_may_be_in_the_environment(fails, tiny, tmp_path, monkeypatch)
     assert "no such folder" in fails(tmp_path / "nothing", "--token", "c")  # the flag is taken
 
 
-def test_wrong_arguments_are_answered_with_one_line(fails, tiny, tmp_path):
+def test_wrong_arguments_are_answered_with_one_line(fails, tiny, tmp_path, capsys):
     assert "max_body_bytes` must be at least 1000. Received: max_body_bytes=3" in fails(
         tiny.path, "--max-body-bytes", 3
     )
@@ -295,7 +295,10 @@ def test_wrong_arguments_are_answered_with_one_line(fails, tiny, tmp_path):
         port = used.getsockname()[1]
         line = fails(tiny.path, "--port", port)
     assert f"cannot listen on 127.0.0.1:{port} (address already in use). Choose another" in line
-    assert "cannot listen on 192.0.2.1:8501" in fails(tiny.path, "--host", "192.0.2.1", "--token", "t")
+    other = "--host", "192.0.2.1"
+    assert "cannot listen on 192.0.2.1:8501" in fails(tiny.path, *other, "--token", "t")
+    assert serve.main([str(tiny.path), "--no-explorer", *other]) == 2
+    assert "may use it" not in capsys.readouterr().err  # nobody can
 
     keras_export = tmp_path / "keras"
     keras_export.mkdir()

@@ -162,14 +162,17 @@ def test_a_manifest_that_another_process_writes_at_this_moment_is_used(saved, tm
     assert not answers
 
 
-def test_a_part_continues_after_its_last_chunk(saved, stub, tmp_path):
+def test_a_part_continues_after_its_last_chunk(saved, stub, tmp_path, capsys):
     (tmp_path / "text").write_bytes(TEXT)
     arguments = ["--input", tmp_path / "text", "--chunk-lines", 2, "--shards", tmp_path / "parts"]
     stub.fails_at = 3
     assert call(saved, *arguments, "--shard", "2/5") == 130
     assert (tmp_path / "parts/progress/00002.txt").read_bytes().count(b"\n") == 6
+    assert "there already" not in capsys.readouterr().err
     stub.fails_at = 2  # two chunks are left
     assert call(saved, *arguments, "--shard", "2/5") == 0
+    said = capsys.readouterr().err
+    assert re.search(r"part 2 of 5: 6 of (9|10) lines are there already; continuing\n", said), said
     stub.fails_at = 0
     assert call(saved, *arguments, "--shard", "2/5") == 0  # nothing is left
     assert [path.name for path in (tmp_path / "parts/progress").glob("00002.*")] == ["00002.log"]
