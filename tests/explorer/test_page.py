@@ -53,6 +53,7 @@ def driver(tmp_path_factory):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(program))
+    driver.set_script_timeout(120)  # axe-core on a busy machine
     yield driver
     driver.quit()
 
