@@ -74,11 +74,8 @@ class Model:
         return max(available, key=lambda version: version.number, default=None)
 
     def folders(self):
-        """Returns dict, version number -> folder: the newest version on the disk only."""
-        if not self.is_versioned:
-            return {1: self.path}
-        number = version_numbers(self.path)[-1]
-        return {number: _folder_of(self.path, number)}
+        """Returns dict, version number -> folder on the disk, the newest first."""
+        return _folders(self.path) or {1: self.path}
 
 
 class Models:
@@ -142,45 +139,55 @@ class Models:
         return version
 
     def load(self):
-        """Loads all models; blocks.
+        """Loads all models; blocks. Of a model with versions, the newest that can be loaded.
 
         Raises:
-            ValueError: a model cannot be loaded.
+            ValueError: a model, or each of its versions, cannot be loaded.
             OSError: a file cannot be read.
         """
         for model in self:
+            errors = []
             for number, path in model.folders().items():
-                self._load_version(model, number, path)
+                try:
+                    self._load_version(model, number, path)
+                    break
+                except Exception as error:  # noqa: BLE001 - an older version may be good
+                    errors.append(error)
+            if not model.newest:
+                raise errors[0]
+            for number, error in zip(model.versions, errors, strict=False):
+                _report(model, number, error)
 
     async def load_newer(self):
         """Loads versions that are newer than those available, and unloads the older ones.
 
         The newer version is loaded and has translated a text before it gets the first request. A version
-        that cannot be loaded is reported once, and the older one stays.
+        that cannot be loaded is reported once; the newest that can be loaded answers.
         """
         for model in self:
             if not model.is_versioned:
                 continue
-            try:
-                folders = model.folders()
-            except (OSError, IndexError):
-                continue  # the folder is being replaced
+            folders = model.folders()
+            for number in [number for number, version in model.versions.items() if version.error]:
+                if number not in folders:
+                    del model.versions[number]
             for number, path in folders.items():
                 newest, known = model.newest, model.versions.get(number)
+                if newest and number <= newest.number:
+                    break
                 if known and not (known.error and known.stamp != _stamp(path)):
                     continue  # a version that failed is tried again once its folder has changed
-                if newest and number < newest.number:
-                    continue
                 logger.info("%s: loading version %d", model.name, number)
                 try:
                     await asyncio.to_thread(self._load_version, model, number, path)
-                except Exception as error:  # noqa: BLE001 - the older version must stay available
-                    logger.error("%s: version %d cannot be loaded: %s", model.name, number, error)
+                except Exception as error:  # noqa: BLE001 - an older version may be good, or be available
+                    _report(model, number, error)
                     continue
                 logger.info("%s: version %d answers from now on", model.name, number)
                 for version in model.versions.values():
                     if version.state == State.AVAILABLE and version.number < number:
                         version.state = State.UNLOADING
+                break
         self.unload()
 
     def unload(self):
@@ -253,7 +260,7 @@ def named_paths(arguments):
 
 
 def check_model(path):
-    """Returns the folder of a model, or of its newest version; loads nothing.
+    """Returns the folder of a model, or of its newest version that has one; loads nothing.
 
     Raises:
         ValueError: the folder has neither a model nor versions of one.
@@ -264,9 +271,15 @@ def check_model(path):
             f"{path}: {fault}. Give a run folder, an exported model, or a model that comes with the "
             f"package: {', '.join(pretrained_models())}"
         )
-    folder = _folder_of(path, version_numbers(path)[-1]) if _is_versioned(path) else path
-    kind_of(folder)
-    return folder
+    errors = []
+    for folder in _folders(path).values() or [path]:
+        try:
+            kind_of(folder)
+        except ValueError as error:
+            errors.append(error)
+        else:
+            return folder
+    raise errors[0]
 
 
 def _is_versioned(path):
@@ -275,13 +288,17 @@ def _is_versioned(path):
     )
 
 
-def _folder_of(path, number):
-    """Returns the folder of a version, whose name may begin with zeros."""
-    return next(
-        folder
-        for folder in path.iterdir()
-        if re.fullmatch("[0-9]+", folder.name) and int(folder.name) == number
-    )
+def _folders(path):
+    """Returns dict, version number -> its folder, whose name may begin with zeros; the newest first."""
+    if not _is_versioned(path):
+        return {}
+    numbers = version_numbers(path)
+    names = {int(folder.name): folder for folder in path.iterdir() if re.fullmatch("[0-9]+", folder.name)}
+    return {number: names[number] for number in reversed(numbers) if number in names}
+
+
+def _report(model, number, error):
+    logger.error("%s: version %d cannot be loaded: %s", model.name, number, error)
 
 
 def _stamp(path):

@@ -29,7 +29,7 @@ from fake_serving import (
 from keras_transformer.config.settings import SearchConfig
 from keras_transformer.serving.app import create_app
 from keras_transformer.serving.engines import REQUEST_SETTINGS
-from keras_transformer.serving.models import Models, _stamp, freeze_objects, named_paths
+from keras_transformer.serving.models import Models, _stamp, check_model, freeze_objects, named_paths
 from keras_transformer.serving.settings import ServerConfig
 
 PREDICT = "/v1/models/m30k:predict"
@@ -516,6 +516,43 @@ def test_a_new_version_answers_as_soon_as_it_is_loaded(tmp_path):
         reloaded(client, server)
         assert states(client)["5"] == ("AVAILABLE", "")
         assert client.get("/v2/models/m30k").json()["versions"] == ["5"]
+
+
+def test_the_newest_version_that_can_be_loaded_answers(tmp_path, caplog):
+    bad = ValueError("no weights in it")
+    engines = Engines({"1": FakeEngine(), "2": FakeEngine(), "3": bad, "4": bad, "7": bad})
+    server = fake_server(engines, paths=versioned(tmp_path, "1", "3"))
+    with client_of(server) as client:
+        predict(client, "a")
+        assert server.fault is None
+        assert states(client) == {"3": ("END", "no weights in it"), "1": ("AVAILABLE", "")}
+        assert "m30k: version 3 cannot be loaded: no weights in it" in caplog.text
+        versioned(tmp_path, "2", "4", "7")
+        reloaded(client, server)
+        predict(client, "b")
+        assert (engines["1"].texts, engines["2"].texts) == (["a"], ["b"])
+        assert [number for number, state in states(client).items() if state == ("AVAILABLE", "")] == ["2"]
+        assert caplog.text.count("cannot be loaded") == 3
+        (tmp_path / "4").rmdir()  # what is no longer there is no longer listed
+        reloaded(client, server)
+        assert states(client).keys() == {"7", "3", "2", "1"}
+        assert caplog.text.count("cannot be loaded") == 3
+
+
+def test_no_version_that_can_be_loaded_is_a_fault_of_the_newest(tmp_path):
+    engines = Engines({"1": ValueError("the oldest"), "2": OSError("the newest")})
+    server = fake_server(engines, paths=versioned(tmp_path, "1", "2"))
+    with client_of(server):
+        assert str(server.fault) == "the newest"
+
+
+def test_the_newest_version_that_has_a_model_is_checked(tmp_path):
+    versioned(tmp_path, "1", "2", "3")
+    with pytest.raises(ValueError, match="/3: no model"):
+        check_model(tmp_path)
+    for number in "12":
+        (tmp_path / number / "saved_model.pb").touch()
+    assert check_model(tmp_path) == tmp_path / "2"
 
 
 def test_an_old_version_is_unloaded_after_its_last_request(tmp_path):
