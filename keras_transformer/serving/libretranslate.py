@@ -160,7 +160,8 @@ def _texts(values):
 def _number(value):
     text = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise RequestError(f"`alternatives` must be a number of at least 0. Received: {type_name(value)}")
+        received = repr(value)[:100] if isinstance(value, (int, float, str)) else type_name(value)
+        raise RequestError(f"`alternatives` must be a whole number from 0. Received: {received}")
     return int(text)
 
 

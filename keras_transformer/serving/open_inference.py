@@ -154,10 +154,13 @@ def _texts(inputs, tensors):
         raise RequestError("`inputs` must be a list with one input, `text`")
     entry = _object(inputs[0], "an input")
     check_keys(entry, ("name", "shape", "datatype", "data", "parameters"))
-    if entry.get("name") != "text":
-        raise RequestError(f"The input must be called `text`. Received: {str(entry.get('name'))[:100]!r}")
-    if entry.get("datatype") != "BYTES":
-        raise RequestError(f"`text` must be BYTES. Received: {str(entry.get('datatype'))[:100]!r}")
+    for key, expected in (("name", "text"), ("datatype", "BYTES")):
+        if key not in entry:
+            raise RequestError(f'The input has no `{key}`. Give "{key}": "{expected}"')
+        if entry[key] != expected:
+            raise RequestError(
+                f"The `{key}` of the input must be {expected!r}. Received: {str(entry[key])[:100]!r}"
+            )
     shape = entry.get("shape")
     is_shape = isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
     if not is_shape or len(shape) not in (1, 2) or shape[1:] not in ([], [1]):

@@ -44,7 +44,8 @@ WORDS = Tokenizers(Words(), Words())
 
 
 def corpus(folder, **settings):
-    return SyntheticCorpus(folder, {"tag": "<BT>", "interpolate": False} | settings)
+    settings = {"program": "back-translate", "tag": "<BT>", "interpolate": False} | settings
+    return SyntheticCorpus(folder, settings)
 
 
 def collected(folder, lines=LINES, references=None, translations=TRANSLATIONS, **settings):
@@ -179,6 +180,8 @@ def test_other_settings_are_refused(tmp_path):
     collected(tmp_path / "out", models=["a"], inputs=[1], method="beam", search=search)
     same = {"models": ["a"], "inputs": [1], "method": "beam", "search": search}
     corpus(tmp_path / "out", **same)
+    with pytest.raises(DataError, match="out.progress: was begun by back-translate. Choose another folder"):
+        corpus(tmp_path / "out", **same | {"program": "distil"})
     for changes, said in (
         ({"method": "sampling"}, "out.progress: was begun with method='beam', not 'sampling'"),
         (
