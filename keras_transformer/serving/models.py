@@ -155,8 +155,8 @@ class Models:
                     errors.append(error)
             if not model.newest:
                 raise errors[0]
-            for number, error in zip(model.versions, errors, strict=False):
-                _report(model, number, error)
+            for number, fault in zip(model.versions, errors, strict=False):
+                _report(model, number, fault)
 
     async def load_newer(self):
         """Loads versions that are newer than those available, and unloads the older ones.
