@@ -167,7 +167,10 @@ class Models:
         for model in self:
             if not model.is_versioned:
                 continue
-            folders = model.folders()
+            try:
+                folders = model.folders()
+            except OSError:
+                continue  # the folder is being replaced
             for number in [number for number, version in model.versions.items() if version.error]:
                 if number not in folders:
                     del model.versions[number]

@@ -131,9 +131,7 @@ class SyntheticCorpus:
 
     def _check(self, folder, before):
         before, now = _flat(before), _flat(self.settings)
-        if "program" in before and before["program"] != now.get("program"):
-            raise DataError(f"{folder}: was begun by {before['program']}. Choose another folder")
-        for name in sorted(before | now):
+        for name in sorted(before | now, key=lambda name: (name != "program", name)):
             if before.get(name) != now.get(name):
                 said = f"{name}={before.get(name)!r}, not {now.get(name)!r}"
                 said = {"models": "another model, or other weights", "inputs": "other text"}.get(name, said)

@@ -180,8 +180,10 @@ def test_other_settings_are_refused(tmp_path):
     collected(tmp_path / "out", models=["a"], inputs=[1], method="beam", search=search)
     same = {"models": ["a"], "inputs": [1], "method": "beam", "search": search}
     corpus(tmp_path / "out", **same)
-    with pytest.raises(DataError, match="out.progress: was begun by back-translate. Choose another folder"):
-        corpus(tmp_path / "out", **same | {"program": "distil"})
+    with pytest.raises(
+        DataError, match="out.progress: was begun with program='back-translate', not 'distil'"
+    ):
+        corpus(tmp_path / "out", **same | {"program": "distil", "cleaning": 1})
     for changes, said in (
         ({"method": "sampling"}, "out.progress: was begun with method='beam', not 'sampling'"),
         (
