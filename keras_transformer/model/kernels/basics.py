@@ -25,11 +25,11 @@ from keras_transformer.model.kernels.tensor_ops import (
 # computed as two halves.
 FEW_ROWS = 16
 LARGE_MATRIX = 2**18
-# Matrices are transposed for the steps of a search if the first has more rows than this. Below, the copies
-# cost more than they save.
+# Matrices are copied transposed at the start of a search if its first step has more rows than this. With
+# fewer, the copies cost more than they save.
 COPIED_FROM_ROWS = 32
 MAX_COPIED_ELEMENTS = 2**25  # 134 MB; `base` has 12.6 million in its decoder's feed-forward networks
-_CONFLICTING = 512  # columns; a multiple of so many is slow, see `transposed_copies`
+_CONFLICTING = 512  # a matrix is slow if its number of columns is a multiple of this, see `transposed_copies`
 _ALIGNED = 32  # rows of a slice that TensorFlow does not copy start at multiples of 64 bytes
 
 
