@@ -240,7 +240,8 @@ def test_a_bad_byte_is_refused_in_one_line(tmp_path, capsys):
     assert call(back_translate, MODEL, "--input", tmp_path / "text.en", "--output", tmp_path / "out") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "text.en: line 2: byte 7 (0xff) is not valid UTF-8. Convert the file to UTF-8" in error
+    assert "text.en: line 2: byte 7 (0xff) is not valid UTF-8. Convert the file to UTF-8, or replace" in error
+    assert "--set data.on_bad_utf8=replace" in error
     assert [path.name for path in tmp_path.iterdir()] == ["text.en"]  # no folder of the progress
 
 

@@ -25,9 +25,8 @@ from keras_transformer.batches.prepared import PROGRESS, check_not_prepared, wri
 from keras_transformer.config.programs import ExitCode
 from keras_transformer.config.settings import DataConfig
 from keras_transformer.text.cleaning import CODES, Cleaner, CleaningReport, HashSet, pair_hashes
-from keras_transformer.text.datasets import first_split, open_datasets, splits_there
+from keras_transformer.text.datasets import check_splits, open_datasets
 from keras_transformer.text.folders import ENDINGS, TRAIN
-from keras_transformer.text.lines import DataError
 from keras_transformer.text.parallel import decode_block
 
 logger = logging.getLogger(__name__)
@@ -105,15 +104,8 @@ def open_text(config):
     datasets = open_datasets(
         data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
     )
+    check_splits(data.dataset, datasets, data.source, data.target)
     splits = list(dict.fromkeys(split for dataset in datasets for split in dataset.splits))
-    if first_split(datasets, "validation") is None:
-        files = "valid.trees" if data.parses else f"valid.{data.source} and valid.{data.target}"
-        raise DataError(
-            f"{data.dataset}: no validation split. Add {files} (or validation.*, val.*, dev.*), or another "
-            f"--dataset that has them{splits_there(datasets)}"
-        )
-    if TRAIN not in splits:
-        raise DataError(f"{data.dataset}: no training split ({TRAIN}){splits_there(datasets)}")
     splits.remove(TRAIN)
     return RawText(data, cleaner, datasets, splits)
 

@@ -12,7 +12,7 @@ from keras_transformer.cli.foreign_flags import find_row
 from keras_transformer.cli.process import import_quietly
 from keras_transformer.config import programs
 from keras_transformer.config.cores import usable_cores
-from keras_transformer.config.fields import did_you_mean
+from keras_transformer.config.fields import check_value, did_you_mean
 from keras_transformer.config.sections import VOCABULARY, SearchConfig
 
 # Settings that an existing vocabulary has fixed.
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
             return f"unknown argument {unknown}." + self._hint(unknown)
         if match := _CHOICE.search(message):
             return f"{message}." + _nearest(match[1], re.findall(r"[\w.-]+", match[2]))
-        return f"{message}."
+        return message if message.endswith(("?", ".")) else f"{message}."
 
     def _unknown_flag(self):
         """Returns the first flag of the command line that this parser does not have; "" without any."""
@@ -193,7 +193,22 @@ def add_setting_flags(parser, section, names=None, *, defaults=None):
                 default = (defaults or {}).get(field.name, field.default)
                 text += f" (default: {default})" if default != "" else ""
                 metavar = None if kind is str else kind.__name__.upper()
-                parser.add_argument(flag, type=kind, metavar=metavar, help=text)
+                parser.add_argument(flag, type=_value_of(field), metavar=metavar, help=text)
+
+
+def _value_of(field):
+    """Returns the function that makes the value of a setting from text; its errors are the parser's."""
+
+    def value_of(text):
+        value = field.type(text)
+        try:
+            check_value(value, field, (field.type,))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return value
+
+    value_of.__name__ = field.type.__name__  # argparse names it if the text is no number
+    return value_of
 
 
 def given_settings(args, names):

@@ -126,20 +126,35 @@ def check(config):
     """
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
-        value, options = getattr(config, field.name), alternatives(hints[field.name])
-        name = f"`{'.'.join(filter(None, (section_name(config), field.name)))}`"
-        # `type`, not `isinstance`: `True` is an int in Python, but not a number of layers.
-        if type(value) not in options and not (float in options and type(value) is int):
-            names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in options)
-            raise ValueError(f"{name} must be {names}. Received: {value!r}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} must be finite. Received: {value!r}")
-        if (limits := field.metadata.get("limits")) and value is not None:
-            holds = all(_COMPARE[limit](value, number) for limit, number in limits.items())
-            require(holds, f"{name} must be {_range_text(limits)}", **{field.name: value})
-        if (choices := field.metadata.get("choices")) and value not in choices:
-            hint, listed = did_you_mean(value, choices), ", ".join(choices)
-            raise ValueError(f"{name} must be one of {listed}. Received: {value!r}. {hint}".rstrip())
+        name = f"`{'.'.join(filter(None, (section_name(config), field.name)))}` "
+        check_value(getattr(config, field.name), field, alternatives(hints[field.name]), name=name)
+
+
+def check_value(value, field, kinds, *, name=""):
+    """Checks the value of one setting.
+
+    Args:
+        value: the value.
+        field: `dataclasses.Field` of the setting.
+        kinds: tuple of the accepted types.
+        name: str, beginning of the message; "" if the caller puts a name before it.
+
+    Raises:
+        ValueError: the message has the type or range, and the value.
+    """
+    # `type`, not `isinstance`: `True` is an int in Python, but not a number of layers.
+    if type(value) not in kinds and not (float in kinds and type(value) is int):
+        names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise ValueError(f"{name}must be {names}. Received: {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name}must be finite. Received: {value!r}")
+    limits = {} if value is None else field.metadata.get("limits", {})
+    if not all(_COMPARE[limit](value, number) for limit, number in limits.items()):
+        received = f"{field.name}={value!r}" if name else repr(value)
+        raise ValueError(f"{name}must be {_range_text(limits)}. Received: {received}")
+    if (choices := field.metadata.get("choices")) and value not in choices:
+        hint, listed = did_you_mean(value, choices), ", ".join(choices)
+        raise ValueError(f"{name}must be one of {listed}. Received: {value!r}. {hint}".rstrip())
 
 
 def section_name(config):

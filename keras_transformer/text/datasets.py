@@ -321,15 +321,11 @@ def load_corpus(
         ValueError: a locale is unknown.
     """
     datasets = open_datasets(dataset, source, target, data_dir=data_dir, manual_dir=manual_dir)
+    check_splits(dataset, datasets, source, target)
     validation, test = first_split(datasets, "validation"), first_split(datasets, "test")
-    if validation is None:
-        raise DataError(
-            f"{dataset}: no validation split. Add {_files_of('valid', source, target)} (valid, validation, "
-            f"val or dev), or a further --dataset that has them{splits_there(datasets)}"
-        )
     train, sizes, num_blank = Pairs([], []), [], 0
     for opened in datasets:
-        if len(datasets) > 1 and TRAIN not in opened.splits:
+        if TRAIN not in opened.splits:
             sizes.append(0)
             continue
         pairs, num_dropped = drop_empty(OpenSplit(opened, TRAIN).load(on_bad_utf8=on_bad_utf8))
@@ -337,9 +333,6 @@ def load_corpus(
         train.target.extend(pairs.target)
         sizes.append(len(pairs.source))
         num_blank += num_dropped
-    if not train.source:
-        files = _files_of("train", source, target)
-        raise DataError(f"{dataset}: no training split. Add {files}{splits_there(datasets)}")
     return Corpus(
         train,
         validation.load(on_bad_utf8=on_bad_utf8),
@@ -350,15 +343,19 @@ def load_corpus(
     )
 
 
-def splits_there(datasets):
-    """Returns the end of a message, ". The splits are: ...", or "" if there are none."""
-    names = ", ".join(dict.fromkeys(name for dataset in datasets for name in dataset.splits))
-    return f". The splits are: {names}" if names else ""
-
-
-def _files_of(split, source, target):
-    """Returns the names of the files of a split, for messages."""
-    return f"{split}.{target}" if target == TREES else f"{split}.{source} and {split}.{target}"
+def check_splits(dataset, datasets, source, target):
+    """Raises `DataError`, with the files to add, if no dataset has a training or a validation split."""
+    for split, is_there, names in (
+        (TRAIN, any(TRAIN in opened.splits for opened in datasets), ""),
+        ("valid", first_split(datasets, "validation"), " (valid, validation, val or dev)"),
+    ):
+        if not is_there:
+            files = f"{split}.{target}" if target == TREES else f"{split}.{source} and {split}.{target}"
+            there = ", ".join(dict.fromkeys(name for opened in datasets for name in opened.splits))
+            raise DataError(
+                f"{dataset}: no {'training' if split == TRAIN else 'validation'} split. Add {files}{names}, "
+                f"or a further --dataset that has them{there and '. The splits are: '}{there}"
+            )
 
 
 def open_split(dataset, split, source, target, *, data_dir=None, manual_dir=None):

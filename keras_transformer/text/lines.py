@@ -64,7 +64,7 @@ class Pairs(NamedTuple):
     target: list  # of str, of the same length
 
 
-def iterate_lines(stream, name, *, on_bad_utf8="refuse", first_line=1):
+def iterate_lines(stream, name, *, on_bad_utf8="refuse", first_line=1, has_setting=False):
     """Yields the lines of a binary stream, such as `sys.stdin.buffer`.
 
     Removes a byte-order mark at the start, and a carriage return before a newline. Every other character
@@ -78,6 +78,7 @@ def iterate_lines(stream, name, *, on_bad_utf8="refuse", first_line=1):
             it by U+FFFD and logs the number of such lines.
         first_line: number of the stream's first line in the file, from 1. Line 1 may begin with a byte-order
             mark.
+        has_setting: whether the program has the setting `data.on_bad_utf8`, which the error then names.
 
     Yields:
         str, one line without the newline.
@@ -92,7 +93,9 @@ def iterate_lines(stream, name, *, on_bad_utf8="refuse", first_line=1):
         try:
             texts, replaced = decode_lines([line], name=name, first_line=number, on_bad_utf8=on_bad_utf8)
         except NotUtf8Error as error:
-            raise DataError(error.args[0]) from error  # what is read line by line has no settings
+            if has_setting:
+                raise
+            raise DataError(error.args[0]) from error
         num_replaced += replaced
         yield from texts
     log_replaced(name, num_replaced)

@@ -359,7 +359,7 @@ def monolingual_lines(
     counts |= {"lines read": 0, "dropped before translation": dropped}
     for path in paths:
         with LineReader(path) as reader:
-            lines = iterate_lines(reader, str(path), on_bad_utf8=on_bad_utf8)
+            lines = iterate_lines(reader, str(path), on_bad_utf8=on_bad_utf8, has_setting=True)
             while block := list(itertools.islice(lines, _BLOCK)):
                 codes = filter_pairs(block, block, cleaner, tokenizers, seen)
                 counts["lines read"] += len(block)

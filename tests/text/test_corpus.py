@@ -157,7 +157,11 @@ def test_an_empty_file_is_refused(tmp_path, name):
 
 def test_a_folder_without_validation_set_is_refused_with_the_names_that_would_do(tmp_path):
     write_split(tmp_path, "train", 2)
-    with pytest.raises(DataError, match=r"no validation split.*valid\.en.*valid\.de"):
+    with pytest.raises(DataError, match=r"no validation split.*valid\.en.*valid\.de.* splits are: train$"):
+        load_corpus(str(tmp_path), "en", "de")
+    (tmp_path / "train.en").unlink()
+    (tmp_path / "train.de").unlink()
+    with pytest.raises(DataError, match=r"no training split. Add train\.en and train\.de, .*that has them$"):
         load_corpus(str(tmp_path), "en", "de")
 
 
