@@ -120,7 +120,13 @@ TRAINING = (
     Row("--set model.depth_scaling=deepnorm", "deepnorm deep-norm use-deepnorm"),
     Row(
         "--set model.tie_embeddings=all",
-        "share-all-embeddings tied-embeddings-all tied-embeddings weight-tying share-embeddings",
+        "share-all-embeddings tied-embeddings-all tied-embeddings weight-tying weight-tying-type "
+        "share-embeddings",
+    ),
+    Row(
+        "--set data.subword_dropout=0.1",
+        "sentencepiece-alphas bpe-dropout src-subword-alpha tgt-subword-alpha",
+        "sub-words are sampled again in every epoch",
     ),
     Row("--replicas 2", "gpus num-gpus gpu devices device device-ids world-size gpu-ranks n-gpu nproc"),
     Row(
