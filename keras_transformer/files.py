@@ -48,7 +48,8 @@ def fsync_path(path):
 def open_atomically(path):
     """Context manager that opens a temporary binary file and renames it to `path` at the end.
 
-    An existing `path` that is not a regular file, such as `/dev/null` or a named pipe, is opened directly.
+    An existing `path` that is not a regular file, such as `/dev/null` or a named pipe, is opened directly,
+    and so is `/dev/stdout`. If `path` is a symbolic link, the file that it names is replaced.
 
     Args:
         path: the final path; its folder exists.
@@ -58,10 +59,13 @@ def open_atomically(path):
             file remains.
     """
     path = pathlib.Path(path)
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
+    is_stream = path.is_symlink() and os.path.abspath(path).startswith(("/dev/", "/proc/"))
+    if path.exists() and (is_stream or not path.is_file()):
+        with path.open("ab") as file:  # `wb` would empty what the shell's `>>` appends to
             yield file
         return
+    if path.is_symlink():
+        path = pathlib.Path(os.path.realpath(path))
     temporary = temporary_path(path)
     with _named(path, temporary):
         # Not `tempfile`, which ignores the user's umask and makes private files.

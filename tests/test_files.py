@@ -3,7 +3,10 @@
 import contextlib
 import errno
 import os
+import pathlib
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -18,6 +21,8 @@ from keras_transformer.files import (
     wildcard_free_path,
     write_text,
 )
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -35,6 +40,29 @@ def test_a_file_reaches_the_disk_before_it_gets_its_name(tmp_path, renames):
         for _ in range(3):
             file.write(b"x" * 1_000_003)
     assert renames == [("small", True), ("large", True)]
+
+
+def test_the_file_that_a_link_names_is_replaced(tmp_path):
+    (tmp_path / "v1").write_text("old")
+    (tmp_path / "latest").symlink_to("v1")
+    (tmp_path / "new").symlink_to("v2")  # does not exist yet
+    for name in ("latest", "new"):
+        with open_atomically(tmp_path / name) as file:
+            file.write(b"text")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / name).read_text() == "text"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "new", "v1", "v2"]
+
+
+@pytest.mark.parametrize("mode", [">", ">>", "|"])
+def test_standard_output_is_written_by_its_name(tmp_path, mode):
+    (tmp_path / "out").write_text("before ")
+    code = "from keras_transformer.files import *\nwith open_atomically('/dev/stdout') as f: f.write(b'text')"
+    end = "| cat > out" if mode == "|" else f"{mode} out"
+    command = ["bash", "-c", f'"$0" -c "$1" {end}', sys.executable, code]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    assert (tmp_path / "out").read_text() == ("before text" if mode == ">>" else "text")
+    assert pathlib.Path("/dev/stdout").is_symlink()
 
 
 @pytest.mark.parametrize(("mask", "file", "folder"), [(0o077, 0o600, 0o700), (0o002, 0o664, 0o775)])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.batches.preparing import prepare
+from keras_transformer.batches.sharding import open_text
 from keras_transformer.batches.training_data import check_training_data, load_training_data
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.weights import write_model_weights
@@ -24,7 +25,7 @@ from keras_transformer.evaluation.bleu import bleu_scorer
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.noise import Noise
-from keras_transformer.text.synthetic import read_manifest
+from keras_transformer.text.synthetic import read_manifest, tags_of_sources
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, load_tokenizers
 from keras_transformer.translation.synthetic import nearest
 from keras_transformer.translation.texts import NBest, Translation
@@ -422,6 +423,39 @@ def test_a_prepared_corpus_stands_for_its_text(tmp_path, parallel, monkeypatch, 
     assert "warning" not in capsys.readouterr().err
 
 
+def test_a_prepared_corpus_brings_its_filters(tmp_path, parallel):
+    """Those of the preparation, by name or as the corpus of the run; `--set` changes them further."""
+    for language in ("en", "de"):
+        path = parallel / f"train.{language}"
+        path.write_text(2 * path.read_text())
+    names = [f"data.dataset={parallel}", "data.vocab_size=300", "cleaning.drop_duplicates=true"]
+    config = override(Config(), names)
+    prepare(config, tmp_path / "prepared")
+    raw = distil._raw(override(Config(), [f"data.dataset={tmp_path / 'prepared'}"]), "")
+    assert (raw.cleaning, raw.data.dataset) == (config.cleaning, str(parallel))
+    given = [MODEL, *FAST, "--dataset", tmp_path / "prepared", "--output"]
+    assert call(distil, *given, tmp_path / "c") == 0
+    assert lines_of(tmp_path / "c", "train.en") == LINES[:3]
+    loose = ["--set", "cleaning.drop_duplicates=false", "--set", "data.max_length=5000"]
+    assert call(distil, *given, tmp_path / "d", *loose) == 0
+    assert lines_of(tmp_path / "d", "train.en") == 2 * LINES[:3]
+
+
+def test_tags_that_the_teacher_lacks_are_left_out_as_well(tmp_path, parallel, monkeypatch):
+    monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())
+    synthetic = tmp_path / "synthetic"
+    assert call(back_translate, MODEL, "--input", parallel / "train.en", "--output", synthetic) == 0
+    assert all(line.startswith("<BT> ") for line in lines_of(synthetic, "train.de"))
+    for text, expected in ((("de", "en"), 3), (("en", "de"), 0)):
+        found = open_text(
+            override(
+                Config(),
+                [f"data.dataset={parallel},{synthetic}", f"data.source={text[0]}", f"data.target={text[1]}"],
+            )
+        )
+        assert tags_of_sources(found.datasets) == ({"<BT>"} if expected else set())
+
+
 def test_swapped_sides_are_told(tmp_path, parallel, monkeypatch, capsys):
     monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())
     for name in ("train.en", "train.de"):
@@ -452,6 +486,9 @@ def test_interpolated_targets_are_the_nearest_of_the_n_best_lists(tmp_path, para
     assert scores[0] > scores[1]
     assert call(distil, MODEL, *given, "--beam-size", 1) == 2
     assert "--interpolate needs several translations: --beam-size of at least 2" in capsys.readouterr().err
+    for flags in (["--n-best", 1], ["--beam-size", 1, "--sampling"]):
+        assert call(distil, MODEL, "--dataset", parallel, "--interpolate", "--output", out, *flags) == 2
+        assert "--interpolate needs several translations: --n-best of at least 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("source", "target"), [("xx", "de"), ("de", "xx")])

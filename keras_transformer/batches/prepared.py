@@ -45,13 +45,13 @@ def is_prepared(dataset):
     return (pathlib.Path(dataset) / MANIFEST).is_file()
 
 
-def data_settings_of(dataset):
-    """Returns the `data` settings that a corpus was prepared with, a dict.
+def settings_of_prepared(dataset):
+    """Returns the settings that a corpus was prepared with, a dict: `data`, `cleaning` and others.
 
     Raises:
         DataError: the manifest is damaged.
     """
-    return _read_manifest(pathlib.Path(dataset))["settings"]["data"]
+    return _read_manifest(pathlib.Path(dataset))["settings"]
 
 
 def check_not_prepared(dataset):

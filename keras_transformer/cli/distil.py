@@ -33,9 +33,11 @@ from keras_transformer.cli.synthetic_corpora import (
 )
 from keras_transformer.config import programs
 from keras_transformer.config.extras import MissingExtraError
-from keras_transformer.config.sections import DataConfig
+from keras_transformer.config.fields import from_values
+from keras_transformer.config.sections import CleaningConfig, DataConfig
 from keras_transformer.config.settings import replace
 from keras_transformer.text.languages import SAMPLE_SIZE, check_languages
+from keras_transformer.text.synthetic import tags_of_sources
 from keras_transformer.translation.synthetic import Side
 
 
@@ -77,11 +79,11 @@ def plan_of(args, runs):
     from keras_transformer.batches.text_files import write_split
 
     run = runs[0]
-    data = _raw_data(",".join(args.dataset)) if args.dataset else {"dataset": origin_of(run)[0]}
-    if not data["dataset"]:
+    if not args.dataset and not origin_of(run)[0]:
         raise ValueError(f"{args.runs[0]}: the model has no training text. Add --dataset DIR")
-    data |= {name: getattr(args, name) for name in FOLDER_SETTINGS if getattr(args, name) is not None}
-    config = filters(args, replace(run.config, data=data))
+    raw = _raw(run.config, ",".join(args.dataset or []))
+    data = {name: getattr(args, name) for name in FOLDER_SETTINGS if getattr(args, name) is not None}
+    config = filters(args, replace(raw, data=data))
     text = open_text(config)
     _warn_of_languages(args, text, config.data)
     changes = {"n_best": 1}
@@ -89,9 +91,11 @@ def plan_of(args, runs):
         beam_size = args.beam_size or run.config.search.beam_size
         changes["n_best"] = beam_size if args.n_best is None else args.n_best
         if changes["n_best"] == 1:
-            raise ValueError("--interpolate needs several translations: --beam-size of at least 2")
+            samples = args.sampling or args.mbr or args.n_best == 1
+            flag = "--n-best" if samples else "--beam-size"
+            raise ValueError(f"--interpolate needs several translations: {flag} of at least 2")
     search = search_fields(args, **changes)
-    tags = frozenset(run.load_tokenizers().source.tags)
+    tags = frozenset(run.load_tokenizers().source.tags) | tags_of_sources(text.datasets)
 
     def add_splits(folder):
         for split in text.splits:
@@ -105,14 +109,24 @@ def plan_of(args, runs):
     )  # fmt: skip
 
 
-def _raw_data(dataset):
-    """Returns the settings of a dataset, a dict: for a prepared corpus, of what it was prepared from."""
-    from keras_transformer.batches.prepared import data_settings_of, is_prepared
+def _raw(config, dataset):
+    """Returns the `Config` with the text to read and its filters.
 
+    For a prepared corpus, these are the text from which it was prepared, and the filters of the preparation.
+
+    Args:
+        config: `Config` of the run.
+        dataset: str, the dataset given instead of that of the run; or "".
+    """
+    from keras_transformer.batches.prepared import is_prepared, settings_of_prepared
+
+    dataset = dataset or config.data.dataset
     if not is_prepared(dataset):
-        return {"dataset": dataset}
-    settings = data_settings_of(dataset)
-    return {name: settings[name] for name in ("dataset", *FOLDER_SETTINGS) if settings.get(name) is not None}
+        return replace(config, data={"dataset": dataset})
+    settings = settings_of_prepared(dataset)
+    names = ("dataset", *FOLDER_SETTINGS)
+    data = {name: settings["data"][name] for name in names if settings["data"].get(name) is not None}
+    return replace(config, data=data, cleaning=from_values(CleaningConfig, settings["cleaning"]))
 
 
 def _warn_of_languages(args, text, data):

@@ -92,7 +92,8 @@ def filters(args: argparse.Namespace, config: Config) -> Config:
             raise ValueError(
                 f"--set {text}: not a filter. Use cleaning.*, data.max_length or data.on_bad_utf8"
             )
-    return override(config, args.set)
+    # Nothing is made into batches here, so any length is accepted.
+    return override(replace(config, data={"batch_tokens": sys.maxsize}), args.set)
 
 
 def content_identity(path: str) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def resolve(args):
     Raises:
         ValueError: unknown preset or field, or an invalid value.
     """
-    from keras_transformer.batches.prepared import data_settings_of, is_prepared
+    from keras_transformer.batches.prepared import is_prepared, settings_of_prepared
     from keras_transformer.config.files import SettingsFile, read_settings
     from keras_transformer.config.presets import preset
 
@@ -128,7 +128,7 @@ def resolve(args):
     if args.preset == "auto":
         config = _configured(run.config if run else _fitted(config), args, file, run)
     if is_prepared(config.data.dataset):
-        settings = data_settings_of(config.data.dataset)
+        settings = settings_of_prepared(config.data.dataset)["data"]
         for text, place in given.items():
             setting = text.partition("=")[0].strip()
             name = setting.removeprefix("data.")

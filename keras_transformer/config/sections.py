@@ -349,7 +349,9 @@ class SearchConfig:
     no_repeat_ngram: int = setting(
         0, "forbids repeating any n-gram of this size; 0 disables", at_least=0, at_most=MAX_NGRAM
     )
-    n_best: int = setting(1, "translations per sentence, at most `beam_size` unless sampling", at_least=1)
+    n_best: int = setting(
+        1, "translations per sentence, at most `beam_size` unless sampling", at_least=1, at_most=10_000
+    )
     sampling: bool = setting(False, "samples tokens at random instead of beam search; ignores `beam_size`")
     mbr: bool = setting(
         False,
@@ -358,8 +360,8 @@ class SearchConfig:
     )
     samples: int = setting(64, "number of samples of `mbr`", at_least=1, at_most=10_000)
     utility: str = choice("chrf", 'utility of `mbr`, of sacreBLEU: `"chrf"` or sentence `"bleu"`')
-    temperature: float = setting(1.0, "sampling temperature, by which logits are divided", above=0)
-    top_k: int = setting(0, "samples from the k most probable tokens only; 0 for all", at_least=0)
+    temperature: float = setting(1.0, "sampling temperature, by which logits are divided", at_least=1e-30)
+    top_k: int = setting(0, "samples from the k most probable tokens; 0 for all", at_least=0, below=2**31)
     top_p: float = setting(
         1.0, "samples from the smallest set of tokens with this total probability", above=0, at_most=1
     )
@@ -371,7 +373,7 @@ class SearchConfig:
         at_least=2,
     )
     long_lines: str = choice("split", 'longer lines are `"split"` at ends of sentences, or `"cut"` off')
-    batch_tokens: int = setting(2048, "maximum source tokens per batch, padding included", at_least=1)
+    batch_tokens: int = setting(2048, "maximum source tokens per padded batch", at_least=1, below=2**31)
 
     def __post_init__(self):
         lengths = {"min_length": self.min_length, "max_length": self.max_length}

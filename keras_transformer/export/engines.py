@@ -14,7 +14,7 @@ from keras_transformer.export.conversions import load_conversion
 from keras_transformer.export.ctranslate2 import max_positions
 from keras_transformer.export.ctranslate2_model import import_ctranslate2
 from keras_transformer.export.ctranslate2_search import MAX_ALPHA, unequal_settings
-from keras_transformer.translation.texts import TextTranslator
+from keras_transformer.translation.texts import TextTranslator, check_precision
 
 ENGINES = ("tensorflow", "ctranslate2", "auto")
 
@@ -98,6 +98,7 @@ def load_translator(
     """
     dirs = list(run_dirs) if isinstance(run_dirs, (list, tuple)) else [run_dirs]
     runs = [RunFolder(run_dir) for run_dir in dirs]
+    check_precision(precision)
     uses = (f"precision {precision}",) if precision == "bfloat16" else ()
     if not runs or choose_engine(engine, runs, uses=uses).name == "tensorflow":
         from keras_transformer.translation.translator import Translator

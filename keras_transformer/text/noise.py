@@ -37,7 +37,7 @@ class Noise(NamedTuple):
             raise ValueError(f"`replace` must be from 0 to 1. Received: {self.replace!r}")
         if isinstance(self.shuffle, bool) or not isinstance(self.shuffle, int) or self.shuffle < 0:
             raise ValueError(f"`shuffle` must be a whole number of at least 0. Received: {self.shuffle!r}")
-        if len(self.filler.split()) != 1:
+        if self.filler.split() != [self.filler]:
             raise ValueError(f"`filler` must be one word. Received: {self.filler!r}")
 
     def apply(self, text: str, number: int) -> str:

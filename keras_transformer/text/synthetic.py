@@ -54,6 +54,21 @@ def check_files(folder, manifest):
             raise DataError(f"{path}: has changed since it was written. {_REMEDY}")
 
 
+def tags_of_sources(datasets):
+    """Returns the tags of the synthetic corpora among the datasets whose tagged side is the source, a set."""
+    return {
+        tag for dataset, tags, (source, _) in _tagged(datasets) if dataset.source == source for tag in tags
+    }
+
+
+def _tagged(datasets):
+    """Yields (dataset, tags, languages) for each synthetic corpus with tags."""
+    for dataset in datasets:
+        manifest = read_manifest(dataset.folder) if hasattr(dataset, "folder") else None
+        if manifest and manifest["tags"]:
+            yield dataset, manifest["tags"], manifest["languages"]
+
+
 def check_tags(datasets, tags, remedy):
     """Checks that tagged synthetic corpora are used in their direction, with a vocabulary that has the tags.
 
@@ -65,11 +80,8 @@ def check_tags(datasets, tags, remedy):
     Raises:
         DataError: a tag is missing, or the tagged side is the target.
     """
-    for dataset in datasets:
-        manifest = read_manifest(dataset.folder) if hasattr(dataset, "folder") else None
-        needed = manifest["tags"] if manifest else []
-        source, target = manifest["languages"] if needed else (None, None)
-        if needed and dataset.source == target:
+    for dataset, needed, (source, target) in _tagged(datasets):
+        if dataset.source == target:
             raise DataError(
                 f"{dataset.name}: was made for {source} to {target}: its {source} side has the tag "
                 f"{needed[0]}. Use --source {source} --target {target}, or make the corpus with --no-tag"

@@ -60,9 +60,9 @@ class Input:
     @classmethod
     def of_reader(cls, reader, **options):
         """Reads a `LineReader` of a plain or compressed file; `options` are those of `iterate_lines`."""
-        size = None if reader.is_compressed else reader.path.stat().st_size
-        name = str(reader.path)
-        return cls(reader, name, is_regular=True, num_bytes=size, **options)
+        is_regular = reader.path.is_file()
+        size = reader.path.stat().st_size if is_regular and not reader.is_compressed else None
+        return cls(reader, str(reader.path), is_regular=is_regular, num_bytes=size, **options)
 
     def __iter__(self):
         """Yields lines as str; invalid UTF-8 becomes U+FFFD by default.

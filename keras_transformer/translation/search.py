@@ -121,7 +121,7 @@ def sample(
     Args:
         state: nested structure of tensors, for `batch * n_best` rows.
         uniforms: float32, shape `(batch, n_best, max_length)`, in [0, 1).
-        temperature: float above 0, divides the logits.
+        temperature: float of at least 1e-30, divides the logits.
         top_k: int, samples from the k most probable tokens only; 0 for all.
         top_p: float in (0, 1], samples from the smallest set of most probable tokens whose
             total probability (after `temperature` and `top_k`) is at least `top_p`; 1 for all.
@@ -130,8 +130,8 @@ def sample(
     Returns:
         `Hypotheses`, in the order of `uniforms`.
     """
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
+    if not (math.isfinite(temperature) and temperature >= 1e-30):  # smaller ones are 0 in float32
+        raise ValueError(f"`temperature` must be at least 1e-30. Received: temperature={temperature}")
     if not isinstance(top_k, numbers.Integral) or top_k < 0:
         raise ValueError(f"`top_k` must be an integer of at least 0. Received: top_k={top_k}")
     if not 0 < top_p <= 1:

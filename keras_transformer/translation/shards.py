@@ -365,6 +365,9 @@ class Part:
                     yield block
         except FileNotFoundError:
             raise DataError(f"{self.path}: missing. Translate this part first") from None
+        if not self._log.exists():
+            remedy = f"Restore it, or join the parts yourself: cat {self.path.parent}/part-*"
+            raise DataError(f"{self._log}: missing; it has the SHA-256 of the translations. {remedy}")
         if (done.num_lines, done.sha256) != (self.num_lines, digest.hexdigest()):
             remedy = "Delete it and run the command again, which translates this part again"
             raise DataError(f"{self.path}: damaged, or changed since it was written. {remedy}")

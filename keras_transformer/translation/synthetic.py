@@ -47,8 +47,8 @@ from keras_transformer.text.noise import Noise
 from keras_transformer.text.synthetic import FORMAT, MANIFEST, read_manifest
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 
-TEXT, REFERENCES, TRANSLATIONS, PARTS = "text.txt", "references.txt", "translations.txt", "parts"
-_COLLECTED, _LOCK = "collected.json", "lock"
+_KNOWN = ("text.txt", "references.txt", "translations.txt", "parts", "collected.json", "lock")
+TEXT, REFERENCES, TRANSLATIONS, PARTS, _COLLECTED, _LOCK = _KNOWN
 _BLOCK = 5000  # lines that are cleaned together
 _DEFAULTS = {"search": dataclasses.asdict(SearchConfig()), "cleaning": dataclasses.asdict(CleaningConfig())}
 _SAME = "Use the same, or choose another folder"
@@ -96,10 +96,11 @@ class SyntheticCorpus:
 
     def _check_folders(self):
         """Raises `DataError` if the corpus or its progress is of other settings, or is something else."""
-        if self.manifest is None and self.folder.exists() and (
-            not self.folder.is_dir() or any(self.folder.iterdir())
-        ):  # fmt: skip
+        is_used = self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
+        if self.manifest is None and is_used:
             raise DataError(f"{self.folder}: exists and is not an empty folder. Choose a new folder")
+        if others := {path.name for path in self.progress.glob("[!.]*")} - set(_KNOWN):
+            raise DataError(f"{self.progress}: holds {min(others)}, not of this corpus. Move it elsewhere")
         if self.manifest:
             self._check(self.folder, self.manifest["settings"])
         elif collected := self._collected():

@@ -18,6 +18,16 @@ from keras_transformer.translation.phrase_texts import check_phrases, encode_phr
 logger = logging.getLogger(__name__)
 
 
+def check_precision(precision):
+    """Checks the precision in which a translator holds its weights.
+
+    Raises:
+        ValueError: it is neither `None` nor one of `"float32"` and `"bfloat16"`.
+    """
+    if precision not in (None, "float32", "bfloat16"):
+        raise ValueError(f"`precision` must be one of float32, bfloat16. Received: {precision!r}")
+
+
 class Translation(NamedTuple):
     """One translation of one text.
 

@@ -31,7 +31,7 @@ from keras_transformer.translation.minimum_bayes_risk import by_utility, samplin
 from keras_transformer.translation.phrases import Phrases
 from keras_transformer.translation.scorer import ForcedDecoder, pad_rows
 from keras_transformer.translation.search_inputs import batches_of_parts, pad_phrases, uniforms
-from keras_transformer.translation.texts import TextTranslator
+from keras_transformer.translation.texts import TextTranslator, check_precision
 from keras_transformer.translation.tree_grammar import TreeGrammar
 
 # Settings that are inputs of a compiled search, so that another value does not compile it again; and values
@@ -41,7 +41,6 @@ _SCALARS |= {"max_length": np.int32, "coverage_penalty": np.float32}
 _ANY = {"alpha": 1.0, "max_length_offset": 1, "max_length_ratio": 1.0, "max_length": MAX_LENGTH}
 # Searches with different settings that a translator keeps compiled; each takes 20 to 50 MB.
 MAX_COMPILED = 16
-PRECISIONS = ("float32", "bfloat16")  # in which a translator may hold its weights
 # Pairs of which the attention is held at a time.
 _PAIRS = 256
 
@@ -117,8 +116,7 @@ class Translator(TextTranslator):
             return engines.load_translator(
                 run_dirs, engine=engine, checkpoint=checkpoint, threads=threads, precision=precision
             )
-        if precision not in (None, *PRECISIONS):
-            raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {precision!r}")
+        check_precision(precision)
         run_dirs = [run_dirs] if isinstance(run_dirs, (str, os.PathLike)) else list(run_dirs)
         runs = [RunFolder(run_dir) for run_dir in run_dirs]
         if not runs:

@@ -138,6 +138,7 @@ def test_one_rate_leaves_the_other_decisions_alone():
         (Noise(shuffle=1.5), "`shuffle` must be a whole number"),
         (Noise(filler="a b"), "`filler` must be one word"),
         (Noise(filler=""), "`filler` must be one word"),
+        (Noise(filler="_\n"), "`filler` must be one word"),
     ],
 )
 def test_values_out_of_range_are_refused(noise, message):

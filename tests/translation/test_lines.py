@@ -150,6 +150,22 @@ def test_a_pipe_is_no_regular_file():
         assert list(source) == ["one"]
 
 
+def test_lines_of_a_named_pipe_are_answered_as_they_arrive(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    descriptor = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(descriptor, b"a first line\n")
+    with LineReader(tmp_path / "pipe") as reader:
+        source = Input.of_reader(reader)
+        assert (source.is_regular, source.num_bytes) == (False, None)
+        chunks = line_chunks(source, 5, waits=source.is_regular)
+        assert next(chunks) == ["a first line"]  # the pipe is still open
+        os.write(descriptor, b"2\n")
+        assert next(chunks) == ["2"]
+        os.write(descriptor, b"the end\n")
+        os.close(descriptor)
+        assert list(chunks) == [["the end"]]
+
+
 def test_a_file_beside_another_must_have_as_many_lines():
     prefixes = Input.of_stream(io.BytesIO(b"1\n\n3\n"), "prefixes.de")
     assert prefixes.take(2) == ["1", ""]

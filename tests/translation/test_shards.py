@@ -9,6 +9,7 @@ import pathlib
 import random
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -337,6 +338,19 @@ def test_what_was_changed_afterwards_is_named_and_a_deleted_part_is_made_again(s
         part.unlink()
         assert call(saved, *arguments) == 0
         assert (tmp_path / "joined").read_bytes() == joined
+
+
+def test_parts_without_their_logs_are_not_called_damaged(saved, tmp_path, capsys):
+    (tmp_path / "text").write_bytes(TEXT)
+    arguments = ["--input", tmp_path / "text", "--shards", tmp_path / "parts", "--num-shards", 2]
+    assert call(saved, *arguments) == 0
+    shutil.rmtree(tmp_path / "parts/progress")
+    assert call(saved, *arguments, "--output", tmp_path / "joined") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"{tmp_path / 'parts/progress/00001.log'}: missing" in error
+    assert f"cat {tmp_path / 'parts'}/part-*" in error
+    assert not (tmp_path / "joined").exists()
+    assert len(list((tmp_path / "parts").glob("part-*"))) == 2
 
 
 def test_a_full_disk_ends_with_3_and_the_same_command_continues(saved, tmp_path, capsys):

@@ -333,6 +333,11 @@ def test_other_folders_and_damage_are_refused(tmp_path):
     (tmp_path / "used/file").touch()
     with pytest.raises(DataError, match="used: exists and is not an empty folder. Choose a new folder"):
         corpus(tmp_path / "used")
+    (tmp_path / "mine.progress").mkdir()
+    (tmp_path / "mine.progress/thesis.txt").touch()
+    with pytest.raises(DataError, match=r"mine.progress: holds thesis.txt, not of this corpus. Move it"):
+        corpus(tmp_path / "mine")
+    assert (tmp_path / "mine.progress/thesis.txt").exists()
     (tmp_path / "empty").mkdir()
     made = collected(tmp_path / "empty")
     damaged = shutil.copytree(made.progress, tmp_path / "other.progress")
