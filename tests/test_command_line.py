@@ -258,6 +258,7 @@ REFUSED = {
         ("--dataset cldr/en-de --source en --target fr", "cldr/en-de: the languages are en and de"),
         ("--run-dir used", "used: exists and is not a run folder"),
         ("--run-dir new --resume-from 3", "--resume-from 3"),
+        ("--preset demo --run-dir run --resume-from 3", "no checkpoint of step 3. Available: step-5."),
         ("--allow-config-change nothing", "no setting 'nothing'"),
         ("--init-from no/such", "no/such: not a run folder"),
         ("--init-from run --set training.init_checkpoint=best", "no 'best' weights"),

@@ -426,6 +426,10 @@ def test_a_resumed_run_keeps_its_limit_of_a_source_unless_it_is_set(run, corpus,
     for preset in ("demo", "auto", "base"):
         assert limit_of(earlier.path, "--preset", preset) == 256
     assert limit_of(earlier.path, "--set", "search.max_source_length=40") == 40
+    (tmp_path / "own.yaml").write_text("search: {max_source_length: 77}\n")
+    (tmp_path / "other.yaml").write_text("search: {alpha: 0.5}\n")
+    assert limit_of(earlier.path, "--config", str(tmp_path / "own.yaml")) == 77
+    assert limit_of(earlier.path, "--config", str(tmp_path / "other.yaml")) == 256
 
 
 def test_auto_needs_a_corpus(capsys):

@@ -43,6 +43,19 @@ def steps_in(folder):
     )
 
 
+def check_step(folder, step):
+    """Raises `ValueError` if a folder has no `step-N` of this number; `None` is accepted."""
+    saved = steps_in(folder)
+    if step is not None and step not in saved:
+        raise ValueError(f"{folder}: no checkpoint of step {step}. {available(saved)}")
+
+
+def available(steps):
+    """Returns the end of a message, with the steps of the checkpoints."""
+    names = ", ".join(f"step-{step}" for step in steps)
+    return f"Available: {names}." if steps else "There is no checkpoint."
+
+
 def by_path(variables, owner=None):
     """Returns {path: tf.Variable} of Keras or TensorFlow variables.
 

@@ -101,10 +101,8 @@ class Checkpoints:
                 model; or the run has trained but has no checkpoint or no list of them: starting from
                 step 0 would overwrite it.
         """
-        saved = self.steps
-        if step is not None and step not in saved:
-            raise ValueError(f"{self.folder}: no checkpoint of step {step}. {_available(saved)}")
-        candidates = self._candidates(saved) if step is None else [step]
+        tensor_files.check_step(self.folder, step)
+        candidates = self._candidates(self.steps) if step is None else [step]
         if not candidates:
             return 0
         damaged = {}
@@ -216,7 +214,8 @@ class Checkpoints:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise NotFiniteError(
                 f"{self.folder}: {bad[0]}{more} not finite at step {step:,}; nothing was saved. "
-                f"{_available(self.steps)} Lower training.learning_rate_scale, or set training.clip_norm"
+                f"{tensor_files.available(self.steps)} Lower training.learning_rate_scale, or set "
+                "training.clip_norm"
             )
 
     def _prefix(self, step):
@@ -305,7 +304,3 @@ def _names(steps):
 
 def _newest_is(steps):
     return f"The newest complete checkpoint is step-{steps[-1]}." if steps else "There is no checkpoint yet."
-
-
-def _available(steps):
-    return f"Available: {_names(steps)}." if steps else "There is no checkpoint."

@@ -74,6 +74,7 @@ def check_run(config, run_dir, *, allowed=(), resume_from=None):
     from keras_transformer.checkpoints.new_folder import check_unused
     from keras_transformer.checkpoints.pretrained import pretrained_models
     from keras_transformer.checkpoints.run_folder import RunFolder
+    from keras_transformer.checkpoints.tensor_files import check_step
     from keras_transformer.training.resume import check_setting_names
 
     # With several workers, `train` checks after all have connected: until then, a worker that ends leaves the
@@ -84,6 +85,7 @@ def check_run(config, run_dir, *, allowed=(), resume_from=None):
     is_new = True
     if (pathlib.Path(run_dir) / "config.json").exists():
         is_new = not RunFolder(run_dir).has_trained
+        check_step(pathlib.Path(run_dir) / "checkpoints", resume_from)
     else:
         check_unused(run_dir)
         if str(run_dir) in pretrained_models():

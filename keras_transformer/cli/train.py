@@ -225,7 +225,8 @@ def _configured(config, args, file, run):
     data |= given_settings(args, CORPUS_SETTINGS)
     devices = given_settings(args, DEVICE_SETTINGS)
     # Runs of earlier versions have 256 with any `data.max_length`. Resuming them must not change it.
-    kept = [f"search.max_source_length={run.config.search.max_source_length}"] if run else []
+    own = file.config or any(one.text.startswith("search.max_source_length=") for one in file.settings)
+    kept = [f"search.max_source_length={run.config.search.max_source_length}"] if run and not own else []
     return override(replace(config, data=data, training=training, devices=devices), [*kept, *args.set])
 
 

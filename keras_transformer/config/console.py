@@ -37,6 +37,8 @@ def console(*, always=False):
     """
     handler, propagate = ConsoleHandler(), PACKAGE.propagate
     with contextlib.ExitStack() as stack:
+        if not logging.root.handlers:
+            stack.callback(_remove_default_handlers)
         if PACKAGE.level == logging.NOTSET and logging.root.level == logging.WARNING:
             PACKAGE.setLevel(logging.INFO)
             stack.callback(PACKAGE.setLevel, logging.NOTSET)
@@ -47,3 +49,13 @@ def console(*, always=False):
             PACKAGE.propagate = False  # another library may configure the root logger meanwhile
             stack.callback(setattr, PACKAGE, "propagate", propagate)
         yield
+
+
+def _remove_default_handlers():
+    """Removes what `logging.basicConfig()` adds: TensorFlow calls it when it saves a checkpoint.
+
+    Otherwise the next call would take it for a handler of the user's.
+    """
+    for handler in logging.root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler.formatter._fmt == logging.BASIC_FORMAT:
+            logging.root.removeHandler(handler)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy, token_statistics
-from keras_transformer.model.metrics import StepCounters, TokenMean
+from keras_transformer.model.metrics import StepCounters, TokenLoss, TokenMean
 
 _CROSS_ENTROPY = ("crossentropy", "ce", "sparse_categorical_crossentropy", "SparseCategoricalCrossentropy")
 
@@ -191,6 +191,12 @@ def _metric(value, argument):
             "`weighted_metrics`: StepCounters counts steps, which have no weight. Pass it in `metrics`"
         )
     if isinstance(value, (TokenMean, StepCounters)):
+        bases = TokenMean, TokenLoss, StepCounters
+        if type(value).update_state not in [base.update_state for base in bases]:
+            raise ValueError(
+                f"`{argument}`: {type(value).__name__} changes `update_state`, which the token-weighted step "
+                "does not call. Subclass keras.metrics.Metric"
+            )
         return value
     if isinstance(value, str) and value in _CROSS_ENTROPY:
         return keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name=value)

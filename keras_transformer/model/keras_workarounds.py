@@ -48,6 +48,7 @@ from keras_transformer.model.keras_objectives import standard_metrics, token_los
 from keras_transformer.model.layers.basics import Dropout
 from keras_transformer.model.metrics import TokenLoss
 from keras_transformer.model.optimizer import Adam
+from keras_transformer.model.step_metrics import check_overrides
 from keras_transformer.model.weight_update import check_optimizer
 
 REQUESTS = 3  # number of kinds of requests that a worker can send to all workers after a step
@@ -152,11 +153,7 @@ class KerasWorkarounds:
         xla = kwargs.pop("jit_compile", False) not in (False, None, "auto")
         if towers < 1 or (towers > 1 and xla):
             raise ValueError(f"`towers` must be at least 1, and 1 with `jit_compile`. Received: {towers}")
-        if type(self).compute_metrics is not keras.Model.compute_metrics:
-            raise ValueError(
-                f"{type(self).__name__} overrides `compute_metrics`, which the token-weighted step does not "
-                "call. Give metrics to `compile`, or override `train_step` and `test_step`"
-            )
+        check_overrides(self, recompute=recompute, towers=towers)
         optimizer = Adam() if optimizer == "adam" else keras.optimizers.get(optimizer)
         check_optimizer(optimizer, strategy, self.dtype_policy.name)
         if num_workers(strategy) > 1:
@@ -208,13 +205,15 @@ class KerasWorkarounds:
         config = super().get_compile_config()
         if config and self.compiled:
             config.update(keras.saving.serialize_keras_object(self._compiled_state.arguments))
-            config["ema_decay"] = self._compiled_state.ema_decay
-            config["recompute"] = self._compiled_state.recompute
-            config["towers"] = self._compiled_state.towers
-            config["jit_compile"] = self._compiled_state.jit_compile
+            for name in ("ema_decay", "recompute", "towers", "jit_compile"):
+                config[name] = getattr(self._compiled_state, name)
+            frozen = [not layer.trainable for layer in self._flatten_layers()]
+            config["frozen_layers"] = np.flatnonzero(frozen).tolist()
         return config
 
     def compile_from_config(self, config):
+        for index in config.pop("frozen_layers", ()):
+            self._flatten_layers()[index].trainable = False
         self.compile(**keras.saving.deserialize_keras_object(config))
         self._compiled_state.averages_are_stale = True  # the weights are loaded after this
 

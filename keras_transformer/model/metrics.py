@@ -65,6 +65,23 @@ class TokenLoss(TokenMean):
     statistic = "loss"
     default_name = "loss"
 
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor = None, sample_weight: Tensor | None = None
+    ) -> None:
+        """Adds a batch, as every token mean; or a mean loss, as a `train_step` of your own does in Keras.
+
+        Args:
+            y_true: int labels, shape `(batch, length)`; or the loss, a scalar, if there is no `y_pred`.
+            y_pred: float logits, shape `(batch, length, vocab_size)`, or `None`.
+            sample_weight: how often the loss counts, such as the number of its sentences; else `None`.
+        """
+        if y_pred is not None:
+            super().update_state(y_true, y_pred, sample_weight)
+            return
+        weight = ops.cast(1 if sample_weight is None else sample_weight, self.count.dtype)
+        self.total.assign_add(ops.cast(y_true, self.total.dtype) * weight)
+        self.count.assign_add(weight)
+
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class TokenAccuracy(TokenMean):

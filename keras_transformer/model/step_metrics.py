@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_transformer.model.inputs import LABELS_AS_TARGETS, batch_pair, check_shapes
 from keras_transformer.model.keras_objectives import needs_logits, share_over_replicas, update_metric
-from keras_transformer.model.loss import TokenStatistics, token_weights
+from keras_transformer.model.loss import TokenStatistics, token_statistics, token_weights
 from keras_transformer.model.metrics import StepCounters, TokenLoss, TokenMean
 
 
@@ -131,7 +131,50 @@ class StepMetrics:
 
     @property
     def metrics(self):
-        return list(self._compiled_state.metrics) if hasattr(self, "_compiled_state") else []
+        compiled = list(self._compiled_state.metrics) if hasattr(self, "_compiled_state") else []
+        return [*compiled, *_metrics_of_layers(self)]
+
+    @property
+    def _loss_tracker(self):
+        """Metric of the mean loss, under the name by which a copy of Keras' `train_step` updates it."""
+        return self._compiled_state.metrics[0] if hasattr(self, "_compiled_state") else None
+
+    @_loss_tracker.setter
+    def _loss_tracker(self, tracker):
+        """Keras' `compile` sets its own, which is not used."""
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        """Updates the metrics of `compile`, for a `train_step` or `test_step` of your own.
+
+        The mean loss is updated by `self._loss_tracker.update_state(loss)`, as in Keras.
+
+        Args:
+            x: pair `(source_ids, target_ids)`; not used.
+            y: int labels, shape `(batch, length)`.
+            y_pred: float logits, shape `(batch, length, vocab_size)`.
+            sample_weight: float, shape `(batch, length)` or `(batch,)`, or `None`.
+
+        Returns:
+            dict from name to result.
+
+        Raises:
+            ValueError: `StepCounters` is among the metrics.
+        """
+        state, pad_id = self._compiled_state, self.loss.pad_id
+        plain = weighted = token_statistics(y, y_pred, pad_id=pad_id)
+        if sample_weight is not None:
+            weights = token_weights(sample_weight, y, pad_id)
+            weighted = TokenStatistics(*(values * weights for values in plain))
+        for metric in state.metrics[1:]:
+            if isinstance(metric, StepCounters):
+                raise ValueError(
+                    "StepCounters counts the steps of the package's own `train_step`. Leave it out of "
+                    "`metrics`, or call `super().train_step(data)`"
+                )
+            if isinstance(metric, TokenMean):
+                metric.add(weighted if metric in state.weighted_metrics else plain)
+        self._update_logit_metrics(Batch(None, None, y, sample_weight), y_pred)
+        return self.get_metrics_result()
 
     def interval_sums(self) -> dict[str, float]:
         """Returns the sums behind the metrics, over all replicas: {name: float}."""
@@ -260,6 +303,33 @@ class StepMetrics:
                 result = metric.result()
                 results.update(result if isinstance(result, dict) else {metric.name: result})
         return results
+
+
+def check_overrides(model, *, recompute, towers):
+    """Checks that the step calls what a subclass overrides, and counts what its layers count.
+
+    Raises:
+        ValueError: names the method, or the metric.
+    """
+    for method, base in (("compute_metrics", StepMetrics), ("get_metrics_result", keras.Model)):
+        if getattr(type(model), method) is not getattr(base, method):
+            raise ValueError(
+                f"{type(model).__name__} overrides `{method}`, which the token-weighted step does not "
+                "call. Give metrics to `compile`, or override `train_step` and `test_step`"
+            )
+    several = recompute or towers > 1 or model.distribute_strategy.num_replicas_in_sync > 1
+    for metric in _metrics_of_layers(model) if several else ():
+        raise ValueError(
+            f"a layer updates the metric {metric.name!r} itself, once for each replica, tower and "
+            "recomputation. Use one device, towers=1 and recompute=False, or give the metric to `compile`"
+        )
+
+
+def _metrics_of_layers(model):
+    """Returns the metrics that are attributes of the model or of its layers, which their calls update."""
+    return list(
+        {id(metric): metric for layer in model._flatten_layers() for metric in layer._metrics}.values()
+    )
 
 
 def _metric_variables(metrics):

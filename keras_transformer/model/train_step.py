@@ -52,10 +52,11 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         norm = tf.linalg.global_norm(gradients) / scale
         logged = self._logged_statistics(sums)
         finite = tf.math.is_finite(norm) & tf.math.is_finite(logged.loss)
+        unused = getattr(self._compiled_state, "unused", ())
         update_weights(
             self.optimizer,
-            self.trainable_variables,
-            gradients,
+            [weight for index, weight in enumerate(self.trainable_variables) if index not in unused],
+            [gradient for index, gradient in enumerate(gradients) if index not in unused],
             norm,
             finite=finite,
             has_tokens=sums.statistics.weight > 0,  # false for the batch that only probes the memory
@@ -122,7 +123,9 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         gradients = tape.gradient(loss, weights)
         if self._overrides_compute_loss() and all(gradient is None for gradient in gradients):
             raise ValueError("`compute_loss` has no gradient for any weight: compute it from `y_pred`")
-        # As in Keras, weights that the loss does not depend on are not trained.
+        # As in Keras, weights that the loss does not depend on are not updated, nor do they decay.
+        unused = {index for index, gradient in enumerate(gradients) if gradient is None}
+        self._compiled_state.unused = unused & getattr(self._compiled_state, "unused", unused)
         gradients = [
             tf.zeros(weight.shape, weight.dtype) if gradient is None else gradient
             for weight, gradient in zip(weights, gradients, strict=True)

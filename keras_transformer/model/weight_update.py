@@ -24,6 +24,9 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, has_tokens, a
         decay: decay of the averages.
     """
     weights = list(weights)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if {id(weight) for weight in weights} - {id(weight) for weight in inner._trainable_variables}:
+        raise ValueError("a layer has become trainable since `compile`: call `compile` again")
 
     def average(averaged, weight):
         averaged.assign_add((1.0 - decay) * (weight - averaged))

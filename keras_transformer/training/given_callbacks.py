@@ -5,9 +5,11 @@ import logging
 import math
 
 import keras
+import numpy as np
 
 logger = logging.getLogger(__name__)
 
+_NO_EFFECT = "a callback has changed the weights after the last update: this has no effect"
 _OWN_RATE = (
     "sets the learning rate, but the paper's schedule does: see training.learning_rate_scale and "
     "training.warmup_steps"
@@ -94,6 +96,7 @@ class GivenCallbacks(keras.callbacks.Callback):
         super().__init__()
         self.callbacks, self.schedule, self.stop = callbacks, schedule, stop
         self.every_steps = training.validate_every_steps
+        self.max_steps = training.max_steps
         self.num_epochs = math.ceil(training.max_steps / self.every_steps)
         self.overflows = training.precision == "mixed_float16"  # then skipped updates are normal
         self.list = None  # the `CallbackList` between the begin and the end of training
@@ -108,6 +111,7 @@ class GivenCallbacks(keras.callbacks.Callback):
         )
         self.saved = None  # sums of the weights in the last checkpoint, at the end of training
         self.list.on_train_begin()
+        self.model.set_interval_sums(self.sums)  # a callback may have called `evaluate`
         self._pass_on_stop()
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -154,7 +158,12 @@ class GivenCallbacks(keras.callbacks.Callback):
             return
         self.logs = self.logs | {f"val_{name}": value for name, value in (record or {}).items()}
         epoch, self.epoch = self.epoch, None
+        weights = self.model.get_weights() if self.step >= self.max_steps else []
         self.list.on_epoch_end(epoch, self.logs)
+        if weights and any(map(np.any, map(np.not_equal, weights, self.model.get_weights()))):
+            # They are validated and perhaps saved, and must stay what they were.
+            self.model.set_weights(weights)
+            logger.warning(_NO_EFFECT)
         self._pass_on_stop()
 
     def end(self):
@@ -163,7 +172,7 @@ class GivenCallbacks(keras.callbacks.Callback):
         ended, self.list = self.list, None
         ended.on_train_end(self.logs)
         if self._sums_of_weights() != self.saved:
-            logger.warning("a callback has changed the weights after the last update: this has no effect")
+            logger.warning(_NO_EFFECT)
 
     def _pass_on_stop(self):
         """Requests the end of training from all workers if a callback has set `model.stop_training`."""

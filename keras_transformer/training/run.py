@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_transformer.checkpoints.run_folder import RunFolder
+from keras_transformer.checkpoints.tensor_files import check_step
 from keras_transformer.config.console import console
 from keras_transformer.config.settings import Config
 from keras_transformer.config.types import PathLike
@@ -79,6 +80,8 @@ def train(
     """
     require_tensorflow("`train`")
     callbacks = check_callbacks(callbacks, config.training)
+    if resume_from is not None:
+        check_step(pathlib.Path(run_dir) / "checkpoints", resume_from)  # before anything is changed
     devices = choose_devices(config.devices, precision=config.training.precision)
     with contextlib.ExitStack() as stack:
         # After `choose_devices`: with several workers, TensorFlow installs its own handler of SIGTERM there.

@@ -87,6 +87,12 @@ def open_session(config, run_dir, devices, allowed, stack):
         config, run_dir / CORPUS, tokenizers, recorded=recorded, writes=devices.is_chief
     )
     config = with_vocab_size(configs.replace(config, data=corpus.data), *corpus.tokenizers.sizes)
+    if not earlier and config.training.init_from:
+        source = RunFolder(config.training.init_from)
+        check_initial_weights(source, config.model, config.training.init_checkpoint)
+    batches = training_batches(config.data, corpus, seed=config.training.seed)
+    validation, num_long = validation_batches(config.data, corpus)
+    # All other checks have passed: change or create the folder.
     if earlier:
         run_config = earlier.config
         apply_config_changes(earlier, config, sha256=corpus.sha256, allowed=allowed)
@@ -95,12 +101,6 @@ def open_session(config, run_dir, devices, allowed, stack):
             paths = {name: getattr(config.data, name) for name in ("data_dir", "manual_dir")}
             data = dataclasses.replace(run_config.data, **paths)
             earlier.config = dataclasses.replace(run_config, data=data, devices=config.devices)
-    if not earlier and config.training.init_from:
-        source = RunFolder(config.training.init_from)
-        check_initial_weights(source, config.model, config.training.init_checkpoint)
-    batches = training_batches(config.data, corpus, seed=config.training.seed)
-    validation, num_long = validation_batches(config.data, corpus)
-    # All checks have passed: create the folder.
     run = earlier or RunFolder.create(run_dir, config, corpus.tokenizers, locked=True)
     if devices.is_chief:
         if not earlier:

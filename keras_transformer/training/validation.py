@@ -251,9 +251,11 @@ class Validation(keras.callbacks.Callback):
         return record
 
     def _end_epoch(self, record):
+        sums = self.model.interval_sums()  # a callback may call `evaluate`, which resets the metrics
         with self.clock.outside_steps():
             for given in self.given:
                 given.end_epoch(record)
+        self.model.set_interval_sums(sums)
 
     def measure(self):
         """Validates the current weights without logging or recording.

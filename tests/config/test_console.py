@@ -101,6 +101,19 @@ def test_a_handler_that_appears_meanwhile_shows_nothing_twice(unconfigured, caps
     assert capsys.readouterr() == ("100 % done\n", "note: slow\n")
 
 
+def test_what_tensorflow_configures_does_not_change_the_next_call(unconfigured, capsys):
+    unconfigured()
+    for _ in range(2):
+        with console():
+            logging.basicConfig()  # as absl does when a checkpoint is saved
+            say()
+        assert capsys.readouterr() == ("100 % done\n", "note: slow\n")
+    with console():
+        logging.basicConfig(format="mine: %(message)s")
+    say()
+    assert capsys.readouterr() == ("", "mine: note: slow\n")
+
+
 def test_a_line_that_cannot_be_written_is_an_error(unconfigured, monkeypatch):
     unconfigured()
     with open("/dev/full", "w") as full:

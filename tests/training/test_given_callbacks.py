@@ -19,6 +19,7 @@ from keras_transformer.model.transformer import Transformer
 from keras_transformer.training.given_callbacks import GivenCallbacks, check_callbacks
 from keras_transformer.training.progress import Clock, Events, Progress
 from keras_transformer.training.run import train
+from keras_transformer.training.validation import Validation
 
 # Keras' own `TensorBoard` draws histograms of variables, which NumPy 2 warns about.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -309,6 +310,53 @@ def test_weights_that_change_after_the_last_checkpoint_are_warned_about(make_giv
             made.on_train_end()
             made.end()
         assert caplog.text.count("has changed the weights") == count
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_weights_that_change_in_the_last_epoch_are_what_they_were(make_given, caplog, is_last):
+    """They are validated already; before the last update, a change is used from the next one on."""
+
+    def change(epoch, logs):
+        made.model.trainable_weights[0].assign_add(keras.ops.ones_like(made.model.trainable_weights[0]))
+
+    made = make_given(stock.LambdaCallback(on_epoch_end=change))
+    made.on_train_begin()
+    made.epoch, made.logs, made.step = 0, {}, STEPS - (not is_last)
+    before = made.model.get_weights()
+    with caplog.at_level(logging.WARNING):
+        made.end_epoch({"loss": 2.0})
+    for number, (old, new) in enumerate(zip(before, made.model.get_weights(), strict=True)):
+        np.testing.assert_array_equal(new, old + (number == 0 and not is_last))
+    assert caplog.text.count("has changed the weights") == is_last
+
+
+def test_a_callback_that_evaluates_leaves_the_means_of_the_log(tiny, make_given):
+    class Evaluates(stock.Callback):
+        count = 0
+
+        def evaluate(self):
+            self.model.evaluate(tiny.stream([tiny.batch(9, *LENGTHS[0])]), steps=1, verbose=0)
+            self.count += 1
+
+        def on_train_begin(self, logs=None):
+            self.evaluate()
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.evaluate()
+
+    given = Evaluates()
+    made = make_given(given)
+    sums = {name: 3.0 + number for number, name in enumerate(made.model.interval_sums())}
+    made.model.set_interval_sums(sums)
+    made.on_train_begin()
+    assert made.model.interval_sums() == sums
+    made.epoch, made.logs = 0, {}
+    validation = Validation.__new__(Validation)
+    validation.set_model(made.model)
+    validation.clock, validation.given = Clock(), [made]
+    validation._end_epoch({"loss": 2.0})
+    assert made.model.interval_sums() == sums
+    assert given.count == 2
 
 
 @pytest.mark.parametrize(

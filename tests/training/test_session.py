@@ -10,6 +10,7 @@ import pytest
 
 from keras_transformer.batches import preparing
 from keras_transformer.checkpoints.new_folder import check_unused
+from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.config.settings import Config, DataConfig, ModelConfig, replace
 from keras_transformer.text.lines import DataError
 from keras_transformer.training.devices import choose_devices
@@ -39,10 +40,10 @@ def config(corpus):
     return dataclasses.replace(Config(), model=small, data=data)
 
 
-def start(config, run):
+def start(config, run, allowed=()):
     with contextlib.ExitStack() as stack:
         devices = choose_devices(config.devices, precision=config.training.precision)
-        return open_session(config, pathlib.Path(run), devices, (), stack)
+        return open_session(config, pathlib.Path(run), devices, allowed, stack)
 
 
 def names(run):
@@ -128,6 +129,24 @@ def test_a_text_of_their_own_in_an_earlier_run_is_left_alone(config, tmp_path):
     with pytest.raises(DataError, match="corpus: contains other files"):
         start(config, run)
     assert names(run / "corpus") == {"precious.txt"}
+
+
+def test_a_change_that_is_allowed_is_kept_only_if_the_run_starts(config, corpus, tmp_path):
+    run = tmp_path / "run"
+    start(config, run)
+    (run / "history.jsonl").touch()  # it has trained
+    before = (run / "config.json").read_bytes()
+    changed = replace(config, training={"warmup_steps": 7})
+    valid = {path: path.read_bytes() for path in corpus.glob("valid.*")}
+    write(corpus, "valid", [("dogs " * 50, "Hunde " * 50)])
+    with pytest.raises(DataError, match="validation: all 1 pairs exceed 40 tokens"):
+        start(changed, run, ["training.warmup_steps"])
+    assert (run / "config.json").read_bytes() == before
+    for path, content in valid.items():
+        path.write_bytes(content)
+    start(config, run)
+    start(changed, run, ["training.warmup_steps"])
+    assert RunFolder(run).config.training.warmup_steps == 7
 
 
 def test_other_settings_are_refused_before_the_text_is_read(config, tmp_path):
