@@ -267,6 +267,7 @@ REFUSED = {
     "prepare": [
         ("no/such out --source en --target de", "no/such: no such folder"),
         ("empty out", "the languages are missing"),
+        ("empty out --source en --target de --set data.subword_dropout=0.1", "a setting of training, not"),
         ("Helsinki-NLP/opus-100 out --source en --target de", "Hugging Face Hub"),
     ],
     "back-translate": [

@@ -14,6 +14,7 @@ import zipfile
 
 import pytest
 import sacrebleu
+from processes import code_of
 from sacrebleu.dataset import DATASETS
 
 from keras_transformer.checkpoints.run_folder import RunFolder
@@ -479,9 +480,9 @@ def test_unknown_weights_are_refused_with_those_there_are(run, capsys, program):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--beam-size", "0"], ["`search.beam_size`", "from 1 to 1000", "beam_size=0"]),
-        (["--alpha", "-1"], ["`search.alpha`", "at least 0", "alpha=-1.0"]),
-        (["--alpha", "nan"], ["`search.alpha`", "finite"]),
+        (["--beam-size", "0"], ["--beam-size: must be from 1 to 1000. Received: 0."]),
+        (["--alpha", "-1"], ["--alpha: must be at least 0. Received: -1.0."]),
+        (["--alpha", "nan"], ["--alpha: must be finite"]),
     ],
 )
 def test_a_bad_setting_of_search_is_refused(run, capsys, program, arguments, words):
@@ -492,9 +493,9 @@ def test_a_bad_setting_of_search_is_refused(run, capsys, program, arguments, wor
 
 def call(program, arguments):
     if program == "evaluate":
-        return evaluate.main(arguments), b""
+        return code_of(evaluate.main, arguments), b""
     out = io.BytesIO()
-    return translate.main(arguments, stdin=io.BytesIO(b"the man\n"), stdout=out), out.getvalue()
+    return code_of(translate.main, arguments, stdin=io.BytesIO(b"the man\n"), stdout=out), out.getvalue()
 
 
 @pytest.mark.parametrize("program", ["translate", "evaluate"])

@@ -176,10 +176,13 @@ def _split_into_parts(source, target, counts, budget):
         capacity = budget // max(source_len, target_len)
         full = max(1, capacity // _PARTS_PER_BATCH // ROWS_MULTIPLE) * ROWS_MULTIPLE
         while count:
-            if part[0] >= full:
+            rows = min(count, full - part[0])
+            # So many rows of a short cell must not join those of a long one that the part exceeds the budget.
+            exceeds = _round_up(part[0] + rows) * max(*part[1:], source_len, target_len) > budget
+            if part[0] and (rows <= 0 or exceeds):
                 parts.append(part)
                 part = (0, 0, 0)
-            rows = min(count, full - part[0])
+                continue
             part = part[0] + rows, max(part[1], source_len), max(part[2], target_len)
             count -= rows
     if part[0]:

@@ -19,6 +19,7 @@ A position is one element of the padded id matrices of a batch, source or target
 
 import functools
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -147,7 +148,8 @@ class EpochPlanner:
                 "`sizes` must sum to the number of pairs and have one weight each. "
                 f"Received: sizes={sizes}, weights={weights}, {num_pairs} pairs"
             )
-        if not np.dot(sizes, weights) >= 1:
+        # Each corpus is sampled on its own, floor(weight * size) pairs or one more.
+        if not sum(math.floor(size * weight) for size, weight in zip(sizes, weights, strict=True)) >= 1:
             raise ValueError(f"The weights must keep at least one pair an epoch. Received: weights={weights}")
         self.seed = seed
         self._batch_tokens = batch_tokens

@@ -205,6 +205,9 @@ def last_files(settings, report, tokenizers, texts, shards):
 def settings_of(config, tokenizers, shard_pairs):
     """Returns the settings that determine the prepared files, a dict for JSON."""
     _check_tags(config.data.tags, tokenizers)
+    if tokenizers and isinstance(tokenizers.target, TreeTokenizer) != config.data.parses:
+        kind = "a translation vocabulary, and the targets are trees" if config.data.parses else "of a parser"
+        raise DataError(f"the vocabulary given is {kind}. Give another --tokenizer, or leave it out")
     return {
         "data": {name: getattr(config.data, name) for name in _DATA_SETTINGS} | _vocab_settings(tokenizers),
         "cleaning": dataclasses.asdict(config.cleaning),
@@ -308,9 +311,11 @@ def _locked_folder(folder):
                 # Invalid text must change, so its preparation cannot continue later. After a read error of
                 # disk or network it can, so the folder stays.
                 if is_new and getattr(error.__cause__, "errno", None) is None:
-                    shutil.rmtree(folder)
-                    if not is_made_here:
-                        folder.mkdir()
+                    with contextlib.suppress(OSError):  # the error of the text is what matters
+                        for path in folder.iterdir():  # the folder itself may be a link or a mount
+                            shutil.rmtree(path) if path.is_dir() else path.unlink()
+                        if is_made_here:
+                            folder.rmdir()
                 raise
             (folder / _LOCK).unlink()
     except UnfinishedError:

@@ -105,8 +105,14 @@ def open_text(config):
         data.dataset, data.source, data.target, data_dir=data.data_dir, manual_dir=data.manual_dir
     )
     check_splits(data.dataset, datasets, data.source, data.target)
-    splits = list(dict.fromkeys(split for dataset in datasets for split in dataset.splits))
-    splits.remove(TRAIN)
+    splits = list(
+        dict.fromkeys(
+            split
+            for dataset in datasets
+            for split in dataset.splits
+            if split != TRAIN and split not in getattr(dataset, "training_names", ())
+        )
+    )
     return RawText(data, cleaner, datasets, splits)
 
 

@@ -18,6 +18,7 @@ from keras_transformer.text.datasets import check_dataset, dataset_names
 from keras_transformer.text.folders import VALIDATION_NAMES
 from keras_transformer.text.lines import DataError, Pairs
 from keras_transformer.text.synthetic import check_tags
+from keras_transformer.tokenizers.tags import tags_of
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 
 COUNTED_PAIRS = 100_000  # number of pairs whose characters are counted
@@ -142,6 +143,14 @@ def load_training_data(config, folder=None, tokenizers=None, *, recorded=None, w
             f"{data.dataset}: was prepared with another vocabulary than this run's. "
             "Prepare it with --tokenizer, or start a new run"
         )
+    tags = tags_of(own.target)
+    if not is_raw and tags and [data.target, data.source] == corpus.manifest["languages"]:
+        for ids in train.target.arrays:
+            if np.isin(ids, list(tags.values())).any():
+                raise DataError(
+                    f"{data.dataset}: its {data.target} side has tags ({', '.join(tags)}), which belong to "
+                    f"sources. Use --source {data.target} --target {data.source}, or prepare untagged text"
+                )
     if is_raw:
         notes = corpus.warnings(train, own)
         if corpus.report.num_kept < corpus.report.num_pairs:

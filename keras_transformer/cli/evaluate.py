@@ -261,7 +261,7 @@ def language_of(paths):
     """Returns the language code that all names end with, such as `zh-CN` of `test.zh-CN.gz`, or `None`."""
     endings = {re.sub(r"\.(gz|xz|bz2)$", "", path).rpartition(".")[2] for path in paths}
     ending = endings.pop() if len(endings) == 1 else ""
-    match = re.fullmatch("([a-z]{2})([-_][A-Z][A-Za-z]+)*", ending)
+    match = re.fullmatch(r"([a-z]{2})([-_](?:[A-Z][A-Za-z]+|\d{3}))*", ending)
     return ending if match and match[1] in _LANGUAGES.split() else None
 
 

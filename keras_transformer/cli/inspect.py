@@ -39,8 +39,8 @@ def parse_args(argv=None):
 def main(argv=None, stdin=None):
     """Runs the program; returns its exit code."""
     args = parse_args(argv)
-    stdin = sys.stdin.buffer if stdin is None else stdin
     open_closed_streams()
+    stdin = sys.stdin.buffer if stdin is None else stdin
 
     def work():
         from keras_transformer.checkpoints.pretrained import resolve

@@ -29,7 +29,7 @@ from keras_transformer.config import programs
 from keras_transformer.config.sections import TREES, DataConfig
 
 # Settings of `data` that only training uses; `weights` is the old name of one.
-FOR_TRAINING = ("dataset", "dataset_weights", "weights", "temperature")
+FOR_TRAINING = ("dataset", "dataset_weights", "weights", "temperature", "subword_dropout")
 # Settings that change the description of a prepared folder.
 FOR_DESCRIPTION = ("data.batch_tokens", "data.padding", "data.max_shapes")
 # Settings that count tokens, or are of batches; text has neither.
@@ -207,8 +207,10 @@ def describe(prepared, data, *, examples=0):
 
 def write_text(config, out):
     """Writes a corpus as text files; returns what to print."""
+    from keras_transformer.batches.preparing import check_outside
     from keras_transformer.batches.text_files import write_text_corpus
 
+    check_outside(config.data.dataset, out)
     report, others = write_text_corpus(config, out)
     data, path = config.data, shlex.quote(out)
     return "\n".join(

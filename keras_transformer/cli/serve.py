@@ -129,7 +129,11 @@ def needs_tensorflow(paths, *, checkpoint, engine, search, precision=None):
     folders = {name: check_model(path) for name, path in paths.items()}
     runs = {name: path for name, path in folders.items() if kind_of(path) == "run"}
     check_task(opened := open_runs(runs.values(), checkpoint), parses=False)
-    for flag, value in (("--engine", engine != "tensorflow" and engine), ("--precision", precision)):
+    for flag, value in (
+        ("--engine", engine != "tensorflow" and engine),
+        ("--precision", precision),
+        ("--checkpoint", checkpoint != "final" and checkpoint),
+    ):
         if value and not runs:
             raise ValueError(f"{flag} {value}: it is for run folders, and none is given. Leave it out")
     needed = False

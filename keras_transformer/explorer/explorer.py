@@ -26,6 +26,7 @@ from keras_transformer.text.lines import to_one_line
 from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.tags import tags_of
 from keras_transformer.translation.alignment import default_alignment_choice, hard_alignment
+from keras_transformer.translation.ensemble import max_target_lengths
 from keras_transformer.translation.long_texts import encode_texts
 from keras_transformer.translation.translator import Translator
 
@@ -199,7 +200,7 @@ class Explorer:
         self._check_name(request.model)
         source_ids, _ = self._source(request.text)
         source, target = self._tokenizers
-        target_ids = self._target(request.target)
+        target_ids = self._target(request.target, source_ids)
         with self._without(request.heads_off):
             found = self._inspect(source_ids, target_ids)
         layer = default_alignment_choice(self._model.config.num_decoder_layers).layer
@@ -257,14 +258,16 @@ class Explorer:
             raise InvalidRequestError("`text` is blank")
         return [*encoded.rows[0], source.special.eos], encoded.is_cut
 
-    def _target(self, target):
+    def _target(self, target, source_ids):
         """Returns ids with the end of sentence, given a text or ids without.
 
-        Ids as many as the limit have none: the search cut them off.
+        Ids as many as the limit of this sentence have none: the search cut them off.
         """
         tokenizer = self._tokenizers.target
-        if not isinstance(target, str) and len(target) == self._limits.max_length:
-            return target
+        if not isinstance(target, str) and len(target) <= self._limits.max_length:
+            (limit,) = max_target_lengths([self._model], np.array([source_ids]), self._search)
+            if len(target) >= int(limit):
+                return target
         ids = tokenizer.encode([target])[0] if isinstance(target, str) else target
         if len(ids) >= self._limits.max_length:
             raise InvalidRequestError(

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "ctranslate2"  # within the run folder
 _LOCK = ".lock"
+_CONVERSION = re.compile(r"(.+)-[0-9a-f]{16}")
+_UNFINISHED = re.compile(r"\..+-[0-9a-f]{16}\.[0-9a-f]{8}\.tmp")  # what a killed process has left
 
 
 def conversion_path(run, checkpoint="final"):
@@ -105,7 +108,7 @@ def load_conversion(run, checkpoint="final", *, threads=1, before=None):
         with process_lock(path.parent / _LOCK, waits=True):
             with contextlib.suppress(ValueError, OSError):  # another process may have made it meanwhile
                 return load(path)
-            _remove(path.parent.glob(".*.tmp"))  # of killed processes
+            _remove(one for one in path.parent.glob(".*.tmp") if _UNFINISHED.fullmatch(one.name))
             _remove([path])
             before()
             convert(run, path, checkpoint=checkpoint)
@@ -126,8 +129,8 @@ def _outdated(run, path):
     """Yields other conversions under the name of the one at `path`, and those of weights that are gone."""
     name, names = path.name.rpartition("-")[0], {*run.weights_names(), "ema"}
     for other in path.parent.iterdir():
-        of = other.name.rpartition("-")[0]
-        if other.is_dir() and other != path and (of == name or of not in names):
+        made = _CONVERSION.fullmatch(other.name)  # not what a user has put there
+        if made and other.is_dir() and other != path and (made[1] == name or made[1] not in names):
             yield other
 
 

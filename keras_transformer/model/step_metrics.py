@@ -137,11 +137,13 @@ class StepMetrics:
     @property
     def _loss_tracker(self):
         """Metric of the mean loss, under the name by which a copy of Keras' `train_step` updates it."""
-        return self._compiled_state.metrics[0] if hasattr(self, "_compiled_state") else None
+        if hasattr(self, "_compiled_state"):
+            return self._compiled_state.metrics[0]
+        return self.__dict__.get("_loss_tracker_of_keras")
 
     @_loss_tracker.setter
     def _loss_tracker(self, tracker):
-        """Keras' `compile` sets its own, which is not used."""
+        self.__dict__["_loss_tracker_of_keras"] = tracker  # not tracked, and not used by our own steps
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
         """Updates the metrics of `compile`, for a `train_step` or `test_step` of your own.

@@ -9,6 +9,7 @@ import hmac
 import logging
 import re
 import time
+import urllib.parse
 
 from keras_transformer.config.cores import usable_cores
 from keras_transformer.config.extras import needs
@@ -70,7 +71,7 @@ class Server:
         self.service = Service(models, self.queue, config, self.metrics)
         self.metrics.watch(self.queue, models)
         self.fault = None  # why the models could not be loaded
-        self.on_fault = lambda: None
+        self.on_fault = lambda: logger.error("the models could not be loaded: %s", self.fault)
         self.on_loaded = lambda: None
         self.warm_ups = []  # functions that are called after that
         self.is_draining = False  # whether it accepts its last requests
@@ -160,7 +161,11 @@ class Server:
             sent = True
             return message
 
+        kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
         try:
+            if kind == "application/x-www-form-urlencoded":  # Starlette would take its bytes for Latin-1
+                text = body.decode(errors="replace")
+                return dict(urllib.parse.parse_qsl(text, keep_blank_values=True, max_num_fields=20))
             async with Request(request.scope, receive).form(max_files=0, max_fields=20) as form:
                 return {key: value for key, value in form.items() if isinstance(value, str)}
         except (HTTPException, ValueError, KeyError, AssertionError) as error:
@@ -187,9 +192,10 @@ class Server:
         for model in self.models:
             size, most = model.newest.engine.search.beam_size, self.config.max_beam_size
             if size > most:
+                is_fixed = model.newest.engine.max_n_best is not None  # a SavedModel
                 raise ValueError(
                     f"{model.name}: its beam size, {size}, is above --max-beam-size {most}. Raise that, or "
-                    f"add --beam-size {most}"
+                    f"{'export it again with' if is_fixed else 'add'} --beam-size {most}"
                 )
 
     async def load(self):
@@ -199,6 +205,7 @@ class Server:
             self._check_beam_sizes()
         except Exception as error:  # noqa: BLE001 - reported by the program
             self.fault = error
+            self.queue.give_up()  # a model that was refused must not answer
             self.on_fault()
             return
         self.on_loaded()

@@ -45,12 +45,14 @@ class Engine:
         search: `SearchConfig`, the default settings.
         request_settings: tuple of str, the settings that a request may change.
         max_n_best: int, most translations of a sentence; `None` for any up to the beam size.
+        own_n_best: int, translations of a sentence where several are asked for without a number; 1 for all.
         is_explorable: bool, whether `explorable` returns a translator.
     """
 
     is_explorable = False
     request_settings = REQUEST_SETTINGS
     max_n_best: int | None = None
+    own_n_best = 1
     translator: Any = None
 
     def __init__(self, path, languages, search):
@@ -112,7 +114,8 @@ class RunEngine(Engine):
 
         config = RunFolder(path).config
         self.translator = Translator.load(path, checkpoint=checkpoint, precision=precision)
-        self.translator.search = replace(self.translator.search, **(search or {}))
+        self.own_n_best = self.translator.search.n_best
+        self.translator.search = replace(self.translator.search, **{"n_best": 1, **(search or {})})
         super().__init__(path, (config.data.source, config.data.target), self.translator.search)
 
     def explorable(self):
@@ -133,7 +136,8 @@ class CTranslate2Engine(Engine):
 
     def __init__(self, path, *, workers=1, search=None):
         translator, languages = self._load(pathlib.Path(path), workers)
-        translator.search = translator.checked(search or {})
+        self.own_n_best = translator.search.n_best
+        translator.search = translator.checked({"n_best": 1, **(search or {})})
         self.translator = translator
         super().__init__(path, languages, translator.search)
 

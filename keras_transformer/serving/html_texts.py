@@ -14,6 +14,7 @@ _MARKUP = re.compile(
     |<(?P<end>/?)(?P<tag>[a-z][^\s/>]*+)(?:[^"'>]|"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))*+(?:>|\Z)""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
+_TOO_LARGE = re.compile(r"&#0*+[1-9][0-9]{7,}+;?")  # `html.unescape` raises for thousands of digits
 _KEPT = ("code", "pre", "template")
 _KEPT_BY_ATTRIBUTE = re.compile(r"""\stranslate\s*+=\s*+["']?no["'\s/>]""", re.IGNORECASE)
 _WITHOUT_END = (
@@ -35,7 +36,8 @@ def split_html(text):
 
     def add_text(data):
         if data:
-            pieces.append((False, data) if depth else (True, html.unescape(data)))
+            text = data if depth else html.unescape(_TOO_LARGE.sub("\ufffd", data))
+            pieces.append((not depth, text))
 
     for match in _MARKUP.finditer(text):
         add_text(text[begin : match.start()])

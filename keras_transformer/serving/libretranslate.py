@@ -17,6 +17,7 @@ from keras_transformer.serving.requests import (
     read_body,
     type_name,
 )
+from keras_transformer.serving.service import in_thread_if_long
 
 _KEYS = ("q", "source", "target", "format", "alternatives", "api_key", "secret")
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -54,7 +55,10 @@ async def translate(server, request):
         source = detected["language"]
     model = request.state.model = _model(server, source, target)
     server.note(request, texts)
-    pieces = [split_html(text) if kind == "html" else [(True, text)] for text in texts]
+    if kind == "html":
+        pieces = await in_thread_if_long(texts, lambda: list(map(split_html, texts)))
+    else:
+        pieces = [[(True, text)] for text in texts]
     queued = [piece for each in pieces for is_text, piece in each if is_text]
     engine = server.models.version(model).engine
     settings = {}
@@ -197,8 +201,8 @@ def _detect(server, text, *, every=False):
     known = list(dict.fromkeys(known))
     if not known:
         raise UnavailableError("Models are being loaded. Try again soon", retry_after=2)
-    if len(known) == 1 and text.strip():
-        return {"confidence": 100.0, "language": known[0]}
+    if len(known) == 1 and (text.strip() or not every):
+        return {"confidence": 100.0 if text.strip() else 0.0, "language": known[0]}
     from keras_transformer.text.languages import identify_language
 
     try:

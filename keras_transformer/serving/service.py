@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import re
 from typing import Any, NamedTuple
@@ -17,8 +18,15 @@ from keras_transformer.translation.texts import BLANK
 
 # Score of a hypothesis that the search finds impossible, and of an empty slot: JSON has no -inf.
 LOWEST = -3.4028234663852886e38
-_FEW_CHARACTERS = 2000  # their tokens are counted faster than a thread can be asked to
+_FEW_CHARACTERS = 2000  # they are processed faster than a thread can be asked to
 _LINE_BREAK = re.compile(r"(\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029])")
+
+
+async def in_thread_if_long(texts, function):
+    """Returns `function()`, computed in a thread if the texts are so long that others would wait for it."""
+    if sum(map(len, texts)) <= _FEW_CHARACTERS:
+        return function()
+    return await asyncio.to_thread(function)
 
 
 class Hypothesis(NamedTuple):
@@ -183,13 +191,13 @@ class Service:
         version.num_requests += 1
         job = None
         try:
-            plans = [plan_text(text, by_sentence=by_sentence, separator=engine.separator) for text in texts]
+            plan = functools.partial(plan_text, by_sentence=by_sentence, separator=engine.separator)
+            plans = await in_thread_if_long(texts, lambda: list(map(plan, texts)))
             parts = [part for plan in plans for part in plan.parts]
-            if sum(map(len, parts)) <= _FEW_CHARACTERS:
-                tokens = engine.count_tokens(parts)
-            else:
-                tokens = await asyncio.to_thread(engine.count_tokens, parts)
             most = self.config.max_request_tokens
+            if len(parts) > most:  # each has a token at least
+                raise TooLargeError(f"At most {most:,} source tokens are allowed. Received: more")
+            tokens = await in_thread_if_long(parts, lambda: engine.count_tokens(parts))
             if sum(tokens) > most:
                 raise TooLargeError(f"At most {most:,} source tokens are allowed. Received: {sum(tokens):,}")
             group = version, tuple(sorted(settings.items()))

@@ -113,7 +113,7 @@ async def predict(server, request):
     texts, settings, signature, by_row = _parse(values)
     if signature == _N_BEST:
         most = engine.max_n_best or settings.get("beam_size", engine.search.beam_size)
-        settings.setdefault("n_best", most if engine.search.n_best == 1 else engine.search.n_best)
+        settings.setdefault("n_best", most if engine.own_n_best == 1 else min(engine.own_n_best, most))
     elif settings.pop("n_best", 1) != 1:
         raise RequestError(f'`n_best` needs "signature_name": "{_N_BEST}"')
     server.note(request, texts)

@@ -153,8 +153,8 @@ def find_split(dataset, split):
 
 def languages_of(dataset):
     """Returns (source, target) of a name `cldr/SOURCE-TARGET`, or `None` for other datasets."""
-    # Locales such as pt-BR and zh-Hans contain a hyphen too; a capital letter follows it.
-    locale = r"([a-z]{2,}(?:[-_][A-Z]\w+)*)"
+    # Locales such as pt-BR, zh-Hans and es-419 contain a hyphen too; a capital letter or a number follows it.
+    locale = r"([a-z]{2,}(?:[-_](?:[A-Z]\w+|\d{3}))*)"
     match = re.fullmatch(f"cldr/{locale}-{locale}", dataset)
     return match.groups() if match else None
 

@@ -42,7 +42,7 @@ VALIDATION_NAMES = ("valid", "validation", "val", "dev")
 TRAIN = "train"
 
 _COMPRESSION = re.compile(r"\.(gz|xz|bz2)$")
-_LOCALE = r"[a-z]{2,3}(?:[-_][A-Z]\w*)*"
+_LOCALE = r"[a-z]{2,3}(?:[-_](?:[A-Z]\w*|\d{3}))*"
 _PART = re.compile(rf"{TRAIN}[.-](\d+)")
 _HELD_OUT = re.compile("val|dev|test|eval|newstest|newsdev", re.IGNORECASE)
 
@@ -79,7 +79,14 @@ class FolderDataset:
     def splits(self):
         """Names of the splits, a tuple in alphabetical order."""
         names = {name for name in self._files if not _PART.fullmatch(name)} | self._subfolders()
-        return tuple(sorted(names | ({TRAIN} if self._numbered_parts() or self._other_files() else set())))
+        return tuple(sorted(names | ({TRAIN} if self._numbered_parts() or self.training_names else set())))
+
+    @property
+    def training_names(self):
+        """Names of the files, sorted, that are the training split where nothing is called `train`."""
+        if TRAIN in self._files or self._numbered_parts() or TRAIN in self._subfolders():
+            return []
+        return [name for name in sorted(self._files) if not _HELD_OUT.match(name)]
 
     def blocks(self, split, num_pairs=BLOCK_LINES):
         """Yields the pairs of a split, in order; see `make_blocks`.
@@ -113,7 +120,7 @@ class FolderDataset:
         # A split has one of these forms: file, numbered parts, files without a split's name, subfolder.
         forms = [[self._files[split]] if split in self._files else []]
         if split == TRAIN:
-            forms += [self._numbered_parts(), self._other_files()]
+            forms += [self._numbered_parts(), [self._files[name] for name in self.training_names]]
         if split in self._subfolders():
             files = self._find_files(self.folder / split)
             forms.append([files[name] for name in sorted(files)])
@@ -136,14 +143,8 @@ class FolderDataset:
         names = sorted((int(part[1]), part[0]) for part in map(_PART.fullmatch, self._files) if part)
         return [self._files[name] for _, name in names]
 
-    def _other_files(self):
-        """Returns the training files of a folder in which nothing is called `train`."""
-        if TRAIN in self._files or self._numbered_parts() or TRAIN in self._subfolders():
-            return []
-        return [self._files[name] for name in sorted(self._files) if not _HELD_OUT.match(name)]
-
     def _subfolders(self):
-        folders = filter(pathlib.Path.is_dir, self.folder.iterdir())
+        folders = (path for path in self.folder.iterdir() if path.is_dir() and not _is_hidden(path))
         return {folder.name for folder in folders if any(map(self._parse_name, folder.iterdir()))}
 
     def _find_files(self, folder):
@@ -177,7 +178,7 @@ class FolderDataset:
         A side is `"source"`, `"target"`, `"columns"` or `"swapped columns"`.
         """
         stem, _, ending = _COMPRESSION.sub("", path.name).rpartition(".")
-        if ending not in (self.source, self.target, "tsv") or not path.is_file():
+        if ending not in (self.source, self.target, "tsv") or _is_hidden(path) or not path.is_file():
             return None
         sides = {self.source: "source", self.target: "target", "tsv": "columns"}
         split, side = stem, sides[ending]
@@ -374,3 +375,8 @@ def _check_kind(path, name, is_file_or_folder):
             f"{path}: {name!r} is a link or device. Nothing was unpacked; if you trust it, unpack it and "
             "name the folder"
         )
+
+
+def _is_hidden(path):
+    """Whether a file or folder is none of a corpus: hidden, or one of those that macOS puts into archives."""
+    return path.name.startswith(".") or path.name == "__MACOSX"

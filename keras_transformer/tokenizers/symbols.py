@@ -100,7 +100,9 @@ class TreeTokenizer(Tokenizer):
         """Returns the symbols of a tree, separated by spaces; text that `decode` returned stays the same."""
         symbols = text.split()
         # A tree ends with a closing bracket without a label.
-        if not text.strip().endswith(")") and all(x[0] in "()" or x in self._ids for x in symbols):
+        if not text.strip().endswith(")") and all(
+            x[0] in "()" or x in self._ids or x == _UNKNOWN for x in symbols
+        ):
             return " ".join(symbols)
         return " ".join(linearise(read_tree(text), keep_tags=self.keep_tags))
 

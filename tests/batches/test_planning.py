@@ -53,6 +53,29 @@ def test_a_plan_is_complete_and_keeps_to_the_budget(number, budget, padding):
         assert planner.real_share(epoch) == pytest.approx(share)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("number", "budget"), [(3001, 25_000), (3001, 2503), (40_009, 8192)])
+def test_misaligned_pairs_do_not_break_the_budget(number, budget, seed):
+    """Rows of a long cell come before those of a short one, of which a batch takes many."""
+    rng = np.random.default_rng(seed)
+    source = np.clip(np.round(rng.lognormal(2.2, 0.5, number)), 2, 250).astype(int)
+    target = np.clip(source + rng.integers(-2, 3, number), 2, None)
+    source[:3], target[:3] = (10, 3, 249), (250, 241, 4)
+    planner = EpochPlanner(source, target, batch_tokens=budget, seed=seed)
+    for epoch in range(4):
+        plans = planner.plan(epoch)
+        assert sorted(np.concatenate([plan.indices for plan in plans])) == list(range(number))
+        assert max(plan.rows * max(plan.source_len, plan.target_len) for plan in plans) <= budget
+
+
+def test_one_long_pair_before_many_short_ones_is_a_batch_of_its_own_or_of_few():
+    source, target = np.array([10, 4]), np.array([250, 4])
+    regions, cost = cutting.cut_into_batches(source, target, np.array([1, 3000]), 25_000)
+    assert np.isfinite(cost)
+    assert sum(region.num_pairs for region in regions) == 3001
+    assert all(region.rows * max(region.source_len, region.target_len) <= 25_000 for region in regions)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_longest_pads_no_further_than_the_longest(seed):
     source, target = random_lengths(1009, seed)
@@ -255,8 +278,15 @@ def test_a_corpus_of_weight_zero_is_left_out():
     source, target = random_lengths(307)
     planner = EpochPlanner(source, target, batch_tokens=701, sizes=(100, 207), weights=(0, 1))
     assert [counts.sum() for counts in corpus_counts(planner, (100, 207), 0)] == [0, 207]
-    with pytest.raises(ValueError, match="must keep at least one pair"):
-        EpochPlanner(source, target, batch_tokens=701, sizes=(100, 207), weights=(0, 0))
+    two = np.array([3, 3]), np.array([3, 3])
+    for lengths, sizes, weights in (
+        ((source, target), (100, 207), (0, 0)),
+        (two, (1, 1), (0.5, 0.5)),  # each may leave out its pair in the same epoch
+    ):
+        with pytest.raises(ValueError, match="must keep at least one pair"):
+            EpochPlanner(*lengths, batch_tokens=701, sizes=sizes, weights=weights)
+    planner = EpochPlanner(*two, batch_tokens=701, sizes=(2,), weights=(0.5,))
+    assert [sum(len(plan.indices) for plan in planner.plan(epoch)) for epoch in range(9)] == [1] * 9
 
 
 def test_what_cannot_be_planned_is_refused():

@@ -20,12 +20,12 @@ import pytest
 
 from keras_transformer.batches import preparing, sharding
 from keras_transformer.batches.prepared import FORMAT, PreparedCorpus, is_prepared
-from keras_transformer.batches.preparing import prepare
+from keras_transformer.batches.preparing import prepare, settings_of
 from keras_transformer.batches.sharding import UnfinishedError
 from keras_transformer.cli.prepare import describe
 from keras_transformer.config import presets
 from keras_transformer.config import settings as configs
-from keras_transformer.config.settings import Config
+from keras_transformer.config.settings import Config, override
 from keras_transformer.text.lines import DataError
 from keras_transformer.tokenizers.tokenizer_pair import as_tokenizers, train_tokenizer
 
@@ -346,6 +346,43 @@ def test_a_prepared_corpus_is_not_mixed_with_others(corpus, prepared, tmp_path):
     for dataset in (f"{prepared.path},{corpus}", f"{corpus}, {prepared.path}"):
         with pytest.raises(DataError, match="a prepared corpus cannot be combined with others"):
             prepare_some(dataset, tmp_path / "out")
+
+
+def test_training_text_of_another_name_is_no_split_as_well(tmp_path):
+    """As OPUS names it; it would be loaded whole, and copied."""
+    (tmp_path / "opus").mkdir()
+    for name, lines in (("Europarl", 30), ("News", 20), ("dev", 5), ("test", 4)):
+        for language in ("en", "de"):
+            text = "".join(f"{name} sentence {number} {language}\n" for number in range(lines))
+            (tmp_path / "opus" / f"{name}.{language}").write_text(text)
+    config = override(Config(), [f"data.dataset={tmp_path / 'opus'}", "data.vocab_size=290"])
+    found = prepare(config, tmp_path / "out", num_workers=0)
+    assert found.splits == ("dev", "test")
+    assert found.manifest["num_pairs"] == 50
+    assert not list((tmp_path / "out").glob("Europarl*"))
+
+
+def test_a_vocabulary_must_be_of_the_kind_of_the_targets(corpus, prepared, tmp_path):
+    config = override(
+        Config(), [f"data.dataset={corpus}", "data.separate_vocabularies=true", "data.target=trees"]
+    )
+    with pytest.raises(DataError, match="a translation vocabulary, and the targets are trees.*--tokenizer"):
+        settings_of(config, prepared.load_tokenizers(), 100)
+
+
+def test_bad_text_is_told_where_the_folder_is_a_link(corpus, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    text = shutil.copytree(corpus, tmp_path / "text")
+    with (text / "train.de").open("ab") as file:
+        file.write(b"\xff\n")
+    with (text / "train.en").open("ab") as file:
+        file.write(b"x\n")
+    config = override(Config(), [f"data.dataset={text}", "data.vocab_size=300"])
+    with pytest.raises(DataError, match="train.de: line .* is not valid UTF-8"):
+        prepare(config, tmp_path / "out", num_workers=0)
+    assert (tmp_path / "out").is_symlink()
+    assert list((tmp_path / "disk").iterdir()) == []
 
 
 def test_a_folder_inside_the_corpus_is_refused(tmp_path):

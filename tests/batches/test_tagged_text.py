@@ -50,6 +50,19 @@ def test_only_training_sources_have_tags(corpus, tmp_path, kind):
         assert [row.tolist() for row in side] == [row.tolist() for row in other]
 
 
+def test_tagged_sources_are_no_targets(corpus, tmp_path):
+    """A prepared corpus is read in either direction, unless the model would learn to produce tags."""
+    prepare(settings(corpus, "tags=<BT>"), tmp_path / "out", num_workers=0)
+    there = settings(tmp_path / "out")
+    assert load_training_data(there).train.num_pairs == 28
+    back = override(there, ["data.source=de", "data.target=en"])
+    with pytest.raises(DataError, match=r"its en side has tags \(<BT>\).* Use --source en --target de"):
+        load_training_data(back)
+    prepare(settings(corpus, "tags=<NEW>"), tmp_path / "reserved", num_workers=0)  # in no sentence
+    back = override(back, [f"data.dataset={tmp_path / 'reserved'}"])
+    assert load_training_data(back).train.num_pairs == 28
+
+
 def test_without_the_setting_all_is_text(corpus, tmp_path):
     prepared = prepare(settings(corpus), tmp_path / "out", num_workers=0)
     (tokenizer, _) = prepared.load_tokenizers()

@@ -87,7 +87,8 @@ def test_the_program_writes_the_built_in_corpus(tmp_path, capsys):
             for setting in ("cleaning.max_length_ratio=2", "cleaning.min_length=3", "data.max_length=9")
         ),
         (["{}", "out", "--set", "devices.cpu_towers=2"], "a setting of training, not of preparation"),
-        (["{}", "{}"], "exists and is not an empty folder"),
+        (["{}", "{}"], "inside the corpus"),
+        (["{}", "{}/clean"], "inside the corpus"),
     ],
 )
 def test_what_does_not_go_with_text_is_refused(flags, words, corpus, tmp_path, monkeypatch, capsys):

@@ -167,6 +167,20 @@ def test_a_hypothesis_that_the_limit_cut_off_is_shown_without_an_end():
     assert "answers" in explore(explorer, TEXT).state
 
 
+def test_a_hypothesis_that_its_own_limit_cut_off_is_shown_without_an_end():
+    """The limit depends on the length of the source; it is below the largest one here."""
+    endless = tiny_translator(max_length=50, max_length_ratio=1.0, max_length_offset=2, eos_bias=-50.0)
+    explorer = Explorer(endless)
+    best = explorer.search({"text": TEXT})["hypotheses"][0]
+    assert not best["finished"]
+    assert len(best["ids"]) < 50
+    answer = explorer.inspect({"text": TEXT, "target": best["ids"]})
+    assert [piece["id"] for piece in answer["target"]] == best["ids"]
+    assert answer["log_prob"] == pytest.approx(best["log_prob"], abs=1e-4)
+    shorter = explorer.inspect({"text": TEXT, "target": best["ids"][:-1]})
+    assert len(shorter["target"]) == len(best["ids"])  # with an end
+
+
 def test_an_alpha_above_that_of_the_page_is_reduced():
     explorer = Explorer(tiny_translator(alpha=7.0))
     assert explorer.model()["alpha"] == 5.0

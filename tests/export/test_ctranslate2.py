@@ -14,6 +14,7 @@ import types
 import keras
 import numpy as np
 import pytest
+from processes import code_of
 from processors import has_avx512
 
 from keras_transformer.checkpoints.run_folder import RunFolder
@@ -662,10 +663,11 @@ def test_the_program_refuses_in_one_line(folder, tmp_path, capsys):
     for argv, message in (
         ([tmp_path], "keras-transformer translate-ctranslate2: .*not an exported model"),
         ([folder, "--sampling"], "Received: sampling=True"),
-        ([folder, "--beam-size", "0"], "`search.beam_size` must be from 1"),
+        ([folder, "--beam-size", "0"], "argument --beam-size: must be from 1"),
         ([folder, "--seed", "4"], "--seed needs --sampling"),
     ):
-        assert translated(argv, b"x\n")[0] == 2
+        given = list(map(str, argv))
+        assert code_of(translate_ctranslate2.main, given, io.BytesIO(b"x\n"), io.BytesIO()) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert re.search(message, error), error

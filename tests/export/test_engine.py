@@ -141,6 +141,20 @@ def test_a_conversion_belongs_to_its_weights_and_settings(both, path, tmp_path):
     assert conversions_of(copy) == [conversion_path(run).name] != [second.name]
 
 
+def test_what_a_user_keeps_beside_the_conversions_stays(path, tmp_path):
+    copy = pathlib.Path(shutil.copytree(path, tmp_path / "copy"))
+    kept = ["int8", "my-export", "final-0123", ".int8.01234567.tmp"]
+    for name in kept:
+        (copy / "ctranslate2" / name).mkdir(parents=True)
+    gone = ["final-0123456789abcdef", "last-9-0123456789abcdef", ".final-0123456789abcdef.01234567.tmp"]
+    for name in gone:
+        (copy / "ctranslate2" / name).mkdir()
+    shutil.rmtree(conversion_path(RunFolder(copy)), ignore_errors=True)
+    load_conversion(RunFolder(copy))
+    found = {one.name for one in (copy / "ctranslate2").iterdir()}
+    assert found == {*kept, conversion_path(RunFolder(copy)).name, ".lock"}
+
+
 def test_the_key_of_a_conversion_has_vocabularies_languages_and_the_version(path, tmp_path, monkeypatch):
     copy = pathlib.Path(shutil.copytree(path, tmp_path / "copy"))
     run, names = RunFolder(copy), [conversion_path(RunFolder(copy)).name]

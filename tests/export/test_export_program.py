@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from processes import code_of
 
 from keras_transformer.cli import export as export_model
 from keras_transformer.export.saved_model import uninterrupted
@@ -60,7 +61,7 @@ def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path,
         (["--checkpoint", "best"], "no 'best' weights"),
         (["--sampling"], "Sampling is not available"),
         (["--tree-grammar"], "`search.tree_grammar` is for parsing"),
-        (["--beam-size", "0"], "`search.beam_size` must be from 1"),
+        (["--beam-size", "0"], "argument --beam-size: must be from 1"),
         (["--max-sentences", "0"], "`max_sentences` must be"),
         (["--input", "beam_size"], "`inputs` must be among alpha, max_length_offset"),
         (["--version", "0"], "The version must be a whole number from 1 to 9223372036854775807"),
@@ -71,7 +72,8 @@ def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path,
 )
 def test_what_is_refused_is_one_line(run, tmp_path, capsys, arguments, message):
     out = tmp_path / "served"
-    assert export_model.main([str(run), str(out), "--no-warmup", "--checkpoint", "last", *arguments]) == 2
+    given = [str(run), str(out), "--no-warmup", "--checkpoint", "last", *arguments]
+    assert code_of(export_model.main, given) == 2
     error = capsys.readouterr().err
     assert error.startswith("keras-transformer export: ")
     assert message in error

@@ -17,6 +17,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from processes import code_of
 
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.cli import translate as program
@@ -206,30 +207,30 @@ def test_f54_short_and_long_lines_are_translated_as_if_alone(run):
 
 
 REFUSED = [
-    (["--beam-size", "0"], ["`search.beam_size`", "from 1 to 1000", "beam_size=0"]),
-    (["--beam-size", "-1"], ["from 1 to 1000", "beam_size=-1"]),
-    (["--beam-size", "1000000"], ["from 1 to 1000", "beam_size=1000000"]),
-    (["--alpha", "nan"], ["`search.alpha`", "finite", "nan"]),
-    (["--alpha", "inf"], ["`search.alpha`", "finite", "inf"]),
-    (["--alpha", "-1"], ["`search.alpha`", "at least 0"]),
-    (["--length-penalty", "gnmd"], ["`search.length_penalty`", "Did you mean 'gnmt'"]),
-    (["--max-length", "0"], ["`search.max_length`", "from 1 to 16777216"]),
-    (["--max-length", "3000000000"], ["`search.max_length`", "from 1 to 16777216"]),
+    (["--beam-size", "0"], ["--beam-size: must be", "from 1 to 1000", "Received: 0."]),
+    (["--beam-size", "-1"], ["from 1 to 1000", "Received: -1."]),
+    (["--beam-size", "1000000"], ["from 1 to 1000", "Received: 1000000."]),
+    (["--alpha", "nan"], ["--alpha: must be", "finite", "nan"]),
+    (["--alpha", "inf"], ["--alpha: must be", "finite", "inf"]),
+    (["--alpha", "-1"], ["--alpha: must be", "at least 0"]),
+    (["--length-penalty", "gnmd"], ["--length-penalty: must be", "Did you mean 'gnmt'"]),
+    (["--max-length", "0"], ["--max-length: must be", "from 1 to 16777216"]),
+    (["--max-length", "3000000000"], ["--max-length: must be", "from 1 to 16777216"]),
     (["--min-length", "9", "--max-length", "9"], ["`min_length` must be below `max_length`"]),
-    (["--max-length-offset", "0"], ["`search.max_length_offset`", "from 1 to"]),
-    (["--max-length-offset", "2147483647"], ["`search.max_length_offset`", "from 1 to"]),
-    (["--max-length-ratio", "-0.5"], ["`search.max_length_ratio`", "from 0 to 1000"]),
-    (["--max-length-ratio", "1e9"], ["`search.max_length_ratio`", "from 0 to 1000"]),
-    (["--no-repeat-ngram", "-1"], ["`search.no_repeat_ngram`", "from 0 to 32"]),
-    (["--no-repeat-ngram", "1000000"], ["`search.no_repeat_ngram`", "from 0 to 32"]),
+    (["--max-length-offset", "0"], ["--max-length-offset: must be", "from 1 to"]),
+    (["--max-length-offset", "2147483647"], ["--max-length-offset: must be", "from 1 to"]),
+    (["--max-length-ratio", "-0.5"], ["--max-length-ratio: must be", "from 0 to 1000"]),
+    (["--max-length-ratio", "1e9"], ["--max-length-ratio: must be", "from 0 to 1000"]),
+    (["--no-repeat-ngram", "-1"], ["--no-repeat-ngram: must be", "from 0 to 32"]),
+    (["--no-repeat-ngram", "1000000"], ["--no-repeat-ngram: must be", "from 0 to 32"]),
     (["--n-best", "3"], ["`n_best` must be at most `beam_size`", "n_best=3, beam_size=2"]),
-    (["--temperature", "0"], ["`search.temperature`", "above 0"]),
-    (["--top-k", "-1"], ["`search.top_k`", "at least 0"]),
-    (["--top-p", "1.5"], ["`search.top_p`", "at most 1"]),
-    (["--seed", "-1"], ["`search.seed`", "at least 0"]),
-    (["--long-lines", "fold"], ["`search.long_lines`", "split, cut"]),
-    (["--max-source-length", "1"], ["`search.max_source_length`", "at least 2"]),
-    (["--batch-tokens", "0"], ["`search.batch_tokens`", "at least 1"]),
+    (["--temperature", "0"], ["--temperature: must be", "at least 1e-30"]),
+    (["--top-k", "-1"], ["--top-k: must be", "at least 0"]),
+    (["--top-p", "1.5"], ["--top-p: must be", "at most 1"]),
+    (["--seed", "-1"], ["--seed: must be", "at least 0"]),
+    (["--long-lines", "fold"], ["--long-lines: must be", "split, cut"]),
+    (["--max-source-length", "1"], ["--max-source-length: must be", "at least 2"]),
+    (["--batch-tokens", "0"], ["--batch-tokens: must be", "at least 1"]),
     (["--input", "no/such/file"], ["no/such/file: no such file"]),
     (["--prefix-file", "no/such/file"], ["no/such/file: no such file"]),
     (["--constraints", "no/such/file"], ["no/such/file: no such file"]),
@@ -240,9 +241,11 @@ REFUSED = [
 @pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=["_".join(one) for one, _ in REFUSED])
 def test_f59_a_bad_setting_is_refused_before_anything_is_loaded(run, monkeypatch, capsys, arguments, words):
     monkeypatch.setattr(Translator, "load", None)
-    code, out = call(run, joined(TEXTS), *arguments)
+    out = io.BytesIO()
+    given = [str(run), "--checkpoint", "last", *arguments]
+    code = code_of(program.main, given, stdin=io.BytesIO(joined(TEXTS)), stdout=out)
     err = capsys.readouterr().err
-    assert (code, out) == (2, b"")
+    assert (code, out.getvalue()) == (2, b"")
     assert err.startswith("keras-transformer translate: ")
     assert err.count("\n") == 1
     assert all(word in err for word in words), err

@@ -6,11 +6,13 @@ import sys
 import types
 
 import pytest
+from processes import code_of
 from served import SENTENCES, Served, assert_same_rows, tiny_translator
 from starlette.testclient import TestClient
 
+from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.cli import serve
-from keras_transformer.config.settings import SearchConfig
+from keras_transformer.config.settings import SearchConfig, replace
 from keras_transformer.serving import engines
 from keras_transformer.serving.app import Server, create_app
 from keras_transformer.serving.engines import SavedModelEngine, load_engine, translated_by
@@ -103,6 +105,20 @@ def test_search_settings_are_those_of_every_run_and_export(tiny, tmp_path):
         assert texts(longer) != texts(expected)
 
 
+@pytest.mark.parametrize("kind", ["run", "ctranslate2"])
+def test_a_model_with_several_translations_answers_requests_that_do_not_ask_for_them(tiny, tmp_path, kind):
+    run = RunFolder(shutil.copytree(tiny.path, tmp_path / "run"))
+    run.write_config(replace(run.config, search={"beam_size": 4, "n_best": 3}))
+    path = run.path
+    if kind == "ctranslate2":
+        path = tmp_path / "fast"
+        tiny.translator.export(path, "ctranslate2", config=run.config, search=run.config.search)
+    engine = load_engine(path, search={"beam_size": 2})
+    assert (engine.search.n_best, engine.own_n_best) == (1, 3)
+    assert engine.check_settings({"beam_size": 1}).n_best == 1
+    assert texts(engine.translate(SENTENCES, {})) == texts(tiny.translator.n_best(SENTENCES, beam_size=2))
+
+
 @pytest.mark.parametrize("n_best", [1.5, 99.5, True, "2", None])
 def test_a_number_of_translations_that_is_no_integer_is_refused(n_best):
     engine = SavedModelEngine.__new__(SavedModelEngine)
@@ -114,7 +130,7 @@ def test_a_number_of_translations_that_is_no_integer_is_refused(n_best):
 
 def test_what_cannot_be_served_is_answered_with_one_line(tiny, tmp_path, capsys):
     def refusal(*arguments):
-        assert serve.main([*map(str, arguments), "--no-explorer"]) == 2
+        assert code_of(serve.main, [*map(str, arguments), "--no-explorer"]) == 2
         return capsys.readouterr().err.splitlines()[-1]
 
     line = refusal(tiny.path, "--engine", "ctranslate2", "--coverage-penalty", 0.2)
@@ -123,7 +139,7 @@ def test_what_cannot_be_served_is_answered_with_one_line(tiny, tmp_path, capsys)
     assert "--engine auto: it is for run folders" in refusal(tmp_path / "fast", "--engine", "auto")
     line = refusal(tmp_path / "fast", "--coverage-penalty", 0.2)
     assert f"{tmp_path / 'fast'}: CTranslate2 has no coverage penalty. Leave out" in line
-    assert "`search.beam_size` must be" in refusal(tmp_path / "fast", "--beam-size", 0)
+    assert "--beam-size: must be" in refusal(tmp_path / "fast", "--beam-size", 0)
     line = refusal(tiny.path, "--beam-size", 40)
     assert "--beam-size 40 is above --max-beam-size 16. Change one of them" in line
     saved = tmp_path / "saved"
@@ -131,4 +147,4 @@ def test_what_cannot_be_served_is_answered_with_one_line(tiny, tmp_path, capsys)
     (saved / "saved_model.pb").touch()
     line = refusal(tiny.path, saved, "--alpha", 1.3)
     assert f"{saved}: the search settings of a SavedModel are fixed. Received: alpha=1.3" in line
-    assert "`search.alpha` must be at least 0" in refusal(tiny.path, "--alpha", -1)
+    assert "--alpha: must be at least 0" in refusal(tiny.path, "--alpha", -1)

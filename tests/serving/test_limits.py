@@ -14,6 +14,7 @@ import weakref
 import pytest
 import uvicorn
 from fake_serving import (
+    HOST,
     PATIENCE,
     Engines,
     FakeEngine,
@@ -25,6 +26,7 @@ from fake_serving import (
     send,
     until,
 )
+from starlette.testclient import TestClient
 
 from keras_transformer.config.settings import SearchConfig
 from keras_transformer.serving.app import create_app
@@ -103,6 +105,8 @@ def test_too_many_texts_or_tokens_are_refused(engine):
         assert predict(client, *"abcd", "e e").status_code == 200  # 11 tokens
         many = predict(client, *"abcdef")
         assert (many.status_code, "At most 5 texts" in error_of(many)) == (413, True)
+        lines = predict(client, "a\n" * 5000)  # more parts than tokens are allowed
+        assert (lines.status_code, "At most 11 source tokens" in error_of(lines)) == (413, True)
         long = predict(client, "a b c d e f g h i j k")
         assert (long.status_code, "At most 11 source tokens" in error_of(long)) == (413, True)
         listed = client.post("/translate", json={**ASK, "q": list("abcdef")})
@@ -132,7 +136,13 @@ def test_a_model_whose_own_beam_is_larger_is_refused_at_the_start(engine):
     server = fake_server(engine, max_beam_size=5)
     with client_of(server) as client:
         assert "m30k: its beam size, 7, is above --max-beam-size 5" in str(server.fault)
-        assert client.get("/readyz").status_code == 200  # the program ends
+        # The program ends; under another server, the model that was refused does not answer.
+        assert client.get("/readyz").status_code == predict(client, "a").status_code == 503
+    engine.max_n_best = 4  # as a SavedModel has it, whose beam is part of the graph
+    server = fake_server(engine, max_beam_size=5)
+    with client_of(server):
+        assert "Raise that, or export it again with --beam-size 5" in str(server.fault)
+    engine.max_n_best = None
     with fake_client(engine, max_beam_size=7) as client:
         assert predict(client, "a").status_code == 200
 
@@ -645,6 +655,14 @@ def test_a_model_that_cannot_be_loaded_at_the_start_is_a_fault():
     with client_of(server) as client:
         assert str(server.fault) == "no weights in it"
         assert client.get("/readyz").status_code == 503
+
+
+def test_under_another_server_a_fault_at_the_start_is_logged(caplog):
+    server = fake_server(Engines(bad=ValueError("no weights in it")))
+    with TestClient(create_app(server), base_url=HOST) as client:
+        while server.fault is None:
+            assert client.get("/readyz").status_code == 503
+    assert "the models could not be loaded: no weights in it" in caplog.text
 
 
 def test_a_server_that_ends_answers_still_but_is_not_ready_and_closes_connections(engine):

@@ -100,7 +100,10 @@ def test_without_a_number_the_second_signature_has_as_many_as_the_beam(engine, c
     values = {"signature_name": "translate_nbest", "instances": ["x"]}
     assert len(post(client, PREDICT, values)["predictions"][0]["translations"]) == 4
     assert len(post(client, PREDICT, {**values, "beam_size": 7})["predictions"][0]["scores"]) == 7
-    engine.max_n_best = 2
+    engine.own_n_best = 3
+    assert len(post(client, PREDICT, values)["predictions"][0]["finished"]) == 3
+    assert len(post(client, PREDICT, {**values, "beam_size": 2})["predictions"][0]["finished"]) == 2
+    engine.max_n_best, engine.own_n_best = 2, 1
     assert len(post(client, PREDICT, values)["predictions"][0]["finished"]) == 2
 
 
@@ -449,12 +452,26 @@ def test_forms(client, kind):
         return answer.json()
 
     assert send({"q": "größer & mehr", **ASK}) == {"translatedText": "GRÖSSER & MEHR"}
+    assert send({"q": "", **ASK}) == {"translatedText": ""}
     assert send({"q": '["a", "b"]', **ASK}) == {"translatedText": ["A", "B"]}
     for text in ("[1]", "[", "7", '{"a": 2}'):  # no lists of texts
         assert send({"q": text, **ASK}) == {"translatedText": text.upper()}
     assert send({"q": "x", "alternatives": "2", **ASK}) == {
         "translatedText": "X", "alternatives": ["X!", "X!!"]
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body", ["q=größer&source=en&target=de", "q=gr%C3%B6%C3%9Fer&source=en&target=de".lower()]
+)
+def test_a_form_is_utf_8(client, body):
+    """`curl -d 'q=größer'` does not encode it."""
+    form = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+    answer = client.post("/translate", content=body.encode(), headers=form)
+    assert answer.json() == {"translatedText": "GRÖSSER"}
+    many = client.post("/translate", content="&".join([body] * 9).encode(), headers=form)
+    assert many.status_code == 400
+    assert "The form cannot be read" in error_of(many)
 
 
 def test_json_that_is_called_a_form_is_json(client):
@@ -527,6 +544,18 @@ def test_broken_markup_takes_no_time_and_loses_nothing(piece):
     )
 
 
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        (f"&#{'9' * 5000};", "\ufffd"), (f"&#{'9' * 8} ", "\ufffd "), ("&#99999999;", "\ufffd"),
+        ("&#0000000065;", "A"), (f"&#{'0' * 50}65;", "A"), ("&#1114109;", chr(1114109)), ("&#228;", "ä"),
+    ],
+)  # fmt: skip
+def test_numbers_of_characters_that_do_not_exist_are_replaced(client, reference, text):
+    answer = post(client, "/translate", {"q": f"x {reference}y", "format": "html", **ASK})
+    assert answer == {"translatedText": f"X {text.upper()}Y"}
+
+
 def three_models():
     return Engines(
         one=FakeEngine(languages=("en", "de")),
@@ -567,6 +596,9 @@ def test_the_language_is_identified():
 def test_with_one_source_language_there_is_nothing_to_identify(client):
     answer = post(client, "/translate", {"q": "Le chien", "source": "auto", "target": "de"})
     assert answer["detectedLanguage"] == {"confidence": 100.0, "language": "en"}
+    for blank in ("", " ", []):  # also without the extra that identifies languages
+        answer = post(client, "/translate", {"q": blank, "source": "auto", "target": "de"})
+        assert answer["translatedText"] == blank
     # A target of a model is no source, but may be what the text is in.
     assert post(client, "/detect", {"q": "Das ist ein kleines Haus."})[0]["language"] == "de"
 
@@ -698,7 +730,8 @@ def test_metrics_count_texts_and_refusals(client):
 
 
 def test_the_defaults_of_the_model_hold_without_settings():
-    engine = FakeEngine(search=SearchConfig(beam_size=5, n_best=3))
+    engine = FakeEngine(search=SearchConfig(beam_size=5))
+    engine.own_n_best = 3
     with fake_client(engine) as client:
         post(client, PREDICT, {"instances": ["a"]})
         assert engine.batches == [({}, ["a"])]

@@ -284,9 +284,7 @@ def test_the_token_may_be_in_the_environment(fails, tiny, tmp_path, monkeypatch)
 
 
 def test_wrong_arguments_are_answered_with_one_line(fails, tiny, tmp_path, capsys):
-    assert "max_body_bytes` must be at least 1000. Received: max_body_bytes=3" in fails(
-        tiny.path, "--max-body-bytes", 3
-    )
+    assert "--max-body-bytes: must be at least 1000. Received: 3." in fails(tiny.path, "--max-body-bytes", 3)
     assert "no such folder" in fails(tmp_path / "nothing")
     assert "no model. Give a run folder" in fails(tmp_path)
     assert "two models are called 'tiny'" in fails(tiny.path, tiny.path)
@@ -300,6 +298,12 @@ def test_wrong_arguments_are_answered_with_one_line(fails, tiny, tmp_path, capsy
     assert serve.main([str(tiny.path), "--no-explorer", *other]) == 2
     assert "may use it" not in capsys.readouterr().err  # nobody can
 
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    (exported / "saved_model.pb").touch()
+    assert "--checkpoint best: it is for run folders, and none is given" in fails(
+        exported, "--checkpoint", "best"
+    )
     keras_export = tmp_path / "keras"
     keras_export.mkdir()
     (keras_export / "keras_transformer.json").write_text("{}")

@@ -203,3 +203,11 @@ def assert_same(run, other):
 
 def _is_time(name):
     return name in ("minutes", "crc32") or name.endswith("_per_second")
+
+
+def code_of(main, *arguments, **options):
+    """The exit code of a program that is called in this process: what it returns, or ends with."""
+    try:
+        return main(*arguments, **options)
+    except SystemExit as ended:
+        return ended.code

@@ -255,6 +255,8 @@ def test_an_unknown_split_of_the_built_in_corpus_is_refused_with_the_known_ones(
         ("cldr/en-pt_BR", ("en", "pt_BR")),
         ("cldr/en-pt-BR", ("en", "pt-BR")),
         ("cldr/pt-BR-zh_Hans_SG", ("pt-BR", "zh_Hans_SG")),
+        ("cldr/en-es_419", ("en", "es_419")),
+        ("cldr/ar-001-en_150", ("ar-001", "en_150")),
         ("data/en-de", None),
     ],
 )

@@ -92,6 +92,18 @@ def test_the_languages_may_be_asked_for_in_the_other_order(tmp_path, names, sour
     assert read(tmp_path, "train", "de", "en") == (target, source)
 
 
+def test_what_macos_puts_into_archives_is_no_text(tmp_path):
+    for name in ("Europarl.en", "Europarl.de", "dev.en", "dev.de"):
+        for path in (tmp_path / name, tmp_path / f"._{name}", tmp_path / "__MACOSX" / f"._{name}",
+                     tmp_path / "__MACOSX" / name, tmp_path / ".git" / name):  # fmt: skip
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"a\n" if path == tmp_path / name else b"\x00\xff\n")
+    found = FolderDataset(tmp_path, "en", "de")
+    assert found.splits == ("Europarl", "dev", "train")
+    assert [file.paths[0].name for file in found.files("train")] == ["Europarl.en"]
+    assert found.training_names == ["Europarl"]
+
+
 def test_languages_may_hold_a_hyphen(tmp_path):
     write(tmp_path, "train.pt-BR-zh-Hans.pt-BR", "train.pt-BR-zh-Hans.zh-Hans")
     assert read(tmp_path, "train", "zh-Hans", "pt-BR")[0] == ["train.pt-BR-zh-Hans.zh-Hans"]

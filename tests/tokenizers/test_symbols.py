@@ -62,6 +62,14 @@ def test_an_unseen_label_is_the_unknown_id(symbols):
     assert symbols.encode(["(S (ADVP (RB so)))"])[0][1:4] == [3, 4, 3]
 
 
+def test_what_was_decoded_with_the_unknown_id_is_encoded_again(symbols):
+    (ids,) = symbols.encode(TREES[:1])
+    ids[1] = symbols.special.unk
+    (text,) = symbols.decode([ids])
+    assert "⁇" in text.split()
+    assert symbols.encode([text]) == [ids]
+
+
 def test_blank_lines_have_no_ids(symbols):
     assert symbols.encode([""]) == [[]]
 
