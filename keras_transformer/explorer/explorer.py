@@ -261,12 +261,12 @@ class Explorer:
     def _target(self, target, source_ids):
         """Returns ids with the end of sentence, given a text or ids without.
 
-        Ids as many as the limit of this sentence have none: the search cut them off.
+        Ids as many as the limit of this sentence, or of all, have none: the search cut them off.
         """
         tokenizer = self._tokenizers.target
         if not isinstance(target, str) and len(target) <= self._limits.max_length:
             (limit,) = max_target_lengths([self._model], np.array([source_ids]), self._search)
-            if len(target) >= int(limit):
+            if len(target) in (int(limit), self._limits.max_length):
                 return target
         ids = tokenizer.encode([target])[0] if isinstance(target, str) else target
         if len(ids) >= self._limits.max_length:

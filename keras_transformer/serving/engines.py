@@ -322,7 +322,7 @@ def translated_by(path, engine="tensorflow", search=None, precision=None):
     if engine == "tensorflow" and not search:
         return EngineChoice(engine, "")
     run = RunFolder(path)
-    changed = replace(run.config.search, **search)
+    changed = replace(run.config.search, **{"n_best": 1, **search})
     uses = (f"--precision {precision}",) if precision == "bfloat16" else ()
     try:
         return choose_engine(engine, [run], changed, uses=uses)

@@ -109,9 +109,12 @@ def test_the_alignment_is_that_of_a_translation_with_details(explorer, translato
         assert answer["target_text"] == one.text
 
 
-def test_a_target_is_a_text_or_ids_with_or_without_the_end(explorer, rows):
+def test_a_target_is_a_text_or_ids_with_or_without_the_end(explorer, translator):
+    tokenizer, text = translator.tokenizers.target, TARGET[:-1]  # not as long as the limit of the sentence
+    ids = tokenizer.encode([text])[0]
     answers = [
-        explorer.inspect({"text": TEXT, "target": target}) for target in (TARGET, rows[1], rows[1][:-1])
+        explorer.inspect({"text": TEXT, "target": target})
+        for target in (text, [*ids, tokenizer.special.eos], ids)
     ]
     assert all(one | {"milliseconds": 0} == answers[0] | {"milliseconds": 0} for one in answers)
     empty = explorer.inspect({"text": TEXT, "target": []})
@@ -169,7 +172,7 @@ def test_a_hypothesis_that_the_limit_cut_off_is_shown_without_an_end():
 
 def test_a_hypothesis_that_its_own_limit_cut_off_is_shown_without_an_end():
     """The limit depends on the length of the source; it is below the largest one here."""
-    endless = tiny_translator(max_length=50, max_length_ratio=1.0, max_length_offset=2, eos_bias=-50.0)
+    endless = tiny_translator(max_length=50, max_length_ratio=0.5, eos_bias=-50.0)
     explorer = Explorer(endless)
     best = explorer.search({"text": TEXT})["hypotheses"][0]
     assert not best["finished"]

@@ -101,7 +101,7 @@ def test_two_processes_convert_once_and_the_next_needs_no_tensorflow(path, tmp_p
         shutil.copytree(path, tmp_path / "copy", ignore=shutil.ignore_patterns("ctranslate2"))
     )
     (copy / "ctranslate2").mkdir()
-    (copy / "ctranslate2" / ".final-0.123.tmp").mkdir()  # of a killed process
+    (copy / "ctranslate2" / ".final-0123456789abcdef.01234567.tmp").mkdir()  # of a killed process
     ended = [process.communicate() for process in [in_new_process(copy) for _ in range(2)]]
     assert [out[:15] for out, _ in ended] == ["0 Ich bin hier."] * 2, ended
     # One of them converts, with TensorFlow; the other waits for it.

@@ -175,6 +175,7 @@ class StockKeras(Transformer):
 
     compile = keras.Model.compile
     compute_loss = keras.Model.compute_loss
+    compute_metrics = keras.Model.compute_metrics
     test_step = keras.Model.test_step
     metrics = keras.Model.metrics
 

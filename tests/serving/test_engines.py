@@ -112,7 +112,7 @@ def test_a_model_with_several_translations_answers_requests_that_do_not_ask_for_
     path = run.path
     if kind == "ctranslate2":
         path = tmp_path / "fast"
-        tiny.translator.export(path, "ctranslate2", config=run.config, search=run.config.search)
+        tiny.translator.export(path, "ctranslate2", config=run.config, search={"beam_size": 4, "n_best": 3})
     engine = load_engine(path, search={"beam_size": 2})
     assert (engine.search.n_best, engine.own_n_best) == (1, 3)
     assert engine.check_settings({"beam_size": 1}).n_best == 1
