@@ -177,7 +177,7 @@ def _split_into_parts(source, target, counts, budget):
         full = max(1, capacity // _PARTS_PER_BATCH // ROWS_MULTIPLE) * ROWS_MULTIPLE
         while count:
             rows = min(count, full - part[0])
-            # So many rows of a short cell must not join those of a long one that the part exceeds the budget.
+            # Rows of a short cell join those of a long one only while the part keeps to the budget.
             exceeds = _round_up(part[0] + rows) * max(*part[1:], source_len, target_len) > budget
             if part[0] and (rows <= 0 or exceeds):
                 parts.append(part)

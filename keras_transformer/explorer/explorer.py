@@ -261,7 +261,7 @@ class Explorer:
     def _target(self, target, source_ids):
         """Returns ids with the end of sentence, given a text or ids without.
 
-        Ids as many as the limit of this sentence, or of all, have none: the search cut them off.
+        As many ids as the length limit, of this sentence or of all, get no end: the search has cut them off.
         """
         tokenizer = self._tokenizers.target
         if not isinstance(target, str) and len(target) <= self._limits.max_length:

@@ -320,9 +320,10 @@ def check_overrides(model, *, recompute, towers):
                 "call. Give metrics to `compile`, or override `train_step` and `test_step`"
             )
     several = recompute or towers > 1 or model.distribute_strategy.num_replicas_in_sync > 1
-    for metric in _metrics_of_layers(model) if several else ():
+    metrics = _metrics_of_layers(model)
+    if several and metrics:
         raise ValueError(
-            f"a layer updates the metric {metric.name!r} itself, once for each replica, tower and "
+            f"a layer updates the metric {metrics[0].name!r} itself, once for each replica, tower and "
             "recomputation. Use one device, towers=1 and recompute=False, or give the metric to `compile`"
         )
 

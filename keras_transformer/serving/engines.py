@@ -45,7 +45,7 @@ class Engine:
         search: `SearchConfig`, the default settings.
         request_settings: tuple of str, the settings that a request may change.
         max_n_best: int, most translations of a sentence; `None` for any up to the beam size.
-        own_n_best: int, translations of a sentence where several are asked for without a number; 1 for all.
+        own_n_best: int, translations per sentence for `translate_nbest` without `n_best`; 1: the whole beam.
         is_explorable: bool, whether `explorable` returns a translator.
     """
 

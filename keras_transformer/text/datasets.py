@@ -344,7 +344,7 @@ def load_corpus(
 
 
 def check_splits(dataset, datasets, source, target):
-    """Raises `DataError`, with the files to add, if no dataset has a training or a validation split."""
+    """Raises `DataError`, with the files to add, if the training or the validation split is missing."""
     for split, is_there, names in (
         (TRAIN, any(TRAIN in opened.splits for opened in datasets), ""),
         ("valid", first_split(datasets, "validation"), " (valid, validation, val or dev)"),

@@ -378,5 +378,5 @@ def _check_kind(path, name, is_file_or_folder):
 
 
 def _is_hidden(path):
-    """Whether a file or folder is none of a corpus: hidden, or one of those that macOS puts into archives."""
+    """Whether a file or folder is no part of a corpus: it is hidden, or macOS puts it into archives."""
     return path.name.startswith(".") or path.name == "__MACOSX"

@@ -80,8 +80,7 @@ def train(
     """
     require_tensorflow("`train`")
     callbacks = check_callbacks(callbacks, config.training)
-    if resume_from is not None:
-        check_step(pathlib.Path(run_dir) / "checkpoints", resume_from)  # before anything is changed
+    check_step(pathlib.Path(run_dir) / "checkpoints", resume_from)  # before anything is changed
     devices = choose_devices(config.devices, precision=config.training.precision)
     with contextlib.ExitStack() as stack:
         # After `choose_devices`: with several workers, TensorFlow installs its own handler of SIGTERM there.
