@@ -35,7 +35,7 @@ FOR_DESCRIPTION = ("data.batch_tokens", "data.padding", "data.max_shapes")
 # Settings that count tokens, or are of batches; text has neither.
 NOT_FOR_TEXT = (
     *("cleaning.min_length", "cleaning.max_length_ratio", "data.max_length", "data.vocab_texts"),
-    *("data.subword_dropout", *FOR_DESCRIPTION),
+    *FOR_DESCRIPTION,
 )
 
 

@@ -147,8 +147,13 @@ class Server:
 
         return _Lines(body(), media_type=tf_serving.NDJSON)
 
-    async def form(self, request, body):
+    async def form(self, request, body, kind):
         """Returns dict, the fields of a form.
+
+        Args:
+            request: the request.
+            body: bytes.
+            kind: str, its media type.
 
         Raises:
             RequestError: the form is broken or has files.
@@ -161,7 +166,6 @@ class Server:
             sent = True
             return message
 
-        kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
         try:
             if kind == "application/x-www-form-urlencoded":  # Starlette would take its bytes for Latin-1
                 text = body.decode(errors="replace")

@@ -141,7 +141,7 @@ async def _values(server, request):
     body = await read_body(request, server.config)
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     is_form = kind in _FORMS and not body.startswith(b"{")  # `curl -d` calls JSON a form, too
-    values = await server.form(request, body) if is_form else parse_json(body)
+    values = await server.form(request, body, kind) if is_form else parse_json(body)
     server.check_token(request, values.get("api_key"))
     if is_form:
         with contextlib.suppress(ValueError, RecursionError):  # a list of texts comes as JSON
