@@ -330,3 +330,41 @@ assert not os.path.exists("{tmp_path}/run")
     np.testing.assert_allclose(model((seen["source"], seen["source"])), seen["logits"], atol=1e-4)
     translator = kt.Translator(model, kt.WordPieceTokenizer.load(tmp_path / "tokenizer.model"))
     assert all(translator.translate(["a b c", "d e f"]))
+
+
+def test_what_keras_would_compute_over_padding_is_refused():
+    run("""
+model = make_model()
+
+from keras_transformer.model.metrics import StepCounters
+
+def refused(message, **how):
+    try:
+        model.compile("sgd", **how)
+    except ValueError as error:
+        assert message in str(error), error
+    else:
+        raise AssertionError(how)
+
+loss = kt.LabelSmoothedCrossEntropy()
+refused("`loss` must be a LabelSmoothedCrossEntropy", loss="sparse_categorical_crossentropy")
+refused("`loss` must be", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+refused("pad_id=3, but the model 0", loss=kt.LabelSmoothedCrossEntropy(pad_id=3))
+refused("metrics must be TokenAccuracy", metrics=["accuracy"])
+refused("metrics must be TokenAccuracy", metrics=[StepCounters()])
+refused("pad_id=3, but the model 0", metrics=[kt.TokenAccuracy(pad_id=3)])
+model.compile(metrics=[kt.TokenAccuracy()])
+for train in (model.fit, model.train_on_batch):
+    try:
+        train((source, target), labels, class_weight={1: 2.0})
+    except ValueError as error:
+        assert "`class_weight` is not supported" in str(error)
+    else:
+        raise AssertionError
+stop = keras.callbacks.EarlyStopping("token_accuracy")
+model.fit((source, target), labels, batch_size=6, verbose=0, callbacks=[stop])
+assert stop.mode == "max"
+expected = float(loss(labels, model((source, target))))
+found = model.evaluate((source, target), labels, batch_size=6, verbose=0)[0]
+np.testing.assert_allclose(found, expected, rtol=1e-5)
+""")

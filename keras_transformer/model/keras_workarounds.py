@@ -28,11 +28,11 @@ overridden here.
   `keras_objectives.py` turns them into means over tokens.
 - **Saving** (`compile_from_config`): Keras does not restore the compiled state of a model that overrides
   `compile`, and only warns. Here it is restored.
-- **Recomputation** (`run_layer`, `_call_with_recompute`): Keras' `RematScope` draws different dropout masks
-  in the recomputation, so the gradient is wrong. Here the seeds are drawn once and used twice.
+- **Direction of metrics** (`fit`): `EarlyStopping` and `ModelCheckpoint` do not see which direction of these
+  metrics is better. Here they are told (`metrics.set_directions`).
+- **Recomputation** (`run_layer`): see `recomputation.py`.
 """
 
-import contextlib
 import functools
 import inspect
 import types
@@ -45,11 +45,11 @@ import tensorflow as tf
 from keras_transformer.config.types import Tensor
 from keras_transformer.model.inputs import check_data, check_inputs, shorten_error
 from keras_transformer.model.keras_objectives import standard_metrics, token_loss
-from keras_transformer.model.layers.basics import Dropout
-from keras_transformer.model.metrics import TokenLoss
+from keras_transformer.model.metrics import TokenLoss, set_directions
 from keras_transformer.model.optimizer import Adam
+from keras_transformer.model.recomputation import call_with_recompute
 from keras_transformer.model.step_metrics import check_overrides
-from keras_transformer.model.weight_update import check_optimizer
+from keras_transformer.model.weight_update import build_optimizer, check_optimizer, start_at_weights
 
 REQUESTS = 3  # number of kinds of requests that a worker can send to all workers after a step
 
@@ -71,6 +71,7 @@ def _with_checks(method, *, empty=None):
             check_data(*map(arguments.get, ("x", "y", "sample_weight", "class_weight")), sizes)
         else:
             check_inputs(arguments.get("x"), sizes)
+        set_directions(arguments.get("callbacks"), self.metrics)
         try:
             result = method(self, *args, **kwargs)
         except tf.errors.InvalidArgumentError as error:
@@ -121,7 +122,7 @@ class KerasWorkarounds:
 
         Args:
             optimizer: a Keras optimizer or its name; `"adam"` is the Adam of this package. Clipping applies
-                to the gradient summed over all replicas.
+                to the gradient summed over all replicas. `None`: the model is evaluated only.
             loss: a `LabelSmoothedCrossEntropy`; `None` is one with the smoothing of the paper, 0.1. Or a
                 Keras loss (name, function or object), or a function of int labels and logits, that returns a
                 loss for each token. Padding is ignored, and the mean is over tokens.
@@ -176,7 +177,7 @@ class KerasWorkarounds:
             super().compile(optimizer=optimizer, loss=loss, jit_compile=xla_step, **kwargs)
             self.loss = per_token
             weights = self.trainable_variables
-            self.optimizer.build(weights)
+            build_optimizer(self.optimizer, weights)
             # In a namespace, because Keras tracks lists and forbids new ones in a built model.
             self._compiled_state = types.SimpleNamespace(
                 metrics=[TokenLoss(pad_id=per_token.pad_id), *plain, *weighted],
@@ -193,6 +194,7 @@ class KerasWorkarounds:
                     if ema_decay
                 ],
                 averages_are_stale=False,
+                own_step_ran=False,
                 jit_compile=xla,
             )
         # Created outside the strategy's scope: each process has its own variable.
@@ -207,19 +209,20 @@ class KerasWorkarounds:
             config.update(keras.saving.serialize_keras_object(self._compiled_state.arguments))
             for name in ("ema_decay", "recompute", "towers", "jit_compile"):
                 config[name] = getattr(self._compiled_state, name)
-            frozen = [not layer.trainable for layer in self._flatten_layers()]
-            config["frozen_layers"] = np.flatnonzero(frozen).tolist()
+            config["trainable_layers"] = [layer.trainable for layer in self._flatten_layers()]
         return config
 
     def compile_from_config(self, config):
-        for index in config.pop("frozen_layers", ()):
-            self._flatten_layers()[index].trainable = False
+        layers = self._flatten_layers()  # each layer precedes its sublayers, which it freezes, too
+        for layer, trainable in zip(layers, config.pop("trainable_layers", ()), strict=False):
+            if layer.trainable != trainable:
+                layer.trainable = trainable
         self.compile(**keras.saving.deserialize_keras_object(config))
         self._compiled_state.averages_are_stale = True  # the weights are loaded after this
 
-    def load_weights(self, filepath: Any, **kwargs: Any) -> None:
+    def load_weights(self, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> None:
         """Like Keras' method; moving averages begin again at the loaded weights."""
-        cast(Any, super()).load_weights(filepath, **kwargs)
+        cast(Any, super()).load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
         if hasattr(self, "_compiled_state"):
             cast(Any, self).reset_ema()
 
@@ -238,8 +241,13 @@ class KerasWorkarounds:
 
     def make_train_function(self, force=False):
         """Like Keras' method, but with a graph per rank and with logs that work for several workers."""
-        if self._compiled_state.averages_are_stale:
+        if self.optimizer is None:
+            raise ValueError("`compile(optimizer=None)` is for evaluation: give an optimizer to train")
+        is_first = int(self.optimizer.iterations.numpy()) == 0
+        if is_first or self._compiled_state.averages_are_stale:
             self.reset_ema()
+        if is_first:
+            start_at_weights(self.optimizer)
         if self.train_function is None or force:
             several = num_workers(self.distribute_strategy) > 1
             run_step = self._one_graph_per_rank("train_function", super().make_train_function)
@@ -283,10 +291,10 @@ class KerasWorkarounds:
             **constants: other arguments of the layer, without a gradient, such as masks.
 
         Raises:
-            ValueError: see `_call_with_recompute`.
+            ValueError: see `call_with_recompute`.
         """
         if training and hasattr(self, "_compiled_state") and self._compiled_state.recompute:
-            return _call_with_recompute(layer, *inputs, **constants)
+            return call_with_recompute(layer, *inputs, **constants)
         return layer(*inputs, **constants, training=training)
 
     def _one_graph_per_rank(self, name, make):
@@ -296,7 +304,7 @@ class KerasWorkarounds:
             name: attribute in which Keras stores the function, such as "train_function".
             make: method of Keras that makes the function and stores it in this attribute.
         """
-        functions = {}
+        functions, trains = {}, name == "train_function"
 
         def run_step(iterator):
             if hasattr(iterator, "element_spec"):
@@ -312,7 +320,14 @@ class KerasWorkarounds:
                 make(force=True)
                 functions[ranks] = getattr(self, name)
                 setattr(self, name, run_step)
-            return functions[ranks](iterator)
+            logs = functions[ranks](iterator)
+            state = self._compiled_state
+            if trains and not state.own_step_ran and (state.ema_decay or state.towers > 1):
+                raise ValueError(
+                    f"{type(self).__name__} overrides `train_step` without `super().train_step(data)`, so "
+                    "`ema_decay` and `towers` would have no effect. Leave them out of `compile`"
+                )
+            return logs
 
         return run_step
 
@@ -352,48 +367,3 @@ def _single_output(name, value):
     if len(values) != 1:
         raise ValueError(f"`{name}` must be for one output, the logits. Received: {value!r}")
     return values[0]
-
-
-def _call_with_recompute(layer, *inputs, **constants):
-    """Calls a layer in training and keeps only `inputs` in memory; the rest is recomputed for the gradient.
-
-    The dropout seeds are drawn first, so the recomputation drops the same elements.
-
-    Args:
-        layer: `keras.layers.Layer`.
-        *inputs: float tensors.
-        **constants: other arguments of the layer, without a gradient, such as masks.
-
-    Returns:
-        float tensor, the output of the layer.
-
-    Raises:
-        ValueError: a sublayer other than this package's `Dropout` draws random numbers, or a sublayer adds
-            to the loss.
-    """
-    children = layer._flatten_layers()
-    random = [child for child in children if getattr(child, "seed_generator", None) is not None]
-    dropouts = [child for child in random if isinstance(child, Dropout)]
-    if len(dropouts) < len(random):
-        other = next(child for child in random if child not in dropouts)
-        raise ValueError(
-            f"`recompute` would draw different random numbers when recomputing {type(other).__name__} "
-            f"{other.name!r}. Use keras_transformer's Dropout, or recompute=False"
-        )
-    seeds = [dropout.draw_seed() for dropout in dropouts]
-
-    @tf.recompute_grad
-    def compute(*inputs):
-        with contextlib.ExitStack() as stack:
-            for dropout, seed in zip(dropouts, seeds, strict=True):
-                stack.enter_context(dropout.fixed(seed))
-            return layer(*inputs, **constants, training=True)
-
-    output = compute(*inputs)
-    for child in layer._flatten_layers():
-        if child._losses:
-            raise ValueError(
-                f"`recompute` would miss the gradient of what {type(child).__name__} {child.name!r} "
-                "adds to the loss, as an activity_regularizer does. Use recompute=False"
-            )
-    return output

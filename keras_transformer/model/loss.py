@@ -73,7 +73,8 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
 
     Args:
         labels: int, shape `(batch, length)`.
-        logits: float, shape `(batch, length, vocab_size)`.
+        logits: float, shape `(batch, length, vocab_size)`. Positions that their implicit Keras mask hides are
+            ignored, too.
         label_smoothing: e, at least 0 and below 1.
         formula: `"t2t"` or `"uniform"`.
         pad_id: id of padding, which is ignored.
@@ -81,14 +82,18 @@ def token_statistics(labels, logits, *, label_smoothing=0.0, formula="t2t", pad_
     Returns:
         `TokenStatistics`.
     """
-    vocab_size = logits.shape[-1]
+    vocab_size, mask = logits.shape[-1], getattr(logits, "_keras_mask", None)
     targets = smoothed_targets(vocab_size, label_smoothing, formula)
     shape = ops.shape(labels)
     labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
     # The reshape fails if the number of logits differs from the number of labels; else it would broadcast.
     logits = ops.cast(ops.reshape(logits, (ops.size(labels), vocab_size)), "float32")
     losses = token_losses(labels, logits, *targets)
-    return TokenStatistics.from_flat(labels, *losses, pad_id=pad_id, shape=shape)
+    statistics = TokenStatistics.from_flat(labels, *losses, pad_id=pad_id, shape=shape)
+    if mask is None:
+        return statistics
+    mask = ops.cast(ops.reshape(mask, shape), "float32")
+    return TokenStatistics(*(values * mask for values in statistics))
 
 
 def projected_statistics(

@@ -136,6 +136,25 @@ class StepCounters(keras.metrics.Metric):
         return {**totals, "gradient_norm": totals["gradient_norm"] / applied}
 
 
+def set_directions(callbacks: Any, metrics: list[Any]) -> None:
+    """Sets `mode` of `EarlyStopping` and others from "auto" to that of the metric that they monitor.
+
+    Keras itself finds the direction of metrics in its own container of metrics only.
+
+    Args:
+        callbacks: Keras callbacks as in `fit`, or `None`.
+        metrics: list of `keras.metrics.Metric`.
+    """
+    directions = {metric.name: getattr(metric, "_direction", None) for metric in metrics}
+    for callback in keras.tree.flatten(callbacks):
+        if isinstance(callback, keras.callbacks.CallbackList):
+            set_directions(callback.callbacks, metrics)
+        elif isinstance(callback, (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint)):
+            direction = directions.get(callback.monitor.removeprefix("val_"))
+            if callback.mode == "auto" and direction:
+                callback.mode = "max" if direction == "up" else "min"
+
+
 def _sum_dtype():
     # float32 counts exactly up to 2**24 only; one epoch of WMT has more tokens.
     return "float64" if keras.backend.backend() == "tensorflow" else "float32"

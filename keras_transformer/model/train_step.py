@@ -40,6 +40,7 @@ class TokenWeightedStep(KerasWorkarounds, StepMetrics):
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def train_step(self, data):
+        self._compiled_state.own_step_ran = True
         batch = Batch.from_data(data)
         normalizer = self._normalizer(batch)  # the number of target tokens of the whole update
         metric_state = self._metric_state()

@@ -26,13 +26,7 @@ from keras_transformer.model.loss import LabelSmoothedCrossEntropy, TokenStatist
 if keras.backend.backend() == "tensorflow":
     from keras_transformer.model.train_step import TokenWeightedStep
 else:
-
-    class TokenWeightedStep:
-        """Stand-in on other backends, which train with Keras' own step."""
-
-        def run_layer(self, layer, *inputs, **arguments):
-            """Calls a layer; only the TensorFlow version can recompute activations."""
-            return layer(*inputs, **arguments)
+    from keras_transformer.model.keras_step import KerasStep as TokenWeightedStep  # type: ignore[assignment]
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -292,7 +286,7 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             super().export(filepath, **options)
 
     def compute_output_shape(self, input_shape: Any) -> Shape:
-        _, target_shape = input_shape
+        _, target_shape = id_pair(input_shape)
         return (*target_shape, self.config.target_vocab_size)
 
     @classmethod
@@ -361,9 +355,13 @@ class Transformer(CachedDecoding, TokenWeightedStep, keras.Model):
             supported
             and all(getattr(type(self), name) is getattr(Transformer, name) for name in ("call", "decode"))
             and type(self.loss).statistics is LabelSmoothedCrossEntropy.statistics
-            and (self._has_tied_logits() or type(self.output_projection) is Projection)
+            and (self._has_tied_logits() or self._has_plain_projection())
             and type(self)._logits is Transformer._logits
         )
+
+    def _has_plain_projection(self):
+        projection = self.output_projection
+        return type(projection) is Projection and projection.is_product
 
     def _has_tied_logits(self):
         """Whether the tied target embedding makes the logits, with no override in a subclass."""

@@ -26,7 +26,9 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, has_tokens, a
     weights = list(weights)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if {id(weight) for weight in weights} - {id(weight) for weight in inner._trainable_variables}:
-        raise ValueError("a layer has become trainable since `compile`: call `compile` again")
+        raise ValueError(
+            "a layer has become trainable since `compile`: call `compile` again, with a new optimizer"
+        )
 
     def average(averaged, weight):
         averaged.assign_add((1.0 - decay) * (weight - averaged))
@@ -108,17 +110,43 @@ def _variable_update(optimizer, weight):
     return update
 
 
+def build_optimizer(optimizer, weights):
+    """Creates the state of an optimizer; `None` is one for evaluation only.
+
+    Raises:
+        ValueError: the optimizer has the state of other weights.
+    """
+    if optimizer is None:
+        return
+    optimizer.build(weights)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if {id(weight) for weight in weights} - {id(weight) for weight in inner._trainable_variables}:
+        raise ValueError(
+            "the optimizer has been used with other trainable weights: give `compile` a new optimizer"
+        )
+
+
+def start_at_weights(optimizer):
+    """Sets the state that `build` copied from the weights to the weights of now, before the first update."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(inner, getattr(keras.optimizers, "ScheduleFreeAdamW", ())):
+        for weight, momentum in zip(inner._trainable_variables, inner._momentums, strict=True):
+            momentum.assign(weight.value)
+
+
 def check_optimizer(optimizer, strategy, policy):
     """Raises an error for what Keras gets wrong, or what `update_weights` would not do.
 
     Args:
-        optimizer: a Keras optimizer.
+        optimizer: a Keras optimizer, or `None`.
         strategy: `tf.distribute.Strategy`.
         policy: name of the model's dtype policy.
 
     Raises:
         ValueError: names the optimizer or its setting, and the alternative.
     """
+    if optimizer is None:
+        return
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     inner = optimizer.inner_optimizer if scales else optimizer
     name = type(inner).__name__

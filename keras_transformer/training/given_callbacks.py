@@ -7,6 +7,8 @@ import math
 import keras
 import numpy as np
 
+from keras_transformer.model.metrics import set_directions
+
 logger = logging.getLogger(__name__)
 
 _NO_EFFECT = "a callback has changed the weights after the last update: this has no effect"
@@ -109,6 +111,7 @@ class GivenCallbacks(keras.callbacks.Callback):
         self.list = keras.callbacks.CallbackList(
             self.callbacks, model=self.model, verbose=2, epochs=self.num_epochs, steps=self.every_steps
         )
+        set_directions(self.callbacks, self.model.metrics)
         self.saved = None  # sums of the weights in the last checkpoint, at the end of training
         self.list.on_train_begin()
         self.model.set_interval_sums(self.sums)  # a callback may have called `evaluate`

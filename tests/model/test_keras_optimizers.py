@@ -138,9 +138,61 @@ def test_averages_begin_at_weights_that_are_loaded(tmp_path):
     for weight, old, averaged in zip(loaded.trainable_variables, before, loaded.ema_weights, strict=True):
         wanted = 0.75 * old + 0.25 * weight.numpy()
         np.testing.assert_allclose(averaged.numpy(), wanted, atol=1e-6, err_msg=weight.path)
-    loaded.load_weights(tmp_path / "model.weights.h5")
+    loaded.load_weights(tmp_path / "model.weights.h5", True)
     for weight, averaged in zip(loaded.trainable_variables, loaded.ema_weights, strict=True):
         np.testing.assert_array_equal(averaged.numpy(), weight.numpy())
+
+
+@saves_files
+@pytest.mark.parametrize("load", ["set_weights", "file", "checkpoint"])
+def test_averages_begin_at_the_weights_of_the_first_update(load, tmp_path):
+    model = made(ema_decay=0.75, optimizer=keras.optimizers.SGD(0.0))
+    other = made(optimizer=keras.optimizers.SGD(0.0))
+    values = [weight + 1.0 for weight in other.get_weights()]
+    other.set_weights(values)
+    if load == "set_weights":
+        model.set_weights(values)
+    elif load == "file":
+        other.save_weights(tmp_path / "model.weights.h5")
+        keras.saving.load_weights(model, tmp_path / "model.weights.h5")
+    else:
+        path = tf.train.Checkpoint(model=other).write(str(tmp_path / "weights"))
+        tf.train.Checkpoint(model=model).read(path).assert_existing_objects_matched()
+    gradient(model, BATCHES[0])
+    for weight, averaged in zip(model.trainable_variables, model.ema_weights, strict=True):
+        np.testing.assert_allclose(averaged.numpy(), weight.numpy(), atol=1e-6, err_msg=weight.path)
+    before = [weight.numpy() for weight in model.trainable_variables]
+    model.set_weights([value - 1.0 for value in values])
+    gradient(model, BATCHES[0])
+    for old, averaged in zip(before, model.ema_weights, strict=True):
+        np.testing.assert_allclose(averaged.numpy(), old - 0.25, atol=1e-5)
+
+
+def test_an_optimizer_that_copies_the_weights_copies_those_of_the_first_update():
+    model = made(optimizer=keras.optimizers.ScheduleFreeAdamW(1e-6))
+    values = [weight + 5.0 for weight in model.get_weights()]
+    model.set_weights(values)
+    gradient(model, BATCHES[0])
+    for weight, value in zip(model.weights, values, strict=True):
+        np.testing.assert_allclose(weight.numpy(), value, atol=1e-4, err_msg=weight.path)
+
+
+def test_an_optimizer_of_other_weights_is_refused_in_compile():
+    model, optimizer = small_model(), keras.optimizers.Adam(0.1)
+    model.encoder_layers[0].trainable = False
+    model.compile(optimizer)
+    model.encoder_layers[0].trainable = True
+    with pytest.raises(ValueError, match="other trainable weights: give `compile` a new optimizer"):
+        model.compile(optimizer)
+    model.compile(keras.optimizers.Adam(0.1))
+
+
+def test_a_model_without_an_optimizer_is_evaluated_but_not_trained():
+    model = small_model()
+    model.compile(None, LabelSmoothedCrossEntropy(0.0), run_eagerly=True)
+    assert model.evaluate(*BATCHES[0], verbose=0) == pytest.approx(made().evaluate(*BATCHES[0], verbose=0))
+    with pytest.raises(ValueError, match=r"`compile\(optimizer=None\)` is for evaluation"):
+        model.fit(*BATCHES[0], verbose=0)
 
 
 # --- the rest --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy, token_statistics
+from keras_transformer.model.metrics import Perplexity, TokenAccuracy
 
 BATCH, LENGTH, VOCAB, PAD = 3, 5, 11, 0
 RNG = np.random.default_rng(0)
@@ -252,3 +253,28 @@ def test_a_batch_without_real_tokens_has_loss_and_gradient_0():
 def test_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_what_an_implicit_mask_hides_does_not_count(smoothing):
+    """As in Keras, whose loss is a mean over what the mask of the predictions shows."""
+    keras.utils.set_random_seed(1)
+    ids = np.array([[3, 5, 0, 7, 0], [2, 0, 9, 9, 1]])
+    labels = np.array([[4, 1, 8, 2, 3], [6, 7, 5, 1, 10]])
+    inputs = keras.Input((5,), dtype="int32")
+    embedded = keras.layers.Embedding(VOCAB, 7, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(VOCAB)(embedded))
+    model.compile(
+        loss=LabelSmoothedCrossEntropy(smoothing, pad_id=-1),
+        metrics=[TokenAccuracy(pad_id=-1), Perplexity(pad_id=-1)],
+        run_eagerly=True,
+    )
+    found = model.evaluate(ids, labels, verbose=0, return_dict=True)
+    logits, shown = model(ids).numpy(), ids != 0
+    assert found["loss"] == pytest.approx(dense(labels, logits, smoothing)[shown].mean(), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(np.exp(dense(labels, logits)[shown].mean()), rel=1e-5)
+    assert found["token_accuracy"] == pytest.approx((logits.argmax(-1) == labels)[shown].mean())
+    if smoothing == 0:
+        theirs = keras.Model(inputs, model.outputs)
+        theirs.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        assert theirs.evaluate(ids, labels, verbose=0) == pytest.approx(found["loss"], rel=1e-5)

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_train_step import BATCHES, saves_files, small_model
 
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy, token_statistics
 from keras_transformer.model.metrics import Perplexity, TokenAccuracy, TokenLoss
@@ -163,3 +164,20 @@ def test_early_stopping_knows_which_direction_is_better(metric, operator):
     ids = np.arange(1, 11, dtype="int32").reshape(2, 5)
     model.fit(ids, ids, validation_data=(ids, ids), callbacks=[callback], verbose=0)
     assert callback.monitor_op is getattr(keras.ops, operator)
+
+
+@saves_files
+@pytest.mark.parametrize(
+    ("monitor", "better"), [("val_token_accuracy", 2.0), ("val_perplexity", 0.5), ("val_accuracy", 2.0)]
+)
+def test_callbacks_know_which_direction_of_a_transformer_is_better(monitor, better, tmp_path):
+    model = small_model()
+    model.compile("sgd", metrics=[TokenAccuracy(), Perplexity(), "accuracy"], run_eagerly=True)
+    stop = keras.callbacks.EarlyStopping(monitor, patience=1)
+    best = keras.callbacks.ModelCheckpoint(
+        tmp_path / "best.weights.h5", monitor=monitor, save_best_only=True, save_weights_only=True
+    )
+    model.fit(*BATCHES[0], validation_data=BATCHES[0], callbacks=[stop, best], verbose=0)
+    for callback in (stop, best):
+        assert bool(callback.monitor_op(better, 1.0))
+        assert not bool(callback.monitor_op(1.0, better))

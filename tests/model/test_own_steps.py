@@ -7,6 +7,7 @@ import tensorflow as tf
 from test_standard_training import BATCH, made, one_device, two_devices, two_towers
 from test_train_step import BATCHES, dataset, saves_files, small_model
 
+from keras_transformer.model.layers.basics import Projection
 from keras_transformer.model.layers.feed_forward import FeedForward
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy, TokenLoss
@@ -227,3 +228,56 @@ def test_weights_without_a_gradient_do_not_decay(how):
     assert {any(part.startswith("decoder") for part in path.split("/")) for path in moved} == {True, False}
     for path, changed in moved.items():
         assert changed != path.startswith("decoder"), path
+
+
+@saves_files
+def test_a_part_of_a_frozen_layer_that_is_trained_is_trained_in_the_loaded_model(tmp_path):
+    model = small_model()
+    model.encoder_layers[0].trainable = False
+    model.encoder_layers[0].feed_forward.trainable = True
+    model.compile("sgd")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    names = [[weight.path for weight in one.trainable_variables] for one in (model, loaded)]
+    assert names[0] == names[1]
+    assert sum("encoder_0/feed_forward" in name for name in names[0]) == 4
+
+
+@pytest.mark.parametrize("how", [{"ema_decay": 0.5}, {"towers": 2}])
+def test_what_a_step_of_ones_own_would_ignore_is_refused(how):
+    model = made(cls=StepOfTheGuide, **how)
+    with pytest.raises(ValueError, match="StepOfTheGuide overrides `train_step` without `super"):
+        model.fit(*BATCH, verbose=0)
+
+
+def test_a_step_that_calls_ours_has_averages():
+    class Counting(Transformer):
+        def train_step(self, data):
+            return {**super().train_step(data), "mine": 7.0}
+
+    model = made(cls=Counting, ema_decay=0.5)
+    before = [weight.numpy() for weight in model.trainable_variables]
+    assert model.fit(*BATCH, verbose=0).history["mine"] == [7.0]
+    for weight, old, averaged in zip(model.trainable_variables, before, model.ema_weights, strict=True):
+        np.testing.assert_allclose(averaged.numpy(), (old + weight.numpy()) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"use_bias": True}, {"activation": "tanh"}])
+def test_the_loss_is_that_of_the_logits_with_an_output_projection_of_ones_own(change):
+    class Own(Transformer):
+        def build(self, input_shape=None):
+            if not self.built:
+                self.output_projection = Projection(self.config.target_vocab_size, **change)
+            super().build(input_shape)
+
+    model = Own(small_model(tie_embeddings="none").config)
+    if model.output_projection.bias is not None:
+        model.output_projection.bias.assign(np.linspace(-2, 2, model.config.target_vocab_size))
+    loss = LabelSmoothedCrossEntropy(0.1)
+    model.compile(keras.optimizers.SGD(1.0), loss)
+    (inputs, labels) = BATCH
+    assert model.evaluate(*BATCH, verbose=0) == pytest.approx(float(loss(labels, model(inputs))), rel=1e-5)
+    before = model.output_projection.get_weights()
+    model.fit(*BATCH, verbose=0)
+    for old, new in zip(before, model.output_projection.get_weights(), strict=True):
+        assert np.abs(old - new).max() > 1e-3

@@ -67,6 +67,11 @@ class Projection(Layer):
         self.gain = gain
         self._activate = keras.activations.get(activation)
 
+    @property
+    def is_product(self):
+        """Whether the output is x W alone."""
+        return not self.use_bias and self._activate is keras.activations.linear
+
     def build(self, inputs_shape):
         self.kernel = self.add_weight(
             name="kernel",
@@ -137,6 +142,7 @@ class Dropout(Layer):
         self.rate = rate
         self.seed = seed
         self._seed = None
+        self.built = True  # Keras' quantization refuses layers that are not
         if rate > 0:
             self.seed_generator = keras.random.SeedGenerator(seed)
 
