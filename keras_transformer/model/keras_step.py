@@ -7,7 +7,7 @@ from typing import Any, cast
 import keras
 
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
-from keras_transformer.model.metrics import TokenMean, set_directions
+from keras_transformer.model.metrics import TokenMean
 from keras_transformer.model.optimizer import Adam
 
 _HERE = "on a backend other than TensorFlow"
@@ -22,7 +22,6 @@ def _checked(method):
         arguments = signature.bind(self, *args, **kwargs).arguments
         if arguments.get("class_weight") is not None:
             raise ValueError("`class_weight` is not supported: give a `sample_weight` for each token")
-        set_directions(arguments.get("callbacks"), self.metrics)
         return method(self, *args, **kwargs)
 
     return run
