@@ -59,8 +59,7 @@ def open_atomically(path):
             file remains.
     """
     path = pathlib.Path(path)
-    is_stream = path.is_symlink() and os.path.abspath(path).startswith(("/dev/", "/proc/"))
-    if path.exists() and (is_stream or not path.is_file()):
+    if _is_stream(path):
         with path.open("ab") as file:  # `wb` would empty what the shell's `>>` appends to
             yield file
         return
@@ -99,17 +98,25 @@ def _named(path, temporary):
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def _is_stream(path):
+    """Whether an existing path is opened directly, not replaced."""
+    is_link = path.is_symlink() and os.path.abspath(path).startswith(("/dev/", "/proc/"))
+    return path.exists() and (is_link or not path.is_file())
+
+
 def check_output(path, *inputs):
     """Raises `ValueError` if an output file cannot be written, or is one of the inputs.
 
     Raises:
-        ValueError: its folder does not exist, it is a folder, or it is one of `inputs`.
+        ValueError: its folder does not exist or is not writable, it is a folder, or it is one of `inputs`.
     """
     path = pathlib.Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"{path}: its folder does not exist. Create it first")
     if path.is_dir():
         raise ValueError(f"{path} is a folder. Choose a file in it")
+    if not _is_stream(path) and not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK):
+        raise ValueError(f"{path}: its folder is not writable. Choose another")
     for other in inputs:
         if path.is_file() and os.path.exists(other) and os.path.samefile(path, other):
             raise ValueError(f"{path} is also an input. Write to another file")

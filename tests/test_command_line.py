@@ -263,6 +263,11 @@ REFUSED = {
         ("--init-from no/such", "no/such: not a run folder"),
         ("--init-from run --set training.init_checkpoint=best", "no 'best' weights"),
         ("--new-vocabulary", "--init-from"),
+        ("--init-from run --set data.normalization=nfkc", "the vocabulary of run has normalization='nfc'"),
+        ("--init-from run --set data.vocab_size=977", "vocab_size=37000. Remove the setting or add --new-"),
+        ("--init-from ''", "--init-from is empty. Remove it, or check the variable"),
+        ("--config ''", "--config is empty"),
+        ("--run-dir ''", "--run-dir is empty"),
     ],
     "prepare": [
         ("no/such out --source en --target de", "no/such: no such folder"),

@@ -32,7 +32,14 @@ PACKAGES = sorted({PACKAGE, *(path.parent for path in PACKAGE.rglob("*.py"))})
 # The training step and its helpers; the rest of `model` imports without TensorFlow, and runs on JAX.
 TRAINING_STEP = {
     f"model.{name}"
-    for name in ("keras_objectives", "keras_workarounds", "step_metrics", "train_step", "weight_update")
+    for name in (
+        "keras_objectives",
+        "keras_workarounds",
+        "recomputation",
+        "step_metrics",
+        "train_step",
+        "weight_update",
+    )
 }
 MODEL_SIDE = sorted(
     {name for name in FILES if name.startswith(("config.", "model."))} - TRAINING_STEP

@@ -350,23 +350,23 @@ class RunFolder:
         content = "".join(f"{text}\n" for text in translations).encode()
         with tensor_files.storage_errors(path):
             write_atomically(path, content)
-        digest = hashlib.sha256(content).hexdigest()
-        self.append_history({"kind": "test", "split": split, "step": step, **scores, "sha256": digest})
+        record = {"kind": "test", "split": split, "step": step, **scores, "search": self._search()}
+        self.append_history({**record, "sha256": hashlib.sha256(content).hexdigest()})
 
     def read_translations(self, split: str, step: int) -> list[str] | None:
         """Returns the translations that `write_translations` wrote for a step, a list of str, or `None`.
 
-        `None` also if the final weights were written again afterwards, or if the file has been changed,
-        which prints a warning.
+        `None` also if the final weights were written again afterwards, if the run has other search settings
+        now, or if the file has been changed, which prints a warning.
         """
-        path = self.translations_path(split)
+        path, search = self.translations_path(split), self._search()
         records = []
         for record in self.read_history():
             if record.get("step") == step and record.get("kind") == "final":
                 records.clear()  # the final weights may have changed
             if (record.get("kind"), record.get("split"), record.get("step")) == ("test", split, step):
                 records.append(record)
-        if not records or not path.exists():
+        if not records or not path.exists() or records[-1].get("search", search) != search:
             return None
         content = path.read_bytes()
         # Records of earlier versions have no checksum.
@@ -379,6 +379,9 @@ class RunFolder:
     def translations_path(self, split: str) -> pathlib.Path:
         """Returns the path of the translations of a split."""
         return self.path / f"translations.{split}.{self.config.data.target}"
+
+    def _search(self):
+        return dataclasses.asdict(self.config.search)
 
     def _warn_once(self, text):
         if text not in self._warned:

@@ -29,6 +29,7 @@ _MBR_SETTINGS = ("samples", "utility")
 _BEAM_SETTINGS = ("beam_size", "early_stop")
 
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
+_PATHS = ("FILE", "DIR", "RUN")  # metavars of flags whose value cannot be empty
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
@@ -77,7 +78,14 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
         """Replaces flags of earlier versions, then parses; stores the arguments for `error`."""
         self._given = self._renamed(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(self._given, namespace)
+        found, unknown = super().parse_known_args(self._given, namespace)
+        for action in self._actions:
+            value = getattr(found, action.dest, None)
+            is_empty = value == "" or (isinstance(value, list) and "" in value)
+            if action.option_strings and action.metavar in _PATHS and is_empty:
+                flag = action.option_strings[0]
+                self.error(f"{flag} is empty. Remove it, or check the variable that it comes from.")
+        return found, unknown
 
     def _renamed(self, args):
         """Returns the arguments with current flags; prints a line to standard error for each old flag."""

@@ -148,7 +148,9 @@ def check_task(args):
     if parsing and args.hypothesis and len(args.reference or ()) != 1:
         raise ValueError("--task parsing needs one --reference FILE")
     if parsing and args.runs and args.as_evalb:
-        raise ValueError("--as-evalb needs --hypothesis FILE: a parser writes no tags that evalb could use")
+        raise ValueError("--as-evalb needs --hypothesis FILE: score the file that --output writes")
+    if parsing and args.long_lines is not None:
+        raise ValueError("--long-lines: a sentence over the limit gets a flat tree. Remove this flag")
 
 
 def flags_given(args, names):
@@ -288,6 +290,8 @@ def main(argv=None):
     def work():
         check_args(args)
         check_task(args)
+        if args.runs:
+            args.n_best = 1  # whatever the run has
         if args.task == "parsing":
             comparison, notes = score_run(args, load_test_set) if args.runs else (score_files(args), [])
             as_json = json.dumps(comparison.to_dict(args.labels), indent=2) if args.json else ""

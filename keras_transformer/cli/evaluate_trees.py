@@ -55,6 +55,7 @@ def score_run(args, load_test_set):
         notes.append(f"{line}, {too_long:,} sentences over the length limit got flat trees.")
     if args.output:
         write_text(args.output, "".join(f"{one.text}\n" for one in parsed))
+        notes.append(f"{args.output}: the trees of the {kind}.")
     reference = NamedTrees(name, [read_tree(tree) for tree in gold])
     return compare_trees(systems, reference, RULE_SETS[args.rules or "collins"]), notes
 
@@ -63,11 +64,12 @@ def score_files(args):
     """Returns the `TreeComparison` of files of trees."""
     from keras_transformer.evaluation.brackets import RULE_SETS
     from keras_transformer.evaluation.tree_report import NamedTrees, compare_trees
+    from keras_transformer.text.treebanks import read_parses
     from keras_transformer.text.trees import read_trees
 
     # The rules remove traces and functions of labels.
-    reference, *systems = (
-        NamedTrees(path, read_trees(path, normalised=False)[0]) for path in args.reference + args.hypothesis
-    )
+    gold = read_trees(args.reference[0], normalised=False)[0]
+    reference = NamedTrees(args.reference[0], gold)
+    systems = [NamedTrees(path, read_parses(path, len(gold))) for path in args.hypothesis]
     rules = RULE_SETS[args.rules or "collins"]
     return compare_trees(systems, reference, rules, as_evalb=bool(args.as_evalb))

@@ -12,6 +12,7 @@ ensemble.
 
 import contextlib
 import json
+import math
 
 from keras_transformer.cli.command_line import (
     add_checkpoint_flag,
@@ -50,6 +51,9 @@ def parse_args(argv=None):
     check_chunk_lines(parser, args)
     if args.n_best is not None:
         parser.error("--n-best: each sentence has one tree. Remove this flag")
+    if args.long_lines is not None:
+        parser.error("--long-lines: a sentence over the limit gets a flat tree. Remove this flag")
+    args.n_best = 1  # whatever the run has
     args.prefix_file = args.constraints = None
     return args
 
@@ -99,6 +103,7 @@ def json_line(number, result):
         number: int, of the line, from 1.
         result: `Parsed`.
     """
-    record = {"line": number, "tree": result.text, "score": round(result.score, 6)}
+    score = round(result.score, 6) if math.isfinite(result.score) else None
+    record = {"line": number, "tree": result.text, "score": score}
     record |= {"mended": list(result.mended), "flags": result.flags}
     return json.dumps(record, ensure_ascii=False) + "\n"

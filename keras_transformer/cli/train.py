@@ -13,6 +13,7 @@ With the run folder of an earlier run, it resumes that run. SIGTERM and Ctrl-C e
 step, with a checkpoint. `config.programs.ExitCode` lists the exit codes.
 """
 
+import dataclasses
 import datetime
 import itertools
 import os
@@ -103,6 +104,7 @@ def resolve(args):
         ValueError: unknown preset or field, or an invalid value.
     """
     from keras_transformer.batches.prepared import is_prepared, settings_of_prepared
+    from keras_transformer.checkpoints.run_folder import RunFolder
     from keras_transformer.config.files import SettingsFile, read_settings
     from keras_transformer.config.presets import preset
 
@@ -116,7 +118,7 @@ def resolve(args):
     for name in ("source_vocab_size", "target_vocab_size"):
         if any(text.startswith(f"model.{name}") for text in args.set):
             raise ValueError(f"model.{name} is the size of the vocabulary: set data.vocab_size instead")
-    config = preset({"auto": "small", "config": "base"}.get(args.preset, args.preset))
+    config = preset("base" if file.config else {"auto": "small"}.get(args.preset, args.preset))
     named = args.dataset or file.config or any(text.startswith("data.dataset=") for text in given)
     if args.preset != "demo" and not named:
         needs = "--dataset DIR --source LANGUAGE --target LANGUAGE"
@@ -127,17 +129,35 @@ def resolve(args):
     config = _configured(config, args, file, run)
     if args.preset == "auto":
         config = _configured(run.config if run else _fitted(config), args, file, run)
+    training = config.training
     if is_prepared(config.data.dataset):
         settings = settings_of_prepared(config.data.dataset)["data"]
-        for text, place in given.items():
-            setting = text.partition("=")[0].strip()
-            name = setting.removeprefix("data.")
-            if setting in VOCABULARY_SETTINGS and getattr(config.data, name) != settings[name]:
-                raise ValueError(
-                    f"{place}{text}: {config.data.dataset} was prepared with {name}={settings[name]!r}. "
-                    "Remove the setting or prepare the text again"
-                )
+        was, remedy = f"{config.data.dataset} was prepared with", "prepare the text again"
+        _check_vocabulary_settings(given, config.data, settings, was, remedy)
+    elif training.init_from and training.init_vocabulary and not run:
+        settings = dataclasses.asdict(RunFolder(training.init_from).config.data)
+        was, remedy = f"the vocabulary of {training.init_from} has", "add --new-vocabulary"
+        _check_vocabulary_settings(given, config.data, settings, was, remedy)
     return config
+
+
+def _check_vocabulary_settings(given, data, settings, was, remedy):
+    """Raises `ValueError` if a setting of the vocabulary is given that differs from that of its text.
+
+    Args:
+        given: dict from the settings given, as text, to their place for the message.
+        data: `DataConfig` with them.
+        settings: dict from name to value, settings that the vocabulary was made with.
+        was: str, subject and verb of the message.
+        remedy: str, its end.
+    """
+    for text, place in given.items():
+        setting = text.partition("=")[0].strip()
+        name = setting.removeprefix("data.")
+        if setting in VOCABULARY_SETTINGS and getattr(data, name) != settings[name]:
+            raise ValueError(
+                f"{place}{text}: {was} {name}={settings[name]!r}. Remove the setting or {remedy}"
+            )
 
 
 def _choose_preset(args, file, path):
@@ -216,10 +236,16 @@ def _configured(config, args, file, run):
                 raise ValueError(
                     f"{names[0]}: has no trees; preset {args.preset} needs train.trees and valid.trees"
                 )
-            data["source"], data["target"] = named
+            own = file.config or any(
+                one.text.startswith(("data.source=", "data.target=")) for one in file.settings
+            )
+            if not own or {config.data.source, config.data.target} != set(named):
+                data["source"], data["target"] = named
     training = {}
     if args.init_from:
-        training = {"init_from": args.init_from, "init_vocabulary": not args.new_vocabulary}
+        training = {"init_from": args.init_from}
+        if args.new_vocabulary:
+            training["init_vocabulary"] = False
     elif args.new_vocabulary:
         raise ValueError("--new-vocabulary needs --init-from RUN; a new run always learns its vocabulary")
     data |= given_settings(args, CORPUS_SETTINGS)

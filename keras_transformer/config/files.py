@@ -9,10 +9,11 @@ Values are read as text and converted like those of `--set`. So `1e-3` is a numb
 not false, as some YAML readers have it.
 """
 
+import contextlib
 import json
 from typing import Any, NamedTuple
 
-from keras_transformer.config.settings import FROM_TOKENIZERS, from_dict, override
+from keras_transformer.config.settings import FROM_TOKENIZERS, from_dict, may_be_none, override
 
 _CHECKSUM = "sha256"  # in the config.json of a run; a copy may be edited, so it is not compared
 _NULL = ("~", "null", "Null", "NULL")
@@ -65,6 +66,9 @@ def read_settings(path):
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ValueError(f"{path}: cannot be read ({reason}). --config takes a YAML or JSON file") from error
+    with contextlib.suppress(ValueError, RecursionError):
+        json.loads(text)
+        text = text.replace("\t", " ")  # YAML has no tabs before a name, JSON has
     try:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError) as error:
@@ -154,6 +158,10 @@ def _scalar(node, path, name):
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.ScalarNode):
         raise ValueError(f"{path}: line {line}: {name} must be a single value")
-    if not node.style and not node.value:
+    is_null = not node.style and node.value in _NULL
+    if is_null and may_be_none(name):
+        return "none"
+    if is_null or (not node.style and not node.value):
         raise ValueError(f'{path}: line {line}: {name} has no value. Write one, or "" for none')
-    return "none" if not node.style and node.value in _NULL else node.value
+    # JSON writes a character beyond U+FFFF as two escapes, which YAML reads as two characters.
+    return node.value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

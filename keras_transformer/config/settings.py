@@ -231,6 +231,14 @@ def differences(old, new):
     return [(path, before, after) for (path, _, before), (_, _, after) in values if before != after]
 
 
+def may_be_none(path):
+    """Whether a setting, such as "model.key_dim", accepts none."""
+    section, _, name = path_now(path).partition(".")
+    parts = {field.name: field.type for field in dataclasses.fields(Config)}
+    fields = dataclasses.fields(parts[section]) if section in parts else ()
+    return any(field.name == name and type(None) in alternatives(field.type) for field in fields)
+
+
 def describe_settings(config, *, width=110):
     """Lists the settings of a run.
 

@@ -76,7 +76,7 @@ class TrainingConfig:
     average_last: int = setting(
         5, "number of newest scheduled checkpoints after the warm-up to average (big: 20)", at_least=1
     )
-    seed: int = setting(1, "random seed of initial weights, dropout and data order", at_least=0)
+    seed: int = setting(1, "random seed of initial weights, dropout and data order", at_least=0, below=2**32)
 
     def __post_init__(self):
         if self.best_metric != "loss":

@@ -11,13 +11,40 @@ from typing import NamedTuple
 from keras_transformer.config.sections import TREES
 from keras_transformer.text.folders import TRAIN, ArchiveDataset, FolderDataset
 from keras_transformer.text.lines import DataError, LineReader, iterate_lines
-from keras_transformer.text.trees import TreeReader, words, write_tree
+from keras_transformer.text.trees import TreeReader, read_trees, words, write_tree
 
 logger = logging.getLogger(__name__)
 
 # A larger share of bad training trees is an error of the file, not of single trees.
 MAX_BAD_SHARE = 0.01
 _LISTED = 5
+
+
+def read_parses(path, number):
+    """Reads the output of a parser, in which a line without a tree is a sentence that it could not parse.
+
+    Such a line is blank or `(())`, as evalb has it. Other layouts are read as those of `read_trees`.
+
+    Args:
+        path: the file, see `LineReader`.
+        number: int, how many sentences there are.
+
+    Returns:
+        list of `Tree` or `None`, not normalised.
+
+    Raises:
+        DataError: see `LineReader` and `TreeReader`.
+    """
+    with LineReader(path) as lines:
+        texts = list(iterate_lines(lines, str(path)))
+    without_failed = ["" if "".join(text.split()) == "(())" else text for text in texts]
+    num_trees = sum(bool(text.strip()) for text in without_failed)
+    if len(texts) == number > num_trees > 0:
+        reader = TreeReader(without_failed, str(path), normalised=False)
+        tree_of = dict((reader.line, tree) for tree in reader)  # noqa: C402
+        if len(tree_of) == num_trees:  # each is on a line of its own
+            return [tree_of.get(line) for line in range(1, number + 1)]
+    return read_trees(path, normalised=False)[0]
 
 
 class TreebankFile(NamedTuple):

@@ -3,6 +3,7 @@
 import re
 from typing import NamedTuple
 
+from keras_transformer.config.sections import MAX_LENGTH
 from keras_transformer.config.settings import replace
 from keras_transformer.text.linearised import delinearise, mend
 from keras_transformer.text.trees import Tree, escape_brackets, write_tree
@@ -114,14 +115,18 @@ class Parser:
             raise TypeError(f"`sentences` must be a list of str. Received: one {type(sentences).__name__}")
         rows = [_words(sentence) for sentence in sentences]
         texts = [" ".join(words) for words in rows]
-        config = replace(self.search, **search) if search else self.search
+        search["n_best"] = 1
+        config = replace(self.search, **search)
         if config.mbr:
             raise ValueError("`mbr` compares texts and cannot parse. Received: mbr=True")
         limit = self._translator.max_source_length(config) - 1
         encoded = self._translator.tokenizers.source.encode(texts)
         too_long = [len(row) > limit for row in encoded]
+        if config.tree_grammar:  # each word needs a symbol; its begin, its end and one more
+            most = self._translator.max_target_length(replace(config, max_length=MAX_LENGTH)) - 3
+            too_long = [long or len(words) > most for long, words in zip(too_long, rows, strict=True)]
         searched = ["" if long else text for long, text in zip(too_long, texts, strict=True)]
-        results = iter(self._translator.n_best(searched, n_best=1, **search))
+        results = iter(self._translator.n_best(searched, **search))
         parsed = []
         for words, long in zip(rows, too_long, strict=True):
             best = next(results).best

@@ -184,6 +184,11 @@ def test_translations_that_were_changed_are_said_and_not_taken(new_run, capsys):
     new_run.write_translations("test", 7, ["Der Hund.", "größer"], {"bleu": 30.0})
     assert new_run.read_translations("test", 7) == ["Der Hund.", "größer"]
     assert new_run.read_translations("test", 8) is None
+    config = new_run.config
+    new_run.write_config(replace(config, search={"beam_size": config.search.beam_size + 1}))
+    assert new_run.read_translations("test", 7) is None  # they are of another search
+    new_run.write_config(config)
+    assert new_run.read_translations("test", 7) == ["Der Hund.", "größer"]
     path = new_run.path / "translations.test.de"
     for damage in (b"Der Mund.", b"Der \xffund."):
         path.write_bytes(path.read_bytes().replace(b"Der Hund.", damage))

@@ -112,6 +112,10 @@ def test_set_and_flags_come_on_top(tmp_path):
         ("training.max_steps: 3\n", "Write `training:` and below it, indented, `max_steps: 3`"),
         ("training: {max_steps: 3}\n---\na: b\n", "expected a single document in the stream, but found"),
         ("training:\n  max_steps:\n", "line 2: training.max_steps has no value"),
+        ("training:\n  init_from: null\n", 'line 2: training.init_from has no value. Write one, or ""'),
+        ("data: {data_dir: ~}\n", "line 1: data.data_dir has no value"),
+        ("training:\n  seed: 20260101123456\n", "line 2: `training.seed` must be"),
+        ("preset: config\n", "There is no preset 'config'"),
         ("training:\n\tmax_steps: 3\n", "line 2: while scanning for the next token, found character '\\t'"),
         ('{"training": {"max_steps": 3}', "line 1: "),
         ("? [a]\n: b\n", "line 1: a name must be text"),
@@ -154,3 +158,34 @@ def test_two_presets_are_refused(tmp_path, capfd):
     whole = write(tmp_path, to_json(with_vocab_size(preset("tiny"), 1013, 1013)), "config.json")
     assert train_program.main(["--config", str(whole), "--preset", "base"]) == 2
     assert "has all settings already. Remove the preset" in capfd.readouterr().err
+
+
+def test_json_with_tabs_and_escapes_is_read_as_json(tmp_path):
+    values = {"preset": "tiny", "data": {"dataset": "\U0001f600 a", "source": "no", "target": "de"}}
+    for options in ({"indent": "\t"}, {"indent": "\t", "ensure_ascii": False}):
+        path = write(tmp_path, json.dumps(values, **options), "run.json")
+        file = read_settings(path)
+        assert [setting.text for setting in file.settings] == [
+            "data.dataset=\U0001f600 a", "data.source=no", "data.target=de"
+        ]  # fmt: skip
+        assert [setting.line for setting in file.settings] == [4, 5, 6]
+
+
+def test_a_flag_changes_only_what_it_names(tmp_path):
+    """The direction of the built-in corpus, and the vocabulary of `--init-from`."""
+    reverse = write(tmp_path, "data: {source: de, target: en, dataset: cldr/en-de}\n")
+    config = resolved("--config", reverse, "--dataset", "cldr/en-de")
+    assert (config.data.source, config.data.target) == ("de", "en")
+    other = write(tmp_path, "data: {source: de, target: fr}\n")
+    config = resolved("--config", other, "--dataset", "cldr/en-de")
+    assert (config.data.source, config.data.target) == ("en", "de")
+    kept = write(tmp_path, "training: {init_vocabulary: false}\n")
+    config = resolved("--config", kept, "--init-from", "en-de-tatoeba")
+    assert not config.training.init_vocabulary
+    assert resolved("--init-from", "en-de-tatoeba").training.init_vocabulary
+    assert not resolved("--init-from", "en-de-tatoeba", "--new-vocabulary").training.init_vocabulary
+
+
+def test_the_preset_of_a_complete_file_has_no_name():
+    with pytest.raises(ValueError, match="There is no preset 'config'"):
+        resolved("--preset", "config", "--dataset", "cldr/en-de")

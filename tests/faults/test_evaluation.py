@@ -45,6 +45,7 @@ FILES = {
     "open.trees": ["(S (NN a))", "(S (NN a)", "(S (NN a))"],
     "close.trees": ["(S (NN a)))", "(S (NN a))", "(S (NN a))"],
     "hollow.trees": ["(S (NN a))", "(S (NP))", "(S (NN a))"],
+    "blank_and_open.trees": ["", "(S (NN a)", "(S (NN a))"],
 }
 H, R = "--hypothesis {0}/good.de", "--reference {0}/ref.de"
 T, G = "--task parsing --hypothesis", "--reference {0}/good.trees"
@@ -97,6 +98,10 @@ REFUSED = {
     "an open tree": (
         f"{T} {{0}}/open.trees {G}", ["open.trees: line 2: the brackets are not closed when line 3", "Close"]
     ),
+    "an open tree after one that failed": (
+        f"{T} {{0}}/blank_and_open.trees {G}",
+        ["blank_and_open.trees: line 2: ", "missing at the end of the text", "Close"],
+    ),
     "a bracket too many": (f"{T} {{0}}/close.trees {G}", ["close.trees: line 1: a closing bracket"]),
     "an empty constituent": (
         f"{T} {{0}}/good.trees --reference {{0}}/hollow.trees",
@@ -114,6 +119,7 @@ REFUSED = {
         ["--no-ter, --confidence cannot be used with --task parsing"],
     ),
     "flags of trees": (f"{H} {R} --labels --as-evalb", ["--as-evalb, --labels cannot be used without"]),
+    "long lines of trees": (f"{H} {R} --long-lines cut", ["--long-lines cannot be used"]),
     "search for trees": (f"{T} {{0}}/good.trees {G} --beam-size 4", ["--beam-size cannot be used"]),
     "samples of nothing": (f"{H} {R} --bootstrap-samples 100", ["--bootstrap-samples needs --confidence"]),
     "a test of one system": (

@@ -10,6 +10,8 @@ import pytest
 from keras_transformer.text import treebanks
 from keras_transformer.text.datasets import load_corpus, load_split, open_dataset
 from keras_transformer.text.lines import DataError
+from keras_transformer.text.treebanks import read_parses
+from keras_transformer.text.trees import write_tree
 
 TREE = "(S (NP (DT the) (NN dog)) (VP (VBZ barks)))"
 BAD = "(S (NP (NN Xpd TTD)))"
@@ -94,3 +96,23 @@ def test_other_datasets_have_no_trees(folder, tmp_path):
     (folder / "valid.trees").unlink()
     with pytest.raises(DataError, match=r"no validation split. Add valid\.trees \("):
         load_corpus(str(folder), "en", "trees")
+
+
+@pytest.mark.parametrize("failed", ["", "  ", "(())", "( () )"])
+def test_a_line_without_a_tree_is_a_sentence_that_failed(failed, tmp_path):
+    path = tmp_path / "parses"
+    path.write_text(f"(S (NN a))\n{failed}\n(S (NN b))\n{failed}\n", encoding="utf-8")
+    parses = read_parses(path, 4)
+    assert [parse and write_tree(parse) for parse in parses] == ["(S (NN a))", None, "(S (NN b))", None]
+    if failed.strip():
+        with pytest.raises(DataError, match="parses: line 2"):
+            read_parses(path, 3)
+    else:  # as trees with empty lines between them
+        assert [write_tree(parse) for parse in read_parses(path, 2)] == ["(S (NN a))", "(S (NN b))"]
+
+
+def test_trees_over_several_lines_are_no_failures(tmp_path):
+    path = tmp_path / "parses"
+    path.write_text("(S (NN a)\n   (NN b))\n\n(S (NN c))\n", encoding="utf-8")
+    for number in (2, 4):
+        assert len(read_parses(path, number)) == 2

@@ -182,6 +182,8 @@ def test_lines_of_words_become_lines_of_trees(run, tmp_path):
     [
         (translate_program, [], "this run parses. Use .*parse"),
         (parse_program, ["--n-best", "2"], "--n-best: each sentence has one tree"),
+        (parse_program, ["--long-lines", "cut"], "--long-lines: a sentence over the limit gets a flat tree"),
+        (evaluate_program, ["--long-lines", "cut"], "--long-lines: a sentence over the limit gets a flat"),
         (parse_program, ["the dog barks"], "not a run folder. Text is read from a file or a pipe: echo"),
         (parse_program, ["--input", "/no/such/file"], "/no/such/file"),
         (parse_program, ["--chunk-lines", "0"], "--chunk-lines must be from 1"),
@@ -189,7 +191,8 @@ def test_lines_of_words_become_lines_of_trees(run, tmp_path):
 )
 def test_wrong_calls_are_refused_in_a_line(run, capfd, program, argv, message):
     try:
-        code = program.main([str(run.path), *argv], io.BytesIO(b"the dog\n"), io.BytesIO())
+        streams = () if program is evaluate_program else (io.BytesIO(b"the dog\n"), io.BytesIO())
+        code = program.main([str(run.path), *argv], *streams)
     except SystemExit as error:
         code = error.code
     errors = capfd.readouterr().err.strip()

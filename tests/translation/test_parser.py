@@ -1,14 +1,18 @@
 """`Parser`: one tree over exactly the words of each sentence, whatever the model says."""
 
+import json
+import math
+
 import pytest
 
+from keras_transformer.cli.parse import json_line
 from keras_transformer.config.presets import preset, with_vocab_size
 from keras_transformer.config.settings import replace
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.text.trees import read_tree, words
 from keras_transformer.tokenizers import SubwordTokenizer, Tokenizers
 from keras_transformer.tokenizers.symbols import TreeTokenizer
-from keras_transformer.translation.parser import Parser
+from keras_transformer.translation.parser import Parsed, Parser
 from keras_transformer.translation.translator import Translator
 
 TREES = [
@@ -104,3 +108,26 @@ def test_a_translation_model_is_no_parser(config, tokenizers):
     model = replace(config.model, target_vocab_size=config.model.source_vocab_size)
     with pytest.raises(ValueError, match="This model translates; a parser needs one trained on trees"):
         Parser(Transformer(model), Tokenizers(tokenizers.source, tokenizers.source))
+
+
+def test_a_sentence_has_one_tree_whatever_the_search_settings(config, tokenizers):
+    model = Transformer(config.model)
+    one, several = (Parser(model, tokenizers, replace(config.search, n_best=number)) for number in (1, 3))
+    assert several.parse(SENTENCES) == one.parse(SENTENCES)
+    assert several.parse(SENTENCES, beam_size=1) == one.parse(SENTENCES, beam_size=1)
+
+
+def test_with_the_grammar_a_sentence_needs_three_more_positions_than_words(config, tokenizers):
+    model = replace(config.model, positions="learned", max_positions=17)
+    parser = Parser(Transformer(model), tokenizers, config.search)
+    fits, too_long = parser.parse([". " * 14, ". " * 15], tree_grammar=True)
+    assert (fits.flags, too_long.flags) == ([], ["too_long"])
+    assert math.isfinite(fits.score)
+    assert math.isfinite(too_long.score)
+    assert too_long.text == f"(S{' (XX .)' * 15})"
+
+
+def test_a_score_that_json_cannot_write_is_null():
+    line = json_line(3, Parsed(None, -math.inf, (), False, 0))
+    assert json.loads(line)["score"] is None
+    assert json.loads(json_line(3, Parsed(None, -1.5, (), False, 0)))["score"] == -1.5
