@@ -10,9 +10,11 @@ layer and for the steps that produce a piece ("output") and that read it ("input
 
 import argparse
 import os
+import sys
 import time
 
 import numpy as np
+from refusing import Parser, run
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -25,7 +27,7 @@ from keras_transformer.translation.scorer import Scorer  # noqa: E402
 
 def parse_args():
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("source")
     parser.add_argument("target")
@@ -78,6 +80,8 @@ def count_hits(pair, links):
 def show(name, pairs, links):
     """Prints a table of the percentage of links that each layer's attention has."""
     num_links = sum(map(len, links))
+    if not pairs:
+        raise ValueError(f"{name}: no pairs. Name files of one sentence a line")
     hits = sum(count_hits(pair, of_pair) for pair, of_pair in zip(pairs, links, strict=True))
     print(f"{name}: {num_links} links; layer, then {CONVENTIONS}")
     for layer, row in enumerate(100 * hits / max(num_links, 1)):
@@ -104,4 +108,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

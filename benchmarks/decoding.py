@@ -29,6 +29,8 @@ import sys
 import tempfile
 import time
 
+from refusing import Parser, run
+
 PEERS = {
     "ours": (),
     "ours-whole": (),
@@ -41,7 +43,7 @@ SPECIAL = 4  # pad, bos, eos, unk
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Decoding speed, ours and peers'.")
+    parser = Parser(description="Decoding speed, ours and peers'.")
     parser.add_argument("--systems", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32], metavar="SENTENCES")
     parser.add_argument("--beam-size", type=int, default=4)
@@ -283,4 +285,4 @@ def report(args, batch, medians):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

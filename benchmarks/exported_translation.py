@@ -30,6 +30,8 @@ import time
 
 from refusing import Parser, refused
 
+CARD = "assets.extra/model_card.json"
+
 
 def parse_args(argv=None):
     """Parses the command line."""
@@ -50,14 +52,19 @@ def parse_args(argv=None):
     return parser.parse_args(argv)
 
 
-def make_translator(args):
-    """Returns a function that translates a list of str."""
-    search = {
+def search_of(args):
+    """Returns the search settings of all systems: {name: value}."""
+    return {
         "beam_size": args.beam_size,
         "alpha": args.alpha,
         "length_penalty": "average",
         "early_stop": False,
     }
+
+
+def make_translator(args):
+    """Returns a function that translates a list of str."""
+    search = search_of(args)
     if args.worker in args.saved_model:
         return served_translator(args)
     if args.worker in (args.run, *args.runs):
@@ -131,6 +138,14 @@ def refuse(args):
     for folder, file in needed:
         if not (pathlib.Path(folder) / file).is_file():
             raise ValueError(f"{folder}: has no {file}. Name a run folder, or what export_model.py wrote")
+    for folder in args.saved_model:  # its search was fixed when it was exported
+        card = json.loads((pathlib.Path(folder) / CARD).read_text(encoding="utf-8"))["search"]
+        for name, value in search_of(args).items():
+            if card.get(name) != value:
+                raise ValueError(
+                    f"{folder}: searches with {name}={card.get(name)}, the others would with {value}. Give "
+                    f"--beam-size and --alpha of the export, or export it again with {name}={value}"
+                )
     paths = [path for path in (args.text, args.reference) if path]
     counts = [len(pathlib.Path(path).read_text(encoding="utf-8").splitlines()) for path in paths]
     if not counts[0]:

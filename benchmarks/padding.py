@@ -8,8 +8,10 @@ before, and budget / length rows in each; a pair is as long as its longer side.
 
 import argparse
 import os
+import sys
 
 import numpy as np
+from refusing import Parser, run
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -21,7 +23,7 @@ from keras_transformer.batches.prepared import PreparedCorpus  # noqa: E402
 
 def parse_args():
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("prepared", nargs="+", help="folders that prepare_wmt.py wrote")
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[4096, 25_000])
     parser.add_argument("--copies", type=int, nargs="+", default=[1])
@@ -93,4 +95,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

@@ -50,7 +50,7 @@ def compared_bars(panels, *, highlighted=(), unit, columns=1, title=""):
             axes.set_axis_off()
     figure.supxlabel(f"{unit} (median of the rounds, and their range)", fontsize=10)
     if title:
-        figure.suptitle(title)
+        figure.suptitle(*drawable([title]))
     return figure
 
 
@@ -69,7 +69,7 @@ def _compare(axes, systems, highlighted, title):
     axes.set_yticks(range(len(order)), drawable(order), fontsize=9)
     for label, name in zip(axes.get_yticklabels(), order, strict=True):
         label.set_fontweight("bold" if name in highlighted else "normal")
-    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_title(*drawable([title]), fontsize=10, loc="left")
     axes.set_xlim(0, 1.14 * most)
     axes.xaxis.set_major_formatter("{x:,g}")
     tidy(axes)
@@ -140,7 +140,7 @@ def quality_curves(runs, *, target, title=""):
     tidy(axes)
     figure.legend(frameon=False, loc="outside lower center")
     if title:
-        figure.suptitle(title)
+        figure.suptitle(*drawable([title]))
     return figure
 
 
@@ -205,7 +205,7 @@ def scaling_curves(panels, *, unit="target tokens a second", title=""):
     row[0].set(ylabel=unit)
     row[0].legend(frameon=False, loc="lower left")
     if title:
-        figure.suptitle(title)
+        figure.suptitle(*drawable([title]))
     return figure
 
 

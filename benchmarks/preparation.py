@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 
+from refusing import Parser, run
+
 PREPARE = pathlib.Path(__file__).resolve().parents[1] / "pipelines" / "prepare_wmt.py"
 FILTERS = (
     "cleaning.drop_damaged=true",
@@ -27,7 +29,8 @@ FILTERS = (
 ENCODE = """
 import sys, time, sentencepiece
 processor = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1])
-texts = [open(path, encoding="utf-8", newline="\\n").read().split("\\n")[:-1] for path in sys.argv[3:]]
+texts = [open(path, encoding="utf-8", newline="\\n").read() for path in sys.argv[3:]]
+texts = [text.removesuffix("\\n").split("\\n") for text in texts]
 processor.encode(texts[0][:1000], num_threads=int(sys.argv[2]))
 begin = time.perf_counter()
 for side in texts:
@@ -38,7 +41,7 @@ print(time.perf_counter() - begin)
 
 def parse_args():
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("source_file", type=pathlib.Path)
     parser.add_argument("target_file", type=pathlib.Path)
     parser.add_argument("--source", required=True, help="source language")
@@ -54,7 +57,7 @@ def write_corpus(folder, args):
     """Writes the copies as a training split; returns the two files."""
     paths = []
     for path, language in ((args.source_file, args.source), (args.target_file, args.target)):
-        text = path.read_bytes()
+        text = path.read_bytes().removesuffix(b"\n") + b"\n"
         paths.append(folder / f"train.{language}")
         paths[-1].write_bytes(text * args.copies)
         (folder / f"valid.{language}").write_bytes(b"".join(text.splitlines(keepends=True)[:100]))
@@ -130,4 +133,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+from refusing import Parser, run
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OURS, BEFORE = "ours", "before"
 PAIRS = 200_000  # of the TFRecords
@@ -27,7 +29,7 @@ PAIRS = 200_000  # of the TFRecords
 
 def parse_args():
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("prepared", help="a folder that prepare_wmt.py wrote")
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[4096, 25_000])
     parser.add_argument("--replicas", type=int, nargs="+", default=[1], help="devices that share a batch (1)")
@@ -150,4 +152,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

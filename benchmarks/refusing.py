@@ -1,6 +1,7 @@
 """Bad input, refused in one line."""
 
 import argparse
+import pathlib
 import sys
 
 
@@ -25,3 +26,18 @@ def refused(program, error):
     reason = f"{error.filename}: {error.strerror.lower()}" if of_a_file else error
     print(f"{program}: {reason}", file=sys.stderr)
     return 2
+
+
+def run(main):
+    """Runs a program that may find bad input at any time.
+
+    Args:
+        main: function without arguments; returns an exit code, or `None`.
+
+    Returns:
+        int, the exit code; 2 after one line for a ValueError or OSError.
+    """
+    try:
+        return main() or 0
+    except (OSError, ValueError) as error:
+        return refused(pathlib.Path(sys.argv[0]).name, error)

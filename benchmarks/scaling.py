@@ -31,7 +31,7 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
-from refusing import Parser
+from refusing import Parser, refused
 from step_costs import HEADS, INNER, WIDTH, Point, fit, memory_text, multiply_adds
 from step_worker import PRODUCT, StepWorker
 
@@ -62,7 +62,7 @@ def parse_args(argv=None):
         least, received = (5 if name == "vocabularies" else 1), min(np.atleast_1d(getattr(args, name)))
         if received < least:
             parser.error(f"--{name} must be at least {least}. Received: {received}")
-    for length in {*args.lengths, Point().length}:
+    for length in {*(args.lengths if "length" in args.axes else ()), Point().length}:
         if args.tokens % length:
             parser.error(f"--tokens must be a multiple of every length. Received: {args.tokens}, {length}")
     if args.show and args.records:
@@ -239,14 +239,15 @@ def main(argv=None):
     args = parse_args(argv)
     if args.show:
         try:
-            lines = pathlib.Path(args.show).read_text(encoding="utf-8").splitlines()
+            # An interrupted run may have cut off the last line.
+            *lines, _ = pathlib.Path(args.show).read_text(encoding="utf-8").split("\n")
             records = [json.loads(line) for line in lines]
             known = {"tokens", "threads"} <= set(records[0])
+            kinds = {record["kind"] for record in records[1:]}
         except (ValueError, LookupError, TypeError):
-            known = False
-        if not known:
-            print(f"scaling.py: {args.show}: no records of --records", file=sys.stderr)
-            return 2
+            return refused("scaling.py", f"{args.show}: no records of --records")
+        if not known or not {"steps", "peak"} <= kinds:
+            return refused("scaling.py", f"{args.show}: its run ended before the first axis. Run it again")
     else:
         records = []
         with open(args.records or os.devnull, "w", encoding="utf-8") as file:

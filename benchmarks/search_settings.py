@@ -8,10 +8,11 @@ sentences per second, all on one split. Each setting is compiled and warmed up b
 timed.
 """
 
-import argparse
 import os
 import sys
 import time
+
+from refusing import Parser, run
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -19,7 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Scores and speed for several settings of search.")
+    parser = Parser(description="Scores and speed for several settings of search.")
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--split", default="test")
     parser.add_argument("--checkpoint", nargs="+", default=["final", "last"], metavar="NAME")
@@ -71,4 +72,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

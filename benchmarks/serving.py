@@ -67,7 +67,8 @@ def parse_args(argv=None):
     parser.add_argument("--times", type=float, default=10.0, help="the capacity, in overload (10)")
     parser.add_argument("--texts-per-request", type=int, default=32, help="in overload (32)")
     parser.add_argument("--connections", type=int, default=400, help="at most, in overload (400)")
-    parser.add_argument("--engine", default="tensorflow", help="of run folders (tensorflow)")
+    engines = ("tensorflow", "ctranslate2", "auto")
+    parser.add_argument("--engine", default=engines[0], choices=engines, help="of run folders (tensorflow)")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="flags of the merged servers")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
@@ -78,6 +79,16 @@ def refuse(args):
     for part in args.parts:
         if part not in PARTS:
             raise ValueError(f"{part!r} is no part. Name some of {', '.join(PARTS)}, or none for all")
+    from keras_transformer.checkpoints.pretrained import resolve
+
+    for way in args.ways or ():
+        if not re.fullmatch(r"merged|unmerged|alone|offline(-[1-9]\d*)?", way):
+            raise ValueError(f"--ways {way}: choose from merged, unmerged, alone, offline and offline-N")
+    for model in args.models:
+        if model != SMALL and not pathlib.Path(resolve(model)).is_dir():
+            raise ValueError(f"{model}: no such folder. Name a run folder or an exported model")
+    if args.warmup < 0:
+        raise ValueError(f"--warmup must be at least 0. Received: {args.warmup}")
     for name in ("clients", "rounds", "texts_per_request", "connections", "seconds", "times"):
         if getattr(args, name) <= 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0. Received: {getattr(args, name)}")
@@ -557,9 +568,9 @@ def main(argv=None):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the servers, too
     functions = {"throughput": throughput, "engines": engines, "overload": overload, "sigterm": sigterm}
     with tempfile.TemporaryDirectory(prefix="serving-") as name:
-        folder = pathlib.Path(name)
-        for run in args.models:
-            model = run
+        for number, run in enumerate(args.models):
+            folder, model = pathlib.Path(name) / str(number), run
+            folder.mkdir()
             if run == SMALL and not pathlib.Path(run).exists():
                 model = str(folder / SMALL)
                 subprocess.run([sys.executable, __file__, "--worker", "make", "--models", model], check=True)

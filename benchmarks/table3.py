@@ -197,6 +197,9 @@ class Grid:
         command = [self.args.dataset, corpus, "--source", self.args.source, "--target", self.args.target]
         fixed = ("model_type", "vocab_size", "normalization", "split_digits", "separate_vocabularies")
         settings = [f"data.{name}={str(getattr(data, name)).lower()}" for name in (*fixed, "vocab_texts")]
+        settings += [f"data.{name}={getattr(data, name)}" for name in ("max_length", "on_bad_utf8")]
+        folders = {name: getattr(data, name) for name in ("data_dir", "manual_dir")}
+        settings += [f"data.{name}={folder}" for name, folder in folders.items() if folder]
         settings += [text for text in self.args.set if text.startswith("cleaning.")]
         self._call("prepare_wmt.py", command + [part for text in settings for part in ("--set", text)])
         return corpus

@@ -49,7 +49,9 @@ def measure(run_dir, checkpoint, *, stopped=False):
 
     run = RunFolder(run_dir)
     data = run.config.data
-    pairs = open_split(data.dataset, "validation", data.source, data.target).load()
+    pairs = open_split(data.dataset, "validation", data.source, data.target).load(
+        on_bad_utf8=data.on_bad_utf8
+    )
     if stopped:
         model, measured, translations = Transformer(run.config.model), None, [""] * len(pairs.source)
         rate = None

@@ -15,11 +15,12 @@ with token accuracy and perplexity, which it computes from the logits again.
 With `--departures`, the contestants are the rows of `table3.py --grid departures` instead.
 """
 
-import argparse
 import os
 import statistics
 import sys
 import time
+
+from refusing import Parser, run
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -55,7 +56,7 @@ class StockTransformer(Transformer):
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Times training steps side by side.")
+    parser = Parser(description="Times training steps side by side.")
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--batch-tokens", type=int, help="of one update (default: the preset's)")
     parser.add_argument(
@@ -147,6 +148,8 @@ def main(argv=None):
     makers = {name: (config, how) for name, how in makers.items()}
     if args.departures:
         makers = {row.name: (override(config, row.settings), {}) for row in departure_rows.grid(config)}
+    if unknown := set(args.only or ()) - set(makers):
+        raise ValueError(f"--only: {unknown.pop()!r} is none of {', '.join(makers)}")
     first = next(iter(makers))
     contestants = [
         Contestant(name, own, batches, **how)
@@ -175,4 +178,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

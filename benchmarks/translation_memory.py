@@ -6,7 +6,6 @@ Writes the sentences of a split over and over into files of so many lines, trans
 greedy search in a process of its own, and prints the peak of its resident memory and its speed.
 """
 
-import argparse
 import itertools
 import os
 import pathlib
@@ -15,12 +14,14 @@ import sys
 import tempfile
 import time
 
+from refusing import Parser, run
+
 PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "pipelines" / "translate.py"
 
 
 def parse_args(argv=None):
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description="Peak memory of translation by number of lines.")
+    parser = Parser(description="Peak memory of translation by number of lines.")
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--split", default="test")
     parser.add_argument("--lines", nargs="+", type=int, default=[10_000, 100_000], metavar="N")
@@ -59,4 +60,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -118,7 +118,7 @@ def write(path, text):
 
 def write_list(files, prefix):
     """Writes the list of all files, in order, as JSON; returns its path."""
-    files = sorted(files, key=lambda file: file["number"])
+    files = sorted(files, key=lambda file: file["number"]) or [write_file((0, []), prefix)]
     content = {"num_lines": sum(file["num_lines"] for file in files), "files": files}
     write(f"{prefix}.json", json.dumps(content, indent=1) + "\n")
     return f"{prefix}.json"
@@ -133,6 +133,17 @@ def check_unused(prefix):
         raise ValueError(f"{paths[0]}: exists. {remedy}")
 
 
+def check_inputs(run, text):
+    """Raises `ValueError` if the run or the text cannot be read from here."""
+    from keras_transformer.checkpoints import RunFolder
+    from keras_transformer.checkpoints.pretrained import resolve
+
+    if "://" not in run:
+        RunFolder(resolve(run))
+    if not FileSystems.exists(text):
+        raise ValueError(f"{text}: no such file. Check the path")
+
+
 def parse_args(argv=None):
     """Parses the command line; returns the arguments, and those of Beam."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -145,7 +156,11 @@ def parse_args(argv=None):
     parser.add_argument("--chunk-lines", type=int, default=1024)
     parser.add_argument("--file-chunks", type=int, default=64, help="chunks in an output file (default: 64)")
     parser.add_argument("--threads", type=int, default=1, help="batches in parallel in a worker (default: 1)")
-    return parser.parse_known_args(argv)
+    args, rest = parser.parse_known_args(argv)
+    for name in ("chunk_lines", "file_chunks", "threads"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1. Received: {getattr(args, name)}")
+    return args, rest
 
 
 def main(argv=None):
@@ -157,6 +172,7 @@ def main(argv=None):
     options.view_as(SetupOptions).save_main_session = True  # workers need the functions of this file
     FileSystems.set_options(options)
     try:
+        check_inputs(args.run, args.input)
         check_unused(args.output)
     except ValueError as error:
         print(f"{pathlib.Path(__file__).name}: {error}", file=sys.stderr)

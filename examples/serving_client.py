@@ -85,6 +85,8 @@ def main(argv=None, stdin=None):
         parser.error(f"the address must be HOST:PORT. Received: {args.grpc or args.rest}")
     if sys.stdin is None or sys.stdout is None:
         parser.error("standard input and output must not be closed")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     translate = translate_grpc if args.grpc else translate_rest
     stdin = sys.stdin.buffer if stdin is None else stdin
     lines = (line.decode(errors="replace").rstrip("\r\n") for line in stdin)
@@ -95,6 +97,10 @@ def main(argv=None, stdin=None):
                 found = translate(texts, address, args.model, args.timeout)
                 if len(found) != len(texts):
                     raise ValueError(f"{len(found)} translations for {len(texts)} lines")
+            except ImportError as error:
+                remedy = "pip install tensorflow-serving-api"
+                print(f"serving_client.py: --grpc needs {error.name}: {remedy}", file=sys.stderr)
+                return 2
             except (OSError, ValueError) as error:
                 print(f"serving_client.py: {address}: {error}", file=sys.stderr)
                 return 2

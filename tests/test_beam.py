@@ -145,3 +145,25 @@ def test_invalid_text_is_one_line_without_a_manifest(tmp_path, flags, message):
     command += ["--tokenizer", "en-de-tatoeba", "--shard-pairs", "20", *flags]
     assert message in refusal(*command)
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("run_folder", "text", "message"),
+    [
+        ("en-de-tatoeba", "no.en", "no.en: no such file. Check the path"),
+        ("nowhere", "README.md", "nowhere: not a run folder"),
+    ],
+)
+def test_a_pipeline_refuses_what_cannot_be_read(tmp_path, run_folder, text, message):
+    command = ["examples/beam_translate.py", run_folder, text, tmp_path / "out/de", *SEARCH]
+    assert message in refusal(*command)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_text_without_lines_gives_a_file_without_lines(tmp_path):
+    (tmp_path / "text").touch()
+    run("examples/beam_translate.py", "en-de-tatoeba", tmp_path / "text", tmp_path / "de", *SEARCH)
+    assert [path.read_bytes() for path in tmp_path.glob("de-*.txt")] == [b""]
+    listed = json.loads((tmp_path / "de.json").read_text())
+    assert listed["num_lines"] == 0
+    assert [file["num_lines"] for file in listed["files"]] == [0]

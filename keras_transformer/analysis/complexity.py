@@ -202,10 +202,12 @@ def _multiply_adds(operation):
         contracted = inputs[0].shape[-2 if transposed else -1]
     elif kind == "Conv2D":  # also for 1D convolutions, with kernels (1, kernel_size, features, filters)
         contracted = math.prod(inputs[1].shape[:3])
-    elif "While" in kind or "Call" in kind or (kind == "Einsum" and len(inputs) > 1):
+    elif "While" in kind or "Call" in kind:
         raise ValueError(
             f"Matrix products inside {kind!r} cannot be counted; unroll loops. Received: {operation.name}"
         )
+    elif "Conv" in kind or "MatMul" in kind or (kind == "Einsum" and len(inputs) > 1):
+        raise ValueError(f"The multiply-adds of {kind!r} are not known. Received: {operation.name}")
     else:
         return 0
     return math.prod(operation.outputs[0].shape) * contracted

@@ -78,6 +78,12 @@ def test_a_loop_is_refused():
         products(keras.layers.SimpleRNN(WIDTH, name="simple_rnn"), (1, LENGTH, WIDTH))
 
 
+@pytest.mark.parametrize("layer", [keras.layers.DepthwiseConv1D(3), keras.layers.Conv1DTranspose(7, 3)])
+def test_products_that_cannot_be_counted_are_refused(layer):
+    with pytest.raises(ValueError, match="The multiply-adds of '.*Conv.*' are not known"):
+        products(layer, (1, LENGTH, WIDTH))
+
+
 def test_times_are_the_shortest_of_each_case(monkeypatch):
     # Begin and end of two calls of one, two of the other, and all again.
     durations = [5.0, 4.0, 30.0, 40.0, 3.0, 6.0, 20.0, 50.0]

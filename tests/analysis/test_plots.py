@@ -1,9 +1,18 @@
 """Plots of a run show the values of its history."""
 
+import io
+
 import numpy as np
 import pytest
 
-from keras_transformer.analysis.plots import attention_map, loss_and_similarity, training_curves
+from keras_transformer.analysis.plots import (
+    attention_map,
+    loss_and_similarity,
+    speed_bars,
+    training_curves,
+    tree_diagrams,
+)
+from keras_transformer.text.trees import read_tree, write_tree
 
 HISTORY = [
     {"kind": "train", "step": 100, "minutes": 2.0, "perplexity": 50.0},
@@ -43,6 +52,28 @@ def test_every_axis_is_labelled_and_the_legend_names_both_curves():
 def test_a_run_without_bleu_has_an_empty_right_side():
     history = [{k: v for k, v in record.items() if k != "bleu"} for record in HISTORY]
     assert drawn(training_curves(history).get_axes()[1]) == [[]]
+
+
+def test_a_validation_after_the_last_training_record_is_shown():
+    history = [*HISTORY, {**HISTORY[3], "minutes": 7.5}]
+    figure = training_curves(history)
+    figure.draw_without_rendering()
+    assert figure.get_axes()[1].get_xlim()[1] > 7.5
+
+
+def test_dollars_in_titles_are_no_formulas():
+    tree = read_tree("(S (NP ($ $) (CD 5)) (VP (VBD fell)))")
+    for figure in (
+        training_curves(HISTORY, title="runs/$a_$b"),
+        tree_diagrams({write_tree(tree): tree}),
+        attention_map(np.eye(2), ["$", "a"], ["b", "$"], title="$5 or $6"),
+    ):
+        figure.savefig(io.BytesIO())
+
+
+def test_speeds_below_a_hundred_have_a_decimal():
+    (axes,) = speed_bars({"one": [4.6], "two": [250.4]}, unit="sentences/s").get_axes()
+    assert {text.get_text() for text in axes.texts} == {"4.6", "250"}
 
 
 def test_a_history_without_training_is_refused():

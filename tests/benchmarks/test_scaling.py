@@ -196,6 +196,21 @@ def test_records_of_something_else_are_refused(tmp_path, capsys, line):
     assert capsys.readouterr().err == f"scaling.py: {path}: no records of --records\n"
 
 
+def test_records_of_an_interrupted_run_are_read_up_to_their_last_whole_line(tmp_path, capsys):
+    path, lines = tmp_path / "records.jsonl", [json.dumps(record) for record in records()]
+    path.write_text("\n".join([*lines, '{"kind": "ste']))
+    assert scaling.main(["--show", str(path)]) == 0
+    path.write_text(f"{lines[0]}\n{lines[1]}\n")
+    assert scaling.main(["--show", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"scaling.py: {path}: its run ended before the first axis. Run it again\n"
+    )
+
+
+def test_tokens_need_not_be_a_multiple_of_lengths_that_are_not_measured():
+    assert scaling.parse_args(["--tokens", "256", "--axes", "layers"]).tokens == 256
+
+
 def test_records_are_not_overwritten(tmp_path, capsys):
     path = tmp_path / "records.jsonl"
     path.write_text("kept")

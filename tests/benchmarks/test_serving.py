@@ -142,6 +142,9 @@ def test_ratios_are_within_a_round():
         ("speed", "'speed' is no part"),
         ("--rounds=0", "--rounds must be above 0"),
         ("--clients=1001", "at most"),
+        ("--ways=fooo", "--ways fooo: choose from merged, unmerged"),
+        ("--models=no/such", "no/such: no such folder"),
+        ("--warmup=-1", "--warmup must be at least 0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_line(argument, message, capsys):

@@ -103,7 +103,7 @@ def attention_lines(heads, *, names=("query", "key"), title=""):
                 axes.text(x + offset, y, text, ha=side, va="center", fontsize=8)
             axes.text(x, -1.2, names[x], ha="center", va="center", fontsize=8, style="italic")
         axes.set(xlim=(-0.85, 1.85), ylim=(rows - 0.5, -1.8))
-        axes.set_title(name, fontsize=9)
+        axes.set_title(*drawable([name]), fontsize=9)
         axes.axis("off")
     return figure
 
@@ -129,7 +129,7 @@ def attention_mass_bars(shares, *, title=""):
         for (layer, head), value in np.ndenumerate(share.heads):
             colour = "white" if value > 0.55 else "black"
             axes.text(head, layer, f"{100 * value:.0f}", ha="center", va="center", fontsize=8, color=colour)
-        axes.set_title(f"{name}\n(uniform: {100 * share.uniform:.0f} %)", fontsize=8)
+        axes.set_title(*drawable([f"{name}\n(uniform: {100 * share.uniform:.0f} %)"]), fontsize=8)
         axes.set(xticks=range(num_heads), yticks=range(num_layers))
         axes.set_xlabel("head", fontsize=8)
         axes.tick_params(length=0, labelsize=8)

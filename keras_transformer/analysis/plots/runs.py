@@ -58,7 +58,8 @@ def training_curves(history, *, title=""):
     metric, label = ("f1", "F1 (labelled brackets)") if parses else ("bleu", "BLEU (sacreBLEU)")
     scored = [record for record in validation if metric in record]
     right.plot(*_over_minutes(scored, metric), color=GREEN, **marks)
-    right.set(ylabel=f"validation {label}", xlim=(0, 1.02 * train[-1]["minutes"]), ylim=(0, None))
+    last = max(record["minutes"] for record in (*train, *validation))
+    right.set(ylabel=f"validation {label}", xlim=(0, 1.02 * last), ylim=(0, None))
     # A second axis shows updates: interpolated between records, and extrapolated at the average speed.
     minutes = [0.0, *(record["minutes"] for record in train), 2 * train[-1]["minutes"]]
     steps = [0.0, *(record["step"] for record in train), 2.0 * train[-1]["step"]]
@@ -267,9 +268,10 @@ def speed_bars(rounds, *, unit="sentences a second", title=""):
     for row, speeds in enumerate(rounds.values()):
         median = statistics.median(speeds)
         axes.barh(row, median, 0.6, color=BLUE)
+        digits = 0 if median >= 100 else 1
         spread = [[median - min(speeds)], [max(speeds) - median]]
         axes.errorbar(median, row, xerr=spread, color="black", linewidth=1, capsize=3)
-        axes.text(max(speeds) + 0.02 * most, row, f"{median:,.0f}", va="center", fontsize=9)
+        axes.text(max(speeds) + 0.02 * most, row, f"{median:,.{digits}f}", va="center", fontsize=9)
     axes.set_yticks(range(len(rounds)), list(rounds))
     axes.set(xlabel=f"{unit} (median of the rounds, and their range)", xlim=(0, 1.12 * most))
     axes.invert_yaxis()

@@ -24,7 +24,7 @@ def subplots(width, height, rows=1, columns=1, *, title="", layout="constrained"
     """
     figure = Figure(figsize=(width, height), layout=layout)
     if title:
-        figure.suptitle(title)
+        figure.suptitle(*drawable([title]))
     return figure, list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
 
 

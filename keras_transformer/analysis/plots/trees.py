@@ -43,7 +43,7 @@ def tree_diagrams(trees, *, reference=None, title=""):
             axes.text(x, layout.depth + 0.45, *drawable([word]), ha="center", va="center", fontsize=8.5)
             axes.plot([x, x], [depth + 0.22, layout.depth + 0.22], ":", color="0.7", linewidth=0.8)
         axes.set(xlim=(0, layout.width + _GAP), ylim=(layout.depth + 0.8, -0.6))
-        axes.set_title(name, fontsize=9, loc="left")
+        axes.set_title(*drawable([name]), fontsize=9, loc="left")
         axes.axis("off")
     return figure
 
