@@ -35,7 +35,7 @@ from peers.environments import BEFORE, NEWEST_PYTHON, environment_of, install, p
 from peers.running import child_environment, gpu_names, launch, machine, unlocked_mkl
 from peers.tables import TITLES, UNITS, groups_of, is_ours, report
 from peers.work import SIZES
-from refusing import Parser, refused
+from refusing import Parser, check_picture, refused
 
 PEERS = pathlib.Path(__file__).resolve().parent / "peers"
 TRAIN = (
@@ -94,6 +94,8 @@ def parse_args(argv=None):
         parser.error(f"{args.records} is a folder; `--records` wants a file")
     if args.output and args.output.exists() and not args.output.is_dir():
         parser.error(f"{args.output} is a file; `--output` wants a folder")
+    if args.output:
+        check_picture(parser)
     return args
 
 

@@ -1,6 +1,7 @@
 """Bad input, refused in one line."""
 
 import argparse
+import os
 import pathlib
 import sys
 
@@ -10,6 +11,25 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}\n")
+
+
+def check_picture(parser, path=None):
+    """Refuses a picture that cannot be drawn or written, before anything is measured.
+
+    Args:
+        parser: `Parser`.
+        path: path of the picture; `None` checks only that pictures can be drawn.
+    """
+    if path is not None:
+        path = pathlib.Path(path)
+        if path.suffix not in (".png", ".svg", ".pdf"):
+            parser.error(f"--plot {path}: the name must end in .png, .svg or .pdf")
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            parser.error(f"--plot {path}: cannot be written there")
+    try:
+        import keras_transformer.analysis.plots  # noqa: F401
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def refused(program, error):

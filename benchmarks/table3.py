@@ -41,7 +41,7 @@ import departure_rows
 import sensitivity_rows
 import table3_records
 import table3_rows
-from refusing import Parser, refused
+from refusing import Parser, check_picture, refused
 
 from keras_transformer.config.programs import ExitCode
 
@@ -90,19 +90,11 @@ def parse_args(argv=None):
             f"--checkpoint {args.checkpoint}: give last, best, averaged, final, ema, last-N or best-N"
         )
     if args.plot:
-        check_plot(parser, args.plot)
+        check_picture(parser, args.plot)
     args.seeds = [1, 2] if args.seeds is None else args.seeds
     if len(set(args.seeds)) < len(args.seeds) or min(args.seeds) < 0:
         parser.error(f"--seeds must be different and at least 0. Received: {args.seeds}")
     return args
-
-
-def check_plot(parser, path):
-    """Refuses a plot that cannot be written, before anything is trained."""
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        parser.error(f"--plot {path}: the name must end in .png, .svg or .pdf")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        parser.error(f"--plot {path}: cannot be written there")
 
 
 def selected(rows, names):

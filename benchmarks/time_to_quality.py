@@ -46,7 +46,7 @@ import time
 
 from quality_contestants import Ours, Peer, read_records
 from quality_work import check_alike, prepare
-from refusing import Parser
+from refusing import Parser, check_picture
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -95,6 +95,10 @@ def parse_args(argv=None):
         parser.error("--set is for both; --precision sets the precision of ours")
     if args.swap and not args.cores:
         parser.error("--swap belongs to --cores")
+    if args.cores and not set(args.cores) <= os.sched_getaffinity(0):
+        usable = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+        parser.error(f"--cores: this process may use {usable}. Received: {args.cores}")
+    check_picture(parser, args.plot)
     return args
 
 

@@ -321,8 +321,8 @@ class KerasWorkarounds:
                 functions[ranks] = getattr(self, name)
                 setattr(self, name, run_step)
             logs = functions[ranks](iterator)
-            state = self._compiled_state
-            if trains and not state.own_step_ran and (state.ema_decay or state.towers > 1):
+            state = getattr(self, "_compiled_state", None)
+            if trains and state and not state.own_step_ran and (state.ema_decay or state.towers > 1):
                 raise ValueError(
                     f"{type(self).__name__} overrides `train_step` without `super().train_step(data)`, so "
                     "`ema_decay` and `towers` would have no effect. Leave them out of `compile`"
