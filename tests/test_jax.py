@@ -353,7 +353,7 @@ refused("pad_id=3, but the model 0", loss=kt.LabelSmoothedCrossEntropy(pad_id=3)
 refused("metrics must be TokenAccuracy", metrics=["accuracy"])
 refused("metrics must be TokenAccuracy", metrics=[StepCounters()])
 refused("pad_id=3, but the model 0", metrics=[kt.TokenAccuracy(pad_id=3)])
-model.compile(metrics=[kt.TokenAccuracy()])
+model.compile(metrics=[kt.TokenAccuracy()], run_eagerly=True)
 for train in (model.fit, model.train_on_batch):
     try:
         train((source, target), labels, class_weight={1: 2.0})

@@ -130,11 +130,12 @@ def resolve(args):
     if args.preset == "auto":
         config = _configured(run.config if run else _fitted(config), args, file, run)
     training = config.training
+    own_vocabulary = training.init_from and training.init_vocabulary
     if is_prepared(config.data.dataset):
         settings = settings_of_prepared(config.data.dataset)["data"]
         was, remedy = f"{config.data.dataset} was prepared with", "prepare the text again"
         _check_vocabulary_settings(given, config.data, settings, was, remedy)
-    elif training.init_from and training.init_vocabulary and not run:
+    elif own_vocabulary and not run and any(text.startswith(VOCABULARY_SETTINGS) for text in given):
         settings = dataclasses.asdict(RunFolder(training.init_from).config.data)
         was, remedy = f"the vocabulary of {training.init_from} has", "add --new-vocabulary"
         _check_vocabulary_settings(given, config.data, settings, was, remedy)
