@@ -214,6 +214,8 @@ class KerasWorkarounds:
 
     def compile_from_config(self, config):
         layers = self._flatten_layers()  # each layer precedes its sublayers, which it freezes, too
+        for index in config.pop("frozen_layers", ()):  # in files of earlier versions
+            layers[index].trainable = False
         for layer, trainable in zip(layers, config.pop("trainable_layers", ()), strict=False):
             if layer.trainable != trainable:
                 layer.trainable = trainable

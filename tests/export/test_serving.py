@@ -332,8 +332,10 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_of_something_else_is_one_line(capsys, answer):
+@contextlib.contextmanager
+def answering(answer):
+    """Address of a server that always gives this answer."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):  # noqa: N802
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -347,9 +349,24 @@ def test_an_answer_of_something_else_is_one_line(capsys, answer):
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        code, lines, error = client_output(capsys, ["dog"], "--rest", f"127.0.0.1:{server.server_port}")
+        yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def test_output_is_utf8_whatever_the_terminal_has():
+    answer = json.dumps({"predictions": [{"translation": "Příliš", "score": -1.0}]}).encode()
+    with answering(answer) as address:
+        command = [sys.executable, serving_client.__file__, "tiny", "--rest", address]
+        environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+        done = subprocess.run(command, input=b"dog\n", env=environment, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Příliš\n".encode(), b"")
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_of_something_else_is_one_line(capsys, answer):
+    with answering(answer) as address:
+        code, lines, error = client_output(capsys, ["dog"], "--rest", address)
     assert (code, lines, error.count("\n")) == (2, [], 1)
     assert error.startswith("serving_client.py: 127.0.0.1:")
 
