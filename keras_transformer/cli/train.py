@@ -143,14 +143,14 @@ def resolve(args):
 
 
 def _check_vocabulary_settings(given, data, settings, was, remedy):
-    """Raises `ValueError` if a setting of the vocabulary is given that differs from that of its text.
+    """Raises `ValueError` for a setting that differs from the one that the vocabulary was made with.
 
     Args:
-        given: dict from the settings given, as text, to their place for the message.
-        data: `DataConfig` with them.
-        settings: dict from name to value, settings that the vocabulary was made with.
-        was: str, subject and verb of the message.
-        remedy: str, its end.
+        given: dict from each setting of the user, as text, to its place, such as "--set ".
+        data: `DataConfig` with these settings.
+        settings: dict from name to value, with which the vocabulary was made.
+        was: str, the message before the name, such as "DIR was prepared with".
+        remedy: str, what else the user can do.
     """
     for text, place in given.items():
         setting = text.partition("=")[0].strip()

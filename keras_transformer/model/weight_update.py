@@ -24,8 +24,7 @@ def update_weights(optimizer, weights, gradients, norm, *, finite, has_tokens, a
         decay: decay of the averages.
     """
     weights = list(weights)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if {id(weight) for weight in weights} - {id(weight) for weight in inner._trainable_variables}:
+    if not _knows(optimizer, weights):
         raise ValueError(
             "a layer has become trainable since `compile`: call `compile` again, with a new optimizer"
         )
@@ -111,7 +110,11 @@ def _variable_update(optimizer, weight):
 
 
 def build_optimizer(optimizer, weights):
-    """Creates the state of an optimizer; `None` is one for evaluation only.
+    """Creates the state of an optimizer, unless it has one.
+
+    Args:
+        optimizer: a Keras optimizer; `None` if the model is evaluated only.
+        weights: list of trainable variables.
 
     Raises:
         ValueError: the optimizer has the state of other weights.
@@ -119,15 +122,23 @@ def build_optimizer(optimizer, weights):
     if optimizer is None:
         return
     optimizer.build(weights)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if {id(weight) for weight in weights} - {id(weight) for weight in inner._trainable_variables}:
+    if not _knows(optimizer, weights):
         raise ValueError(
             "the optimizer has been used with other trainable weights: give `compile` a new optimizer"
         )
 
 
+def _knows(optimizer, weights):
+    """Whether the optimizer has a state for each of the weights."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return {id(weight) for weight in weights} <= {id(weight) for weight in inner._trainable_variables}
+
+
 def start_at_weights(optimizer):
-    """Sets the state that `build` copied from the weights to the weights of now, before the first update."""
+    """Copies the weights again into the state that `build` copied them to; call it before the first update.
+
+    Weights may have been loaded after `build`. Only `ScheduleFreeAdamW` has such a state.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if isinstance(inner, getattr(keras.optimizers, "ScheduleFreeAdamW", ())):
         for weight, momentum in zip(inner._trainable_variables, inner._momentums, strict=True):

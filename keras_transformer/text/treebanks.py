@@ -41,9 +41,11 @@ def read_parses(path, number):
     num_trees = sum(bool(text.strip()) for text in without_failed)
     if len(texts) == number > num_trees > 0:
         reader = TreeReader(without_failed, str(path), normalised=False)
-        tree_of = dict((reader.line, tree) for tree in reader)  # noqa: C402
-        if len(tree_of) == num_trees:  # each is on a line of its own
-            return [tree_of.get(line) for line in range(1, number + 1)]
+        parses = [None] * number
+        for tree in reader:
+            parses[reader.line - 1] = tree
+        if number - parses.count(None) == num_trees:  # each tree is on a line of its own
+            return parses
     return read_trees(path, normalised=False)[0]
 
 

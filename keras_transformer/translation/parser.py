@@ -122,7 +122,7 @@ class Parser:
         limit = self._translator.max_source_length(config) - 1
         encoded = self._translator.tokenizers.source.encode(texts)
         too_long = [len(row) > limit for row in encoded]
-        if config.tree_grammar:  # each word needs a symbol; its begin, its end and one more
+        if config.tree_grammar:  # it needs at least three more positions than words, see `TreeGrammar`
             most = self._translator.max_target_length(replace(config, max_length=MAX_LENGTH)) - 3
             too_long = [long or len(words) > most for long, words in zip(too_long, rows, strict=True)]
         searched = ["" if long else text for long, text in zip(too_long, texts, strict=True)]
