@@ -253,6 +253,8 @@ class Grid:
             )
             with self.lock:
                 self.processes.append(process)
+                if self.stopped:  # `_stop` came while the program started
+                    process.terminate()
             errors = process.communicate()[1]
             out.write(errors)
         if process.returncode not in accepted:
