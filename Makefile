@@ -7,7 +7,7 @@ RUN_DIR ?= runs/demo
 # Processes that tests run in; each takes up to 6 GB.
 TEST_PROCESSES ?= 2
 
-.PHONY: demo test test-slow test-lowest test-beam notebooks bench docs lint types dist clean
+.PHONY: demo test test-slow test-all test-lowest test-beam notebooks bench docs lint types dist clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python pipelines/train_wmt.py --run-dir $(RUN_DIR)
@@ -16,7 +16,11 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test lint
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
+# The tests that `make test` leaves out because each takes some seconds.
 test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "slow and not very_slow"
+
+test-all: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "slow or not slow"
 
 # A part of the suite with the lowest versions that setup.cfg allows, in .venv-lowest.
@@ -33,7 +37,7 @@ test-lowest:
 test-beam:
 	$(PYTHON) -m venv .venv-beam
 	.venv-beam/bin/python -m pip install --quiet --disable-pip-version-check -e '.[beam]' pytest
-	.venv-beam/bin/python -m pytest -W default -m slow tests/test_beam.py
+	.venv-beam/bin/python -m pytest -W default -m very_slow tests/test_beam.py
 
 # Notebooks 3, 5 and 6 look at the model that comes with the package, or at a trained run, RUN=runs/m30k. They
 # translate the run's test split, or the files TEXT and REFERENCE. Notebook 7 looks at a parser, PARSER=runs/parsing.

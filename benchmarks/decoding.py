@@ -53,7 +53,12 @@ def parse_args(argv=None):
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--worker", choices=PEERS, help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    for name in ("batches", "beam_size", "source_length", "length", "threads", "rounds"):
+        number = getattr(args, name)
+        if min(number if isinstance(number, list) else [number]) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    return args
 
 
 def sources(args, batch):
@@ -237,9 +242,15 @@ def work(args):
 
 
 def ask(worker, batch):
-    worker.stdin.write(f"{batch}\n")
-    worker.stdin.flush()
-    return json.loads(worker.stdout.readline())
+    try:
+        worker.stdin.write(f"{batch}\n")
+        worker.stdin.flush()
+        answer = worker.stdout.readline()
+    except BrokenPipeError:
+        answer = ""
+    if not answer:
+        raise ValueError(f"the process of {worker.args[-1]} ended; its message stands above")
+    return json.loads(answer)
 
 
 def main(argv=None):

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from refusing import Parser, run
+from refusing import Parser, failure, output_of, run
 
 PREPARE = pathlib.Path(__file__).resolve().parents[1] / "pipelines" / "prepare_wmt.py"
 FILTERS = (
@@ -50,7 +50,10 @@ def parse_args():
     parser.add_argument("--workers", type=int, default=2, help="processes, and threads of SentencePiece (2)")
     parser.add_argument("--vocab-size", type=int, default=16_000, help="tokens (16,000)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each (3)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if min(args.copies, args.workers, args.repeats) < 1:
+        parser.error("--copies, --workers and --repeats must be at least 1")
+    return args
 
 
 def write_corpus(folder, args):
@@ -87,13 +90,15 @@ def run_prepare(corpus, out, model, args):
     for setting in FILTERS:
         command += ["--set", setting]
     begin = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, memory_of(process.pid))
-        time.sleep(0.1)
-    if process.returncode:
-        sys.exit(f"prepare_wmt.py ended with exit code {process.returncode}")
+    with tempfile.TemporaryFile("w+") as messages:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=messages)
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, memory_of(process.pid))
+            time.sleep(0.1)
+        if process.returncode:
+            messages.seek(0)
+            raise ValueError(failure(command, process.returncode, messages.read()))
     return time.perf_counter() - begin, peak
 
 
@@ -110,7 +115,7 @@ def main():
         write_corpus(folder / "one", argparse.Namespace(**{**vars(args), "copies": 1}))
         learn = [sys.executable, PREPARE, folder / "one", folder / "vocabulary"]
         learn += ["--source", args.source, "--target", args.target, "--vocab-size", str(args.vocab_size)]
-        subprocess.run(learn, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        output_of(learn)
         model = folder / "vocabulary" / "tokenizer.model"
 
         # What one copy needs is the programs' own: libraries, and a model that tells languages.
@@ -118,7 +123,7 @@ def main():
         ours, theirs, peaks = [], [], []
         for number in range(args.repeats):
             encode = [sys.executable, "-c", ENCODE, model, str(args.workers), *files]
-            theirs.append(float(subprocess.run(encode, check=True, capture_output=True, text=True).stdout))
+            theirs.append(float(output_of(encode)))
             seconds, peak = run_prepare(folder / "corpus", folder / f"out{number}", model, args)
             ours.append(seconds)
             peaks.append(peak)

@@ -15,12 +15,11 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
-from refusing import Parser, run
+from refusing import Parser, output_of, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OURS, BEFORE = "ours", "before"
@@ -39,6 +38,8 @@ def parse_args():
         "--before", type=pathlib.Path, metavar="FOLDER", help="another checkout to compare with"
     )
     args = parser.parse_args()
+    if min(args.rounds, args.datasets, *args.batch_tokens, *args.replicas) < 1:
+        parser.error("--rounds, --datasets, --batch-tokens and --replicas must be at least 1")
     if args.before and not (args.before / "keras_transformer").is_dir():
         parser.error(f"{args.before} is no checkout of this repository")
     return args
@@ -49,8 +50,7 @@ def measured(checkout, *arguments):
     program = pathlib.Path(__file__).with_name("reading_worker.py")
     command = [sys.executable, str(program), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return json.loads(result.stdout.splitlines()[-1])
+    return json.loads(output_of(command, env=environment).splitlines()[-1])
 
 
 def rates(records, clock):

@@ -3,6 +3,7 @@
 import argparse
 import os
 import pathlib
+import subprocess
 import sys
 
 
@@ -46,6 +47,35 @@ def refused(program, error):
     reason = f"{error.filename}: {error.strerror.lower()}" if of_a_file else error
     print(f"{program}: {reason}", file=sys.stderr)
     return 2
+
+
+def output_of(command, **options):
+    """Returns what a child process printed.
+
+    Args:
+        command: list of str or paths.
+        options: further arguments of `subprocess.run`.
+
+    Raises:
+        ValueError: it failed; its last line says why.
+    """
+    result = subprocess.run(command, capture_output=True, text=True, **options)
+    if result.returncode:
+        raise ValueError(failure(command, result.returncode, result.stderr))
+    return result.stdout
+
+
+def failure(command, exit_code, messages):
+    """Returns the line that says why a child process failed.
+
+    Args:
+        command: list of str or paths.
+        exit_code: int.
+        messages: str, what it wrote to standard error.
+    """
+    name = next((pathlib.Path(part).name for part in command if str(part).endswith(".py")), "a process")
+    lines = messages.strip().splitlines() or ["it gave no reason"]
+    return f"{name} ended with exit code {exit_code}: {lines[-1].removeprefix(f'{name}: ')}"
 
 
 def run(main):

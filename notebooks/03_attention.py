@@ -277,8 +277,8 @@ for name, share in encoder_shares.items():
 attention_lines(panels)
 
 # %% [markdown]
-# Then the decoder on the same pair. The left side shows the piece that a step *produces*, except in the
-# panel "read", where it shows the piece that the step reads.
+# Then the decoder on the same pair. The left side shows the piece that a step *produces*; in the panel
+# "read" and in the panels of the decoder's self-attention, it shows the piece that the step reads.
 
 # %%
 produced = [*tokenizers.target.pieces([targets[number]])[0], END]

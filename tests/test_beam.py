@@ -29,7 +29,7 @@ def refusal(*command):
 
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.very_slow,
     pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None, reason="needs the extra beam"),
 ]
 

@@ -203,6 +203,7 @@ def test_what_a_word_of_translating_is_called_here_is_taken(row):
     assert args.runs == ["runs/mine"]
 
 
+@pytest.mark.slow
 def test_every_word_of_another_system_is_answered_with_ours(capsys):
     for parse, word, row in WORDS:
         for flag in (f"--{word}", f"--{word.replace('-', '_')}", f"-{word}"):

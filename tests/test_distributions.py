@@ -44,6 +44,7 @@ def source_distribution(tracked, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_source_distribution_is_the_repository(tracked, source_distribution):
     found = {
         str(path.relative_to(source_distribution))

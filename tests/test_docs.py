@@ -211,7 +211,7 @@ def test_the_examples_of_extending_run(tmp_path, monkeypatch):
     assert names["tokenizer"].encode([text]) == [[byte + 4 for byte in text.encode()]]
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_whole_of_extending_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "extending"}
@@ -220,7 +220,7 @@ def test_the_whole_of_extending_runs(tmp_path, monkeypatch):
     assert isinstance(names["translation"], str)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_example_of_fit_runs(capsys):
     (example,) = found.blocks(TEXTS["README.md"], "python")
     assert example in TEXTS["docs/python.md"]
@@ -230,6 +230,7 @@ def test_the_example_of_fit_runs(capsys):
     assert capsys.readouterr().out.splitlines()[-1].startswith("[")
 
 
+@pytest.mark.slow
 def test_the_examples_with_keras_hub_run(tmp_path, monkeypatch):
     pytest.importorskip("keras_hub")
     monkeypatch.chdir(tmp_path)
@@ -247,6 +248,7 @@ def test_the_examples_with_keras_hub_run(tmp_path, monkeypatch):
         np.testing.assert_array_equal(after, before)
 
 
+@pytest.mark.slow
 def test_the_road_of_the_data_and_the_service_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw").mkdir()
@@ -277,6 +279,7 @@ def test_the_road_of_the_data_and_the_service_run(tmp_path, monkeypatch):
     del second
 
 
+@pytest.mark.slow
 def test_pairs_from_python_become_a_corpus_and_a_stream(tmp_path, monkeypatch, config, tokenizer):
     monkeypatch.chdir(tmp_path)
     _, written, _, streamed = found.blocks(TEXTS["docs/data.md"], "python")
@@ -320,6 +323,7 @@ def test_the_overview_is_drawn_of_what_there_is(monkeypatch):
     assert len(overview.IDS) == len(source)
 
 
+@pytest.mark.slow
 def test_the_documentation_is_built_without_warnings(tmp_path):
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(ROOT / "docs"), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

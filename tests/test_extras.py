@@ -202,7 +202,7 @@ for line in LINES:
     assert [path.name for path in folder.iterdir()] == ["corpus"]
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_without_extras_a_corpus_in_a_folder_becomes_an_exported_model(folder):
     code = """
 from keras_transformer.cli import evaluate, export, score, train, translate

@@ -40,7 +40,7 @@ def installed(tmp_path_factory):
     return python.parent
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_console_script_trains_translates_scores_and_exports_outside_the_repository(installed, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
     environment.pop("PYTHONPATH", None)

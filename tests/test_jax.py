@@ -79,6 +79,7 @@ def run(code, head=WITHOUT_TENSORFLOW):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_model_trains_without_tensorflow():
     run("""
 model = make_model()
@@ -106,6 +107,7 @@ assert "tensorflow" not in sys.modules
 """)
 
 
+@pytest.mark.slow
 def test_adam_of_this_package_is_that_of_keras():
     run("""
 from keras_transformer.model.optimizer import Adam
@@ -138,7 +140,7 @@ for smoothing, formula in ((0.0, "t2t"), (0.1, "t2t"), (0.1, "uniform")):
 """)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_search_takes_the_steps_of_full_forward_passes():
     run("""
 from keras_transformer.translation.rules import Rules
@@ -198,7 +200,7 @@ def search(weights, source, prefix=None):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_compiled_search_finds_what_the_uncompiled_one_finds():
     run(
         COMPILED_SEARCH
@@ -227,7 +229,7 @@ assert compiled._cache_size() == 3
     )
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_attention_of_layers_is_given_out_in_a_compiled_function():
     run("""
 gated = {"norm": "rms", "activation": "geglu"}
@@ -248,7 +250,7 @@ for changes in ({}, {"positions": "relative", "qk_norm": True}, {"positions": "r
 """)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_constrained_search_runs_on_jax():
     run("""
 from keras_transformer.config import SearchConfig
@@ -294,7 +296,7 @@ assert has_token[np.asarray(found.finished)].all()
 """)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_model_trained_on_jax_translates_on_tensorflow(tmp_path):
     out = run(
         f"""

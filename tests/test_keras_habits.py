@@ -9,7 +9,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_script_of_nothing_but_keras_habits_runs_to_its_end(tmp_path):
     script = ROOT / "examples" / "keras_habits.py"
     assert sum(map(bool, script.read_text().splitlines())) <= 60

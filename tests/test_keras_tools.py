@@ -147,6 +147,7 @@ np.savez(
 """
 
 
+@pytest.mark.slow
 def test_a_model_that_was_never_called_is_exported_and_served_elsewhere(tmp_path):
     model = small()
     model.export(tmp_path / "served", verbose=False)
@@ -209,6 +210,7 @@ MASKED = [SOURCE, TARGET, (SOURCE != 0)[:, None]]
 MODELS = {"four layers": (all_four, MASKED), "transformer": (around, MASKED[:2])}
 
 
+@pytest.mark.slow
 @saves_files
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("kind", MODELS)

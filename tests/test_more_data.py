@@ -141,6 +141,7 @@ def test_tags_and_noise_that_cannot_be_used_are_refused(tmp_path, text, capsys, 
     assert [path.name for path in tmp_path.iterdir()] == ["text.en"]
 
 
+@pytest.mark.slow
 def test_noise_and_samples(tmp_path, text):
     shared = [MODEL, "--threads", "1", "--input", text, "--seed", 5, "--output"]
     given = [
@@ -262,7 +263,8 @@ def test_a_run_of_the_wrong_direction_is_refused(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.de", "text.en"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.very_slow)])
 def test_a_stopped_program_continues_to_the_same_bytes(tmp_path, how):
     numbers = [f"I have {number} apples." for number in range(30)]
     text = write(tmp_path / "text.en", numbers)
@@ -291,6 +293,7 @@ def test_a_stopped_program_continues_to_the_same_bytes(tmp_path, how):
     assert lines_of(out, "train.de") == [f"<BT> {line}" for line in translations(numbers, "--beam-size", "1")]
 
 
+@pytest.mark.slow
 def test_a_mixture_trains_and_validates_on_real_text(tmp_path, text):
     assert call(back_translate, MODEL, *FAST, "--input", text, "--output", tmp_path / "synthetic") == 0
     real = tmp_path / "real"
@@ -328,6 +331,7 @@ def test_a_mixture_trains_and_validates_on_real_text(tmp_path, text):
         load_training_data(override(config, ["data.tags="]), tmp_path / "other", plain)
 
 
+@pytest.mark.slow
 def test_the_next_command_mixes_the_corpora_of_the_run(tmp_path, parallel, config, tokenizer, capsys):
     """The real corpus is that of the reverse run, also if it was prepared; real pairs are seen as often."""
     data = override(config, [f"data.dataset={parallel}", "data.max_length=30"])
@@ -389,6 +393,7 @@ def parallel(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_distilled_targets_are_the_models_translations(tmp_path, parallel, capsys):
     out = tmp_path / "out"
     assert call(distil, MODEL, *FAST, "--dataset", parallel, "--output", out) == 0
@@ -642,7 +647,8 @@ class StandIn:
         ]
 
 
-@pytest.mark.parametrize("program", [back_translate, pytest.param(distil, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [back_translate, pytest.param(distil, marks=pytest.mark.very_slow)])
 def test_a_full_disk_at_any_moment_loses_nothing(tmp_path, text, parallel, monkeypatch, program):
     """Each call that renames or syncs a file fails once; then the same command ends with the same corpus."""
     monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())
@@ -685,6 +691,7 @@ def test_a_full_disk_at_any_moment_loses_nothing(tmp_path, text, parallel, monke
     assert number > 10
 
 
+@pytest.mark.slow
 def test_a_process_that_comes_too_late_finds_the_corpus(tmp_path, text, monkeypatch):
     """Two processes share the work; the other one writes the corpus while this one joins its parts."""
     out = tmp_path / "out"

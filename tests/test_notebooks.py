@@ -181,19 +181,19 @@ def test_a_stored_card_shows_no_backslashes():
     assert "`nrefs:1|case:mixed|" in cards[0]
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_notebook_of_no_trained_run_runs(tmp_path):
     check_runs(QUICK, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_notebook_of_parsing_runs_and_leaves_the_run_as_it_was(finished_parser, tmp_path):
     before = files_in(finished_parser)
     check_runs(PARSING, tmp_path, PARSER=str(finished_parser))
     assert files_in(finished_parser) == before
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in (QUICK, PARSING)])
 def test_every_notebook_runs_and_leaves_the_run_as_it_was(name, finished_run, tmp_path):
     before = files_in(finished_run)
@@ -201,7 +201,7 @@ def test_every_notebook_runs_and_leaves_the_run_as_it_was(name, finished_run, tm
     assert files_in(finished_run) == before
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", ["03_attention", "05_searching", "06_serving"])
 def test_notebooks_of_a_run_also_run_with_the_model_that_comes_with_the_package(name, tmp_path):
     check_runs(name, tmp_path, RUN="", TEXT="")
@@ -212,7 +212,7 @@ def test_notebooks_of_a_run_also_run_with_the_model_that_comes_with_the_package(
     assert len(set(zip(*lines, strict=True))) == 48
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("way", ["a folder", "two lists"])
 def test_one_cell_of_the_training_notebook_takes_other_sentences(way, tmp_path):
     shutil.copy(FOLDER / "make.py", tmp_path)
@@ -243,6 +243,7 @@ def test_one_cell_of_the_training_notebook_takes_other_sentences(way, tmp_path):
     assert "the same as before: True" in "".join(texts(notebook))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "message"),
     [

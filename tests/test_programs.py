@@ -92,6 +92,7 @@ def translate_bytes(run, data, *more):
     return stdout.getvalue()
 
 
+@pytest.mark.slow
 def test_training_ends_with_what_to_do_next(trained):
     code, printed, run = trained
     assert code == 0
@@ -160,12 +161,14 @@ def test_odd_input_gives_as_many_lines_and_valid_utf_8(run, data, number):
     assert out.decode("utf-8").endswith("\n") or number == 0
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing(run):
     data = "\n".join(source for source, _ in SENTENCES[:5]).encode()
     whole = translate_bytes(run, data, "--beam-size", "1")
     assert translate_bytes(run, data, "--beam-size", "1", "--chunk-lines", "2") == whole
 
 
+@pytest.mark.slow
 def test_minimum_bayes_risk_decoding_is_the_same_in_chunks_and_says_its_utility(run):
     data = "\n".join(source for source, _ in SENTENCES[:5]).encode()
     flags = ("--mbr", "--samples", "5", "--utility", "bleu", "--format", "jsonl")
@@ -180,6 +183,7 @@ def test_minimum_bayes_risk_decoding_is_the_same_in_chunks_and_says_its_utility(
     assert [text for text, _ in same[0]] == translator.translate(sources, mbr=True, samples=5, utility="bleu")
 
 
+@pytest.mark.slow
 def test_weights_search_and_alpha_are_those_asked_for(run):
     out = translate_bytes(
         run, b"the man sees 3 dogs\n", "--checkpoint", "last", "--beam-size", "2", "--alpha", "0"
@@ -189,6 +193,7 @@ def test_weights_search_and_alpha_are_those_asked_for(run):
     assert out.decode() == " ".join(expected.split("\n")) + "\n"
 
 
+@pytest.mark.slow
 def test_evaluation_writes_the_translations_and_scores_them(run, corpus, tmp_path, capsys):
     output = tmp_path / "hypotheses.de"
     assert evaluate.main([str(run), "--beam-size", "1", "--json", "--output", str(output)]) == 0
@@ -209,6 +214,7 @@ def test_several_corpora_and_folders_come_from_the_command_line(tmp_path):
     assert (data.data_dir, data.manual_dir, data.dataset_weights) == ("prepared", "by_hand", "1,2.5")
 
 
+@pytest.mark.slow
 def test_evaluation_names_the_set_that_it_found_and_counts_its_lines(run, corpus, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "train.tsv").write_text("a\tb\n", encoding="utf-8")
@@ -217,6 +223,7 @@ def test_evaluation_names_the_set_that_it_found_and_counts_its_lines(run, corpus
     assert f"translating 6 lines of {corpus} val with" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_translates_and_scores_a_standard_test_set(run, tmp_path, monkeypatch, capsys):
     data = DATASETS["multi30k/2016"]
     monkeypatch.setattr(data, "_outdir", str(tmp_path))
@@ -237,6 +244,7 @@ def test_a_run_translates_and_scores_a_standard_test_set(run, tmp_path, monkeypa
     assert "|test:multi30k/2016|lang:en-de|" in captured.out
 
 
+@pytest.mark.slow
 def test_evaluation_prints_figures_with_their_signatures(run, capsys):
     assert evaluate.main([str(run), "--split", "validation", "--beam-size", "1"]) == 0
     captured = capsys.readouterr()
@@ -438,6 +446,7 @@ def test_auto_needs_a_corpus(capsys):
     check_refusal(code, capsys.readouterr(), "train", ["preset auto needs a corpus: --dataset DIR"])
 
 
+@pytest.mark.slow
 def test_an_average_has_a_name_and_the_next_command(run, capsys):
     assert average.main([str(run), "--last", "1"]) == 0
     printed = capsys.readouterr()
@@ -552,6 +561,7 @@ def test_a_sentence_on_standard_input_gives_one_line_on_standard_output(run):
     assert out.decode("utf-8") == " ".join(expected.split("\n")) + "\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_translation_quietly(run):
     program = start("pipelines/translate.py", run, "--beam-size", "1", "--chunk-lines", "1")
     program.stdout.close()  # as `| head` does when it has enough
@@ -632,8 +642,9 @@ def test_what_would_be_ignored_or_lost_is_refused(run, tmp_path, capsys, program
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-@pytest.mark.parametrize("program", ["translate", pytest.param("score", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("program", ["translate", pytest.param("score", marks=pytest.mark.very_slow)])
 def test_a_full_disk_is_named_and_ends_with_3(run, tmp_path, program):
     file = tmp_path / "text"
     file.write_text("the dog\n")
@@ -672,6 +683,7 @@ time.sleep(60)
     assert (ended.returncode, ended.stderr) == (143, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_the_import_of_tensorflow_leaves_out_packages_that_no_program_needs(tmp_path, backend):
     if backend == "jax":
@@ -693,6 +705,7 @@ def test_the_import_of_tensorflow_leaves_out_packages_that_no_program_needs(tmp_
     assert (done.returncode, done.stdout) == (0, f"{backend} {imported}\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_products_of_many_shapes_are_compiled_once():
     # In search, the shapes of attention are the number of sentences times the length. oneDNN keeps 1,024.
     code = (

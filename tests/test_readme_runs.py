@@ -69,7 +69,7 @@ def check_served(shell, folder, environment):
         server.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_commands_of_the_readme_run_in_their_order(tmp_path):
     pytest.importorskip("ctranslate2", reason="pip install ctranslate2")
     corpus = load_corpus("cldr/en-de", "en", "de")
@@ -111,7 +111,7 @@ def test_the_commands_of_the_readme_run_in_their_order(tmp_path):
         assert (tmp_path / name).exists(), name
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_commands_of_the_tutorial_run_in_their_order(tmp_path):
     page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
     script, shown = ['python() { "$PYTHON" "$@"; }'], ""

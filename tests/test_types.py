@@ -61,7 +61,7 @@ def test_the_stub_of_a_folder_has_its_names(folder):
     assert written == stubs.stub(folder), "run: python tests/shared/stubs.py"
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_type_checker_finds_the_mistakes_of_a_program_and_no_others():
     program = ROOT / "tests/shared/typed_program.py"
     command = [sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports", str(program)]

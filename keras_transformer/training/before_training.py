@@ -192,7 +192,7 @@ def estimate_bytes(shape, config, precision="float32", *, recompute=False):
 
     Temporary buffers of operations are not counted. So the estimate is 2 to 15 % below the peak
     measured on a CPU, and up to 30 % below it where attention weights dominate. It is meant for
-    comparing batch shapes; `pytest -s -m slow tests/training/test_memory.py` prints estimate and peak.
+    comparing batch shapes; `pytest -s -m very_slow tests/training/test_memory.py` prints estimate and peak.
 
     Args:
         shape: (rows, source_len, target_len) of the batch on one device, lengths in tokens with padding.

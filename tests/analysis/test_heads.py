@@ -129,7 +129,8 @@ def similarity(seed, **changes):
     return token_similarity(model, rows)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.very_slow)])
 def test_tokens_look_more_alike_the_larger_the_initial_matrices_are(seed):
     separate = similarity(seed, attention_init="separate")
     stacked = similarity(seed)

@@ -386,6 +386,7 @@ def test_ids_may_be_of_a_narrow_type_and_mapped_from_files(mapped):
     )
 
 
+@pytest.mark.slow
 def test_datasets_of_the_same_pairs_share_one_copy_which_goes_with_the_pairs():
     gc.collect()
     before, batches = len(dataset_module._SIDES), make_batches()
@@ -414,6 +415,7 @@ def test_no_python_is_in_the_graph(mapped, share):
         assert not [name for name in operations if "Generator" in name]
 
 
+@pytest.mark.slow
 def test_mapped_ids_are_named_by_their_files_in_the_graph(tmp_path):
     ids, starts = np.full(3_000_000, 9, np.uint16), np.arange(0, 3_000_001, 30_000)
     np.save(tmp_path / "ids.npy", ids)

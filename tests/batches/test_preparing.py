@@ -95,6 +95,7 @@ def prepared(corpus, tmp_path_factory):
     return prepare_some(corpus, tmp_path_factory.mktemp("parent") / "out")
 
 
+@pytest.mark.slow
 def test_the_next_commands_quote_the_folder(prepared, tmp_path):
     folder = shutil.copytree(prepared.path, tmp_path / "x [1]")
     told = describe(PreparedCorpus(folder), Config().data).split("next:")[1]
@@ -479,7 +480,7 @@ def start(corpus, out):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_killed_five_times_it_ends_with_the_same_bytes(corpus, tmp_path):
     out = tmp_path / "disturbed"
     chooser = random.Random(4)
@@ -510,6 +511,7 @@ def stop_after(number, monkeypatch):
     monkeypatch.setattr(sharding, "shard_jobs", some)
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_all_processes_is_one_line(corpus, tmp_path):
     out = tmp_path / "out"
     process = subprocess.Popen(
@@ -530,6 +532,7 @@ def test_an_interrupt_of_all_processes_is_one_line(corpus, tmp_path):
     assert printed == "prepare_wmt.py: stopped. The same command continues\n"
 
 
+@pytest.mark.slow
 def test_it_continues_where_it_stopped(corpus, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         stop_after(5, patch)
@@ -558,6 +561,7 @@ def test_changed_text_is_not_mixed_with_what_was_prepared_before(tmp_path, monke
         prepare_some(corpus, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_second_process_on_the_same_folder_is_refused(corpus, tmp_path):
     first = start(corpus, tmp_path / "out")
     try:
@@ -581,6 +585,7 @@ def test_a_second_process_on_the_same_folder_is_refused(corpus, tmp_path):
     assert first.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_with_exit_code_3_and_continues_later(corpus, tmp_path):
     def limit():  # as a full disk: writing fails, and reading does not
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))

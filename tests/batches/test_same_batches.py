@@ -95,6 +95,7 @@ def demo(tmp_path_factory):
     return config, corpus
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", DEMO)
 def test_of_the_demo(demo, place):
     config, corpus = demo
@@ -103,7 +104,7 @@ def test_of_the_demo(demo, place):
 
 
 @pytest.mark.parametrize(
-    "place", [pytest.param(place, marks=[pytest.mark.slow] * (place != (137, 2))) for place in SAMPLED]
+    "place", [pytest.param(place, marks=[pytest.mark.very_slow] * (place != (137, 2))) for place in SAMPLED]
 )
 def test_of_the_demo_with_random_segmentations(demo, place):
     config, corpus = demo

@@ -263,7 +263,7 @@ def weights(run):
     return {name: reader.get_tensor(name) for name in names if name.startswith("weights/")}
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_run_with_sampling_continues_to_the_bit(folder, tmp_path):
     sampled = "--set", "data.subword_dropout=0.1"
     whole = run_program(folder, tmp_path / "whole", 12, *sampled)

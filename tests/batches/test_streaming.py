@@ -127,6 +127,7 @@ def test_buckets_end_with_the_longest_sentence(longest, number):
 TEXTS = [("The dog reads a text.", "Der Hund liest."), ("A dog", "Ein Ünd 👍"), ("a text", "einen Text")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separate", [False, True])  # True: the other vocabulary has word pieces
 def test_texts_are_encoded_in_the_graph_as_in_python(tokenizer, separate):
     tokenizer = copy.copy(tokenizer)  # the seed below would break that of other tests
@@ -155,6 +156,7 @@ def test_ids_may_come_in_any_form(form):
     assert pairs_in(arrays(batches_of(dataset, shuffle_pairs=0))) == as_tuples(pairs)
 
 
+@pytest.mark.slow
 def test_an_endless_dataset_gives_batches_without_end():
     numbers = tf.data.Dataset.counter(10).map(lambda number: (tf.fill([number % 9 + 1], number), [number]))
     batches = batches_of(numbers, shuffle_pairs=20)
@@ -162,6 +164,7 @@ def test_an_endless_dataset_gives_batches_without_end():
     assert len(found) == len(set(found)) > 1000
 
 
+@pytest.mark.slow
 def test_loss_and_metrics_are_those_of_the_counted_form(config):
     rng = np.random.default_rng(2)
     texts = [
@@ -184,6 +187,7 @@ def test_loss_and_metrics_are_those_of_the_counted_form(config):
         np.testing.assert_allclose(model.evaluate(streamed, steps=steps, verbose=0), counted, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_dropped_is_counted_on_standard_error(capfd):
     good, long, empty = ([11] * 31, [12] * 31), ([11] * 31, [12] * 32), ([], [12])
     pairs = [good] * 1005 + [long] * 3 + [empty] * 2 + [good] * 300
@@ -219,6 +223,7 @@ def orders(pairs, number=2, **settings):
     return [pairs_in(arrays(dataset)) for _ in range(number)]
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_order_which_differs_between_iterations():
     pairs = random_pairs(5, 200)
     first = orders(pairs, seed=1)

@@ -61,6 +61,7 @@ def test_the_text_gives_the_ids_that_the_corpus_gives(corpus, tmp_path):
         assert [row.tolist() for row in one] == [row.tolist() for row in other]
 
 
+@pytest.mark.slow
 def test_the_program_writes_the_built_in_corpus(tmp_path, capsys):
     assert main(["cldr/en-de", str(tmp_path / "text"), "--text"]) == 0
     assert sorted(path.name for path in (tmp_path / "text").iterdir()) == [

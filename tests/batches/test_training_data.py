@@ -128,6 +128,7 @@ def test_raw_text_becomes_the_pairs_in_the_files(corpora):
     assert loaded.test_name == "test_2042"
 
 
+@pytest.mark.slow
 def test_a_prepared_corpus_gives_what_its_raw_text_gives(corpora, prepared):
     raw = load(make_config(*corpora))
     found = load(make_config(prepared))
@@ -373,7 +374,7 @@ def check_translations(run):
     return translator
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_separate_vocabularies_train_and_translate(corpora, tmp_path, capsys):
     run = tmp_path / "run"
     settings = {"data__separate_vocabularies": "true", "data__vocab_size": 305}
@@ -392,7 +393,7 @@ def test_separate_vocabularies_train_and_translate(corpora, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("model_type", "vocab_size"), [("unigram", 312), ("wordpiece", 60)])
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_every_kind_of_vocabulary_trains_and_translates(corpora, tmp_path, model_type, vocab_size):
     run = tmp_path / "run"
     settings = {"data__model_type": model_type, "data__vocab_size": vocab_size}
@@ -405,7 +406,7 @@ def test_every_kind_of_vocabulary_trains_and_translates(corpora, tmp_path, model
         assert model.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_run_on_a_prepared_corpus_keeps_to_its_vocabulary(prepared, corpora, tmp_path, capsys):
     run = tmp_path / "run"
     assert train_wmt.main(arguments_of(prepared, run)) == 0
@@ -450,6 +451,7 @@ def test_the_identity_of_the_text_is_that_of_its_ids(corpora, prepared, tmp_path
     assert load(make_config(prepared, source="de", target="en")).sha256 != own
 
 
+@pytest.mark.slow
 def test_a_run_does_not_continue_on_other_text(tmp_path, capsys):
     corpus, run = tmp_path / "corpus", tmp_path / "run"
     write_split(corpus, "train", SENTENCES)

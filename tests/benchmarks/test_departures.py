@@ -91,7 +91,7 @@ def test_the_picture_has_no_rings_because_the_paper_has_no_such_rows():
     assert len(figure.axes[0].get_yticklabels()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_grid_is_trained_and_its_search_timed(tmp_path, capsys):
     """Slow: trains two models of three steps in processes of their own."""
     sets = ["training.max_steps=3", "data.vocab_size=400", "data.batch_tokens=2048", "model.d_model=16"]

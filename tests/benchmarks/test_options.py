@@ -4,6 +4,9 @@ import argparse
 import ast
 import importlib.util
 import pathlib
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +48,43 @@ def test_a_benchmark_has_every_option_that_it_reads(path, monkeypatch):
 
 def test_there_are_benchmarks():
     assert len(PROGRAMS) > 8
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["decoding.py", "--rounds", "0"],
+        ["decoding.py", "--batches", "32", "0"],
+        ["reading.py", "prepared", "--rounds", "0"],
+        ["preparation.py", "a.en", "a.de", "--source", "en", "--target", "de", "--repeats", "0"],
+    ],
+    ids=" ".join,
+)
+def test_measuring_nothing_is_refused(arguments):
+    name, *rest = arguments
+    result = subprocess.run([sys.executable, BENCHMARKS / name, *rest], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"{name}: --")
+    assert result.stderr.endswith("must be at least 1\n")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["reading.py", "EMPTY"], r"reading_worker\.py ended with exit code 1: .*EMPTY"),
+        (
+            ["preparation.py", "EMPTY/a.en", "EMPTY/a.de", "--source", "en", "--target", "de"],
+            r"prepare_wmt\.py ended with exit code 2: .*: no line has text on both sides",
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_a_child_process_that_fails_is_named_with_its_reason(arguments, why, tmp_path):
+    for end in ("en", "de"):
+        (tmp_path / f"a.{end}").write_bytes(b"\n")
+    name, *rest = [part.replace("EMPTY", str(tmp_path)) for part in arguments]
+    result = subprocess.run([sys.executable, BENCHMARKS / name, *rest], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert re.match(f"{name}: " + why.replace("EMPTY", re.escape(str(tmp_path))), result.stderr)
+    assert result.stderr.count("\n") == 1

@@ -108,7 +108,7 @@ def test_records_of_two_grids_in_one_folder_are_kept_apart(tmp_path):
     assert first == [lines[1], {**lines[2], "grid": "table3"}]
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_grid_is_trained_measured_resumed_and_drawn_with_what_diverges(tmp_path, capfd, monkeypatch):
     """Slow: trains three models of a few steps in processes of their own."""
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)  # of the tests; a user has none

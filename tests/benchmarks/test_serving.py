@@ -84,6 +84,7 @@ def test_refusals_and_closed_connections_are_answers_without_translations():
     assert [each.code for each in answers] == [200, 200, 0]
 
 
+@pytest.mark.slow
 def test_a_client_does_not_wait_for_ever():
     begin = time.monotonic()
     answers, *_ = sent({"connections": 1, "seconds": 5.0, "timeout": 0.05}, delay=2.0)

@@ -204,6 +204,7 @@ def test_records_of_another_grid_are_named(tmp_path):
         table3_records.read_grid([tmp_path], "table3")
 
 
+@pytest.mark.slow
 def test_a_folder_with_models_of_other_settings_is_refused_before_training(tmp_path, capsys):
     flags = ["d", "--preset", "tiny", "--out", str(tmp_path), "--set", "training.max_steps=22"]
     common = {**COMMON, "preset": "tiny", "set": ["training.max_steps=20"]}
@@ -252,7 +253,7 @@ def _processes(text):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_grid_is_trained_measured_and_resumed(tmp_path, capsys):
     """Slow: trains two models of three steps in processes of their own."""
     sets = ["training.max_steps=3", "data.vocab_size=400", "data.batch_tokens=2048", "model.d_model=16"]

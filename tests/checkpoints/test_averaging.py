@@ -42,6 +42,7 @@ def with_best(config, tokenizer, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_the_mean_of_the_newest_checkpoints(run):
     assert_weights(run.load_model(checkpoint="averaged"), mean_of(run, (9, 12)))
     assert_weights(run.load_model(checkpoint="last-2"), mean_of(run, (9, 12)))

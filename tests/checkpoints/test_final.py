@@ -80,6 +80,7 @@ def test_the_best_of_three_is_delivered(new_run, best_metric, measured, delivere
     assert_weights(RunFolder(new_run.path), expected[delivered])
 
 
+@pytest.mark.slow
 def test_the_average_itself_is_what_is_measured(new_run):
     ended = Ended(new_run)
     ended.deliver()
@@ -161,6 +162,7 @@ def test_a_step_is_delivered_once(new_run):
     assert read_final(new_run.path)["step"] == 16
 
 
+@pytest.mark.slow
 def test_a_step_that_a_prolonged_run_goes_back_to_is_delivered_again(new_run, capsys):
     ended = Ended(new_run)
     ended.deliver(loss=1.0)

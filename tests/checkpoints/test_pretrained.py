@@ -60,6 +60,7 @@ def test_the_card_states_what_the_settings_are(folder):
     assert "/" not in json.dumps(json.loads((folder / "config.json").read_text())["data"])
 
 
+@pytest.mark.slow
 def test_it_translates_sentences_that_it_has_not_seen(translator):
     found = translator.translate([source for source, _ in PAIRS])
     score = BLEU().corpus_score(found, [[target for _, target in PAIRS]]).score
@@ -97,7 +98,7 @@ def test_another_name_is_refused_with_those_that_there_are():
         kt.Translator.pretrained("en-fr")
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_it_is_a_start_for_fine_tuning(tmp_path):
     for split in ("train", "valid"):
         for language, side in (("en", 0), ("de", 1)):

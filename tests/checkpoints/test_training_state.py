@@ -43,6 +43,7 @@ def test_only_the_newest_states_are_kept_and_listed(run):
     assert len(list((run.path / "checkpoints").iterdir())) == 1 + 2 * 3
 
 
+@pytest.mark.slow
 def test_forced_states_drive_none_out_that_is_to_be_averaged(new_run):
     """Of three that are kept. Before, the states of 4, 8 and 12 would have gone."""
     training = Training(new_run)
@@ -454,6 +455,7 @@ def run_python(code, *arguments, **settings):
     )
 
 
+@pytest.mark.slow
 def test_files_that_may_not_grow_leave_all_states_of_before(run):
     before = {path.name for path in (run.path / "checkpoints").iterdir()}
     process = run_python(LIMITED, run.path)
@@ -537,7 +539,7 @@ while True:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_killed_while_saving_ten_times_a_run_goes_on(run):
     rng = np.random.default_rng(11)
     for _ in range(10):

@@ -161,6 +161,7 @@ def test_multi30k_tiny_is_the_published_recipe():
     assert twin == [("model.norm_first", False, True)]
 
 
+@pytest.mark.slow
 def test_multi30k_tiny_has_the_published_2_6_million(without_random_numbers):
     config = with_vocab_size(PRESETS["multi30k_tiny"], 9716)
     assert round(count(config) / 1e6, 1) == 2.6

@@ -129,6 +129,7 @@ def test_a_checkpoint_numbers_its_batches_by_the_names_that_it_always_had():
     assert key["weights"] == "1,3"
 
 
+@pytest.mark.slow
 def test_a_saved_layer_of_before_is_loaded():
     sizes = {"source_vocab_size": 17, "target_vocab_size": 13, "d_model": 6, "d_ff": 7, "num_heads": 2}
     sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 1}

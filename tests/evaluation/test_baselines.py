@@ -129,6 +129,7 @@ def test_different_numbers_of_trees_are_refused():
         comparison()
 
 
+@pytest.mark.slow
 def test_baselines_of_a_treebank_are_far_from_a_parser():
     if not TREEBANK.exists():
         pytest.skip(f"needs {TREEBANK}")

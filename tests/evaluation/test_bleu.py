@@ -106,7 +106,8 @@ def evaluated(capsys, *arguments):
     return json.loads(captured.out)["systems"][0]["scores"], captured
 
 
-@pytest.mark.parametrize("target", [[], pytest.param(["--target", "en"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [[], pytest.param(["--target", "en"], marks=pytest.mark.very_slow)])
 def test_a_published_system_scores_what_its_log_says(capsys, caplog, target):
     # The log shows sacreBLEU (13a) of the tokenized, escaped text.
     reference_lines("hyp.tok.en")
@@ -126,7 +127,7 @@ def test_a_published_system_scores_what_its_log_says(capsys, caplog, target):
     assert "ref.tok.en: 1026 of 3003 lines look escaped ('&apos;', first on line 5)" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_detokenized_translations_are_scored_against_tokenized_references(capsys, caplog):
     reference_lines("hyp.detok.en")
     files = ["--hypothesis", REFERENCE / "hyp.detok.en", "--reference", REFERENCE / "ref.tok.en"]

@@ -146,10 +146,11 @@ def compare(evalb, gold, test, rules, **options):
     return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "rules", [pytest.param(COLLINS, id="collins"), pytest.param(NEW, id="new", marks=pytest.mark.slow)]
+    "rules", [pytest.param(COLLINS, id="collins"), pytest.param(NEW, id="new", marks=pytest.mark.very_slow)]
 )
-@pytest.mark.parametrize("number", [10, pytest.param(1541, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [10, pytest.param(1541, marks=pytest.mark.very_slow)])
 def test_damaged_trees_of_a_treebank_get_the_same_scores(evalb, rules, number):
     if not TREEBANK.exists():
         pytest.skip(f"needs {TREEBANK}")
@@ -167,7 +168,7 @@ def test_damaged_trees_of_a_treebank_get_the_same_scores(evalb, rules, number):
     assert 70 < scores.all.f1 < 90
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("rules", [COLLINS, NEW], ids=["collins", "new"])
 def test_the_trees_of_a_model_get_the_same_scores(evalb, rules):
     """`PARSES` names what `parse.py` or `evaluate_wmt.py --output` wrote for the treebank."""
@@ -204,6 +205,7 @@ def other_tags(tree, generator):
     return tree._replace(children=("c",)) if generator.random() < 0.005 else tree
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [COLLINS, NEW], ids=["collins", "new"])
 def test_deleting_by_each_trees_own_tags_is_evalbs(evalb, rules):
     generator = random.Random(2)

@@ -137,6 +137,7 @@ VALUES = st.recursive(
 NAMES = ("model", "text", "target", "beam_size", "alpha", "max_length", "prefix", "heads_off", "alternatives")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300, derandomize=True)
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4) | VALUES)
 def test_any_json_value_is_accepted_or_refused_in_one_line(body):

@@ -61,6 +61,7 @@ def check_tokens(answer, model, source, target):
     np.testing.assert_allclose(answer["log_prob"], sum(log_probs[range(len(target)), target]), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_tokens_are_those_of_a_softmax_in_numpy(explorer, translator, rows):
     answer = explorer.inspect({"text": TEXT, "target": TARGET, "alternatives": 7})
     check_tokens(answer, translator.models[0], *rows)
@@ -122,6 +123,7 @@ def test_a_target_is_a_text_or_ids_with_or_without_the_end(explorer, translator)
     assert empty["alignment"] == []
 
 
+@pytest.mark.slow
 def test_threads_wait_for_each_other_and_leave_the_translator_alone(explorer, translator):
     bodies = [{"text": text, "heads_off": off(heads)} for text in TEXTS for heads in (HEADS, HEADS[1:2], [])]
 
@@ -146,6 +148,7 @@ def test_a_forced_pass_is_compiled_once_for_all_lengths_and_heads(translator):
     assert explorer._inspect._compiled.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.slow
 def test_a_long_source_is_cut_and_a_long_target_refused(translator):
     short = Explorer(tiny_translator(max_source_length=7, max_length=11))
     answer = short.search({"text": TEXT})
@@ -158,6 +161,7 @@ def test_a_long_source_is_cut_and_a_long_target_refused(translator):
         short.inspect({"text": TEXT, "target": "%" * 10})
 
 
+@pytest.mark.slow
 def test_a_hypothesis_that_the_limit_cut_off_is_shown_without_an_end():
     endless = tiny_translator(max_length=5, max_length_ratio=3, eos_bias=-50.0)
     explorer = Explorer(endless)
@@ -184,6 +188,7 @@ def test_a_hypothesis_that_its_own_limit_cut_off_is_shown_without_an_end():
     assert len(shorter["target"]) == len(best["ids"])  # with an end
 
 
+@pytest.mark.slow
 def test_an_alpha_above_that_of_the_page_is_reduced():
     explorer = Explorer(tiny_translator(alpha=7.0))
     assert explorer.model()["alpha"] == 5.0

@@ -17,7 +17,7 @@ import pytest
 from keras_transformer.explorer import Explorer
 from keras_transformer.explorer.page import standalone_page
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.very_slow
 
 SENTENCE = "A man is riding a horse through the snow."
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script> \u202eabc\u202c &amp; 'quoted\""

@@ -147,6 +147,7 @@ def test_files_that_break_the_rules_are_named(assets, name, text, message):
         standalone_page(None)
 
 
+@pytest.mark.slow
 def test_a_page_has_the_answers_to_what_it_asks_at_first(assets, explorer):
     head = {"kind": "cross", "layer": 1, "head": 0}
     exploration = explore(explorer, TEXTS[0], beam_size=2, alpha=1, heads_off=[head], prefix=[270])
@@ -177,6 +178,7 @@ def test_a_page_has_the_answers_to_what_it_asks_at_first(assets, explorer):
         assert answer["target"][0]["id"] == json.loads(key)["target"][0]
 
 
+@pytest.mark.slow
 def test_a_state_without_answers_gets_those_of_explorers(assets, explorer):
     settings = {"beam_size": 1, "alpha": 0.6}
     state = {"models": ["tiny"], "text": TEXTS[1], "settings": settings, "target": TEXTS[2]}
@@ -189,6 +191,7 @@ def test_a_state_without_answers_gets_those_of_explorers(assets, explorer):
         standalone_page({**state, "models": ["other"]}, [explorer])
 
 
+@pytest.mark.slow
 def test_two_models_and_a_file(assets, explorer, tmp_path):
     other = tiny_translator(seed=5)
     exploration = explore(explorer, "Ein <b>Hund</b>", other, beam_size=1)

@@ -167,6 +167,7 @@ def check_hypotheses(answer, translator, text, prefix="", **search):
     assert answer["cut"] == expected.is_cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beam_size", "alpha"), [(1, 0.6), (2, 2.3), (5, 0.0)])
 @pytest.mark.parametrize("prefix", ["", "Der Hund"])
 def test_the_hypotheses_are_those_of_n_best(translator, explorer, beam_size, alpha, prefix):
@@ -177,6 +178,7 @@ def test_the_hypotheses_are_those_of_n_best(translator, explorer, beam_size, alp
         check_hypotheses(answer, translator, text, prefix, **search)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -207,6 +209,7 @@ def test_heads_that_are_off(translator, explorer):
     assert (again["hypotheses"], again["nodes"]) == (whole["hypotheses"], whole["nodes"])
 
 
+@pytest.mark.slow
 def test_a_beam_size_is_compiled_once(translator):
     explorer = Explorer(translator)
     for text, alpha, prefix in zip(TEXTS, (0, 1, 2, 0.5), ([], [7], [8, 9], []), strict=True):

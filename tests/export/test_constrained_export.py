@@ -56,7 +56,7 @@ def ask(model, texts, phrases):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_process_without_this_package_gets_the_translations_with_their_phrases(model, tools):
     inputs = json.dumps({"text": tools.texts, "constraints": PHRASES})
     numbers, codes = map(json.loads, fresh_process("-c", IN_A_PROCESS, model.path, inputs).splitlines())
@@ -73,6 +73,7 @@ def test_a_process_without_this_package_gets_the_translations_with_their_phrases
             assert tokenizer.decode(tokenizer.encode([phrase]))[0] in translation
 
 
+@pytest.mark.slow
 def test_without_phrases_it_is_the_default_signature(model, tools):
     found = ask(model, tools.texts, [""] * len(tools.texts))
     default = model.signatures["serving_default"](text=tf.constant(tools.texts))

@@ -80,6 +80,11 @@ KINDS = {
     "rotary": {"positions": "rotary", "attention_bias": True},
     "rotary, other widths": {"positions": "rotary", "key_dim": 6, "value_dim": 9, "norm_first": True},
 }
+# In the default suite; the others are exported in `make test-slow`.
+QUICK = [
+    pytest.param(kind, marks=() if kind in ("the paper's", "pre-norm", "relative") else pytest.mark.slow)
+    for kind in KINDS
+]
 TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text."]
 
 
@@ -124,7 +129,7 @@ def named(rows, names):
     return [[names[one] for one in row] for row in rows]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK)
 def test_given_translations_have_our_log_probabilities(kind, tmp_path):
     model = random_model(kind)
     translator, source_names, target_names = exported(model, tmp_path)
@@ -182,13 +187,7 @@ SEARCH = {
 ROWS = [4, 7, 2, 9, 5, 6, 3, 8]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=() if kind in ("the paper's", "pre-norm", "relative") else pytest.mark.slow)
-        for kind in KINDS
-    ],
-)
+@pytest.mark.parametrize("kind", QUICK)
 def test_beams_without_end_are_ours(kind, tmp_path):
     model = random_model(kind)
     translator, source_names, target_names = exported(model, tmp_path)
@@ -366,12 +365,14 @@ def two_searches(tmp_path_factory):
     return compare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", EQUAL)
 def test_the_settings_that_are_called_equal_give_equal_translations(search, two_searches):
     assert search_notes(SearchConfig(**search)) == []
     assert [gain for gain in two_searches(search) if abs(gain) > 1e-4] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", OTHER)
 def test_the_exact_rule_is_not_theirs(search, two_searches):
     assert search_notes(SearchConfig(**search)) != []
@@ -455,7 +456,7 @@ def folder(run, tmp_path_factory):
     return export_ctranslate2(run, tmp_path_factory.mktemp("out") / "exported", checkpoint="last")
 
 
-@pytest.mark.parametrize("kind", ["separate", pytest.param("wordpiece", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["separate", pytest.param("wordpiece", marks=pytest.mark.very_slow)])
 def test_a_folder_translates_as_its_run_does(kind, tmp_path):
     run = make_run(tmp_path / "run", kind=kind)
     out = export_ctranslate2(run, tmp_path / "out", checkpoint="last")
@@ -469,6 +470,7 @@ def test_a_folder_translates_as_its_run_does(kind, tmp_path):
     assert theirs.translate(texts, **settings) == [one.best.text for one in expected]
 
 
+@pytest.mark.slow
 def test_n_best_translations_are_ranked_and_have_log_probabilities(folder, run):
     found = CTranslate2Translator(folder).n_best(["The dog."], n_best=2, max_length=6)[0].translations
     assert len(found) == 2
@@ -536,6 +538,7 @@ def test_a_run_that_samples_is_exported_and_converted_with_another_search(run, t
     assert load_conversion(copy, "last").translate(["The dog."], max_length=6, sampling=False) == wanted
 
 
+@pytest.mark.slow
 def test_learned_positions_limit_lengths_as_in_tensorflow(tmp_path):
     run = make_run(tmp_path / "run", kind="shared", positions="learned", max_positions=33)
     search = {"beam_size": 1, "max_source_length": 2000, "max_length": 2000}
@@ -647,6 +650,7 @@ def test_the_program_translates_line_by_line(folder):
     assert len(lines[0]["token_log_probs"]) == len(wanted.ids)
 
 
+@pytest.mark.slow
 def test_details_of_a_translation_that_is_cut_off_are_those_of_tensorflow(folder, run):
     """A forced pass has the end of sentence, too, which a translation at its limit lacks."""
     settings = {"beam_size": 1, "max_length_offset": 2, "details": True}

@@ -96,6 +96,7 @@ def in_new_process(path, *more):
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_two_processes_convert_once_and_the_next_needs_no_tensorflow(path, tmp_path):
     copy = pathlib.Path(
         shutil.copytree(path, tmp_path / "copy", ignore=shutil.ignore_patterns("ctranslate2"))
@@ -114,6 +115,7 @@ def test_two_processes_convert_once_and_the_next_needs_no_tensorflow(path, tmp_p
     assert (copy / "ctranslate2" / name).stat().st_mtime_ns == made
 
 
+@pytest.mark.slow
 def test_a_conversion_belongs_to_its_weights_and_settings(both, path, tmp_path):
     copy = pathlib.Path(shutil.copytree(path, tmp_path / "copy"))
     run, first = RunFolder(copy), conversion_path(RunFolder(copy))
@@ -279,6 +281,7 @@ def called(path, *more):
     return code, output.getvalue().decode()
 
 
+@pytest.mark.slow
 def test_the_program_says_which_engine_and_why(both, path, capsys):
     differs = "early_stop=false is approximated: a sentence ends when 8 hypotheses have ended. Equal with "
     for engine, flags, line in (
@@ -292,6 +295,7 @@ def test_the_program_says_which_engine_and_why(both, path, capsys):
         assert capsys.readouterr().err == expected
 
 
+@pytest.mark.slow
 def test_the_program_refuses_in_one_line(both, path, tmp_path, capsys):
     (tmp_path / "prefixes").write_text("Ich\n\n")
     for flags in (["--sampling"], ["--prefix-file", str(tmp_path / "prefixes")], [str(path)]):
@@ -302,6 +306,7 @@ def test_the_program_refuses_in_one_line(both, path, tmp_path, capsys):
     assert "translate: tensorflow: ctranslate2 has no --prefix-file\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_program_gives_the_same_details(both, path):
     found = [
         [

@@ -53,6 +53,7 @@ def test_f49_a_hundred_thousand_characters_are_cut_with_a_flag(model, text):
     assert len(ids) <= limit * 4  # of bytes that are no character U+FFFD is left, three bytes each
 
 
+@pytest.mark.slow
 def test_f49_the_flag_is_set_where_python_cuts(model):
     encode = model.translator.tokenizers.source.encode
     texts = [" ".join("a" * number) for number in range(1, MAX_TOKENS + 3)]
@@ -81,7 +82,7 @@ print(peak() - before)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f49_a_hundred_thousand_characters_take_no_more_memory_than_the_limit(model):
     done = subprocess.run(
         [sys.executable, "-c", IN_MEMORY, model.path], env=path_to_package(), capture_output=True, check=True

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_the_program_writes_a_version_and_prints_how_it_is_served(run, tmp_path, capsys):
     out = tmp_path / "served"
     arguments = [
@@ -103,6 +104,7 @@ def test_a_folder_of_something_else_is_left_as_it_is(run, tmp_path, capsys):
         load_exported(out)
 
 
+@pytest.mark.slow
 def test_an_export_is_as_good_where_nobody_reads_on(run, tmp_path):
     arguments = [run, tmp_path / "out", "--format", "weights", "--checkpoint", "last"]
     with program(*arguments) as started:
@@ -144,11 +146,12 @@ def program(*arguments, **options):
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
         "savedmodel",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("ctranslate2", "keras", "weights")),
+        *(pytest.param(kind, marks=pytest.mark.very_slow) for kind in ("ctranslate2", "keras", "weights")),
     ],
 )
 def test_a_full_disk_is_one_line_and_nothing_is_left(run, tmp_path, kind):
@@ -168,6 +171,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_left(run, tmp_path, kind):
     assert not left
 
 
+@pytest.mark.slow
 def test_a_stopped_export_leaves_nothing(run, tmp_path):
     out = tmp_path / "out"
     started = program(run, out, "--checkpoint", "last", "--no-warmup")

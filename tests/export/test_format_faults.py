@@ -117,6 +117,7 @@ def test_the_program_exports_both(kind, run, tmp_path, capsys):
     assert "--beam-size: must be" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_keras_alone_loads_the_file_in_a_fresh_process(run, tmp_path):
     out = export_keras(run, tmp_path / "out", checkpoint="last")
     code = (
@@ -421,6 +422,7 @@ def test_f65_safe_mode_is_nowhere_turned_off():
 # F69: secrets.
 
 
+@pytest.mark.slow
 def test_f69_no_file_and_no_log_holds_the_environment_or_passwords(tmp_path, monkeypatch, caplog):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)

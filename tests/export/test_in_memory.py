@@ -50,6 +50,7 @@ def translator(tokenizer):
     return fitted(Tokenizers(tokenizer, tokenizer))
 
 
+@pytest.mark.slow
 def test_what_fit_trained_is_served_in_three_lines(translator, tmp_path):
     exported = translator.export(tmp_path / "served", warmup=False, with_ids=False)
     assert (exported.name, exported.version) == ("served", 1)
@@ -63,6 +64,7 @@ def test_what_fit_trained_is_served_in_three_lines(translator, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["served"]
 
 
+@pytest.mark.slow
 def test_a_saved_folder_is_a_run(translator, tmp_path):
     assert translator.save(tmp_path / "run") == tmp_path / "run"
     loaded = kt.Translator.load(tmp_path / "run")
@@ -73,6 +75,7 @@ def test_a_saved_folder_is_a_run(translator, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_two_vocabularies_and_learned_positions(tokenizer, tmp_path):
     target = kt.SubwordTokenizer.train(TEXTS[1:3] * 5, vocab_size=290)
     translator = fitted(
@@ -108,7 +111,7 @@ def test_ctranslate2_and_keras_get_the_weights(translator, tmp_path):
     assert (path / "model.bin").read_bytes() == (expected / "model.bin").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_parser_is_saved_and_exported(tokenizer, tmp_path):
     trees = TreeTokenizer.train(["(S (NP (DT the) (NN dog)) (VP (VBZ barks)))"], keep_tags=True)
     tokenizers = Tokenizers(tokenizer, trees)

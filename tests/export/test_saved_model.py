@@ -54,7 +54,7 @@ DEPARTURES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("kind", DEPARTURES)
 def test_models_with_departures_translate_as_the_run_does(kind, run, tools, tmp_path):
     """Slow: exports a model each."""
@@ -185,7 +185,7 @@ def bytes_of_weights(path):
     return hashlib.sha256((path / "variables/variables.data-00000-of-00001").read_bytes()).hexdigest()
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_exported_again_from_what_was_loaded_the_weights_are_the_same_bytes(model, run, tools, tmp_path):
     loaded = {name: variable.numpy() for name, variable in model.loaded.weights.items()}
     copy = RunFolder(shutil.copytree(run, tmp_path / "run"))

@@ -64,6 +64,7 @@ def core_operations(without_text):
     return without_text[0]
 
 
+@pytest.mark.slow
 def test_every_operation_is_one_that_the_stock_server_links(core_operations, model, other_model):
     assert "MatMul" in core_operations
     assert not core_operations & TEXT_OPERATIONS
@@ -114,6 +115,7 @@ def predict_request(signature, **inputs):
     )
 
 
+@pytest.mark.slow
 def test_sixteen_callers_of_a_session_without_keras_get_what_the_translator_gives(model, tools, tmp_path):
     (predict_pb2,) = serving("predict_pb2")
     folder = pathlib.Path(predict_pb2.__file__).parents[2]

@@ -28,6 +28,7 @@ def translator():
     return kt.Translator(model, tokenizer, SEARCH)
 
 
+@pytest.mark.slow
 def test_saved_models(translator, tmp_path):
     exported = translator.export(tmp_path / "served", warmup=False, with_ids=False)
     loaded = tf.saved_model.load(str(exported.path))

@@ -102,7 +102,7 @@ def check_same(found, parsed):
     assert found["too_long"].numpy().tolist() == [one.too_long for one in parsed]
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_process_without_this_package_gets_the_trees_of_the_parser(exported):
     trees, scores = json.loads(fresh_process("-c", IN_A_PROCESS, exported.path, json.dumps(SENTENCES)))
     parsed = exported.parser.parse(SENTENCES, tree_grammar=True)
@@ -113,6 +113,7 @@ def test_a_process_without_this_package_gets_the_trees_of_the_parser(exported):
     assert [one.too_long for one in parsed] == [False] * 5 + [True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -129,7 +130,7 @@ def test_a_process_without_this_package_gets_the_trees_of_the_parser(exported):
                 "frozen": True,
                 "inputs": ("alpha", "max_length_offset"),
             },
-            marks=pytest.mark.slow,
+            marks=pytest.mark.very_slow,
         ),
     ],
 )
@@ -152,12 +153,14 @@ def test_every_tree_is_well_formed_over_the_words(tmp_path, options):
     assert num_trees >= 6
 
 
+@pytest.mark.slow
 def test_a_tree_does_not_depend_on_the_other_sentences(exported):
     together = decoded(exported.signatures["serving_default"](text=tf.constant(SENTENCES))["tree"])
     for text, tree in zip(SENTENCES, together, strict=True):
         assert decoded(exported.signatures["serving_default"](text=tf.constant([text]))["tree"]) == [tree]
 
 
+@pytest.mark.slow
 def test_ids_are_parsed_without_tensorflow_text(exported):
     texts, target = SENTENCES[:2], exported.tokenizers.target
     rows = exported.tokenizers.source.encode(texts)

@@ -482,7 +482,7 @@ def losses(place):
     return [record["loss"] for record in records if "loss" in record], err
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_training_on_text_survives_the_same(place):
     """Faults 2, 3, 6 to 12 and 24 together leave the losses of a training as they are."""
     expected, printed = losses(place)

@@ -478,6 +478,7 @@ def test_refused(row, place):
         row.then(place, ended)
 
 
+@pytest.mark.slow
 def test_f25_killed_within_a_step(place):
     shutil.copytree(place.base.killed["within 5"], place.run)
     assert place.steps()[-1] == 4
@@ -487,7 +488,7 @@ def test_f25_killed_within_a_step(place):
     place.assert_ended_as(place.base)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f26_killed_twice_within_an_epoch(place):
     starts = []
     count_epochs = TokenBatches.count_epochs
@@ -510,6 +511,7 @@ def test_f26_killed_twice_within_an_epoch(place):
     place.assert_ended_as(place.base)
 
 
+@pytest.mark.slow
 def test_f27_killed_while_a_checkpoint_is_written(place):
     shutil.copytree(place.base.killed["writing 4"], place.run)
     checkpoints = place.run / "checkpoints"
@@ -526,7 +528,7 @@ def test_f27_killed_while_a_checkpoint_is_written(place):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f28_the_disk_is_full(place):
     with Process(place, settings=LONG) as process:
         process.wait_for_step(4)
@@ -552,8 +554,8 @@ def test_f28_the_disk_is_full(place):
     ("what", "make"),
     [
         ("a bit", change("checkpoints/step-6.data-*", flip)),
-        pytest.param("cut", change("checkpoints/step-6.data-*", cut), marks=pytest.mark.slow),
-        pytest.param("no index", lose("checkpoints/step-6.index"), marks=pytest.mark.slow),
+        pytest.param("cut", change("checkpoints/step-6.data-*", cut), marks=pytest.mark.very_slow),
+        pytest.param("no index", lose("checkpoints/step-6.index"), marks=pytest.mark.very_slow),
     ],
 )
 def test_f29_the_newest_checkpoint_is_damaged(what, make, place):
@@ -583,7 +585,7 @@ def spoil(patch, step, replica=0):
     patch.setattr(Transformer, "_decode", spoiled)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f31_steps_that_are_not_finite_end_the_run(place):
     settings = {"training.learning_rate_scale": 1e30, "training.max_nonfinite_steps": 3}
     settings |= {"training.max_steps": 100, "training.keep_checkpoints": 9}
@@ -611,6 +613,7 @@ def test_f31_steps_that_are_not_finite_end_the_run(place):
     assert place.losses() == place.base.losses()
 
 
+@pytest.mark.slow
 def test_f31_the_batch_cannot_be_written(place):
     def is_full(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -639,7 +642,7 @@ def test_f31_one_step_that_is_not_finite_is_skipped_and_counted(place):
     assert any(np.any(value != state(3)[name]) for name, value in state(4).items())
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f32_one_replica_that_is_not_finite(place):
     spoil(place.monkeypatch, 3, replica=1)
     after = {}
@@ -667,8 +670,9 @@ def test_f32_one_replica_that_is_not_finite(place):
     assert any(np.any(a[0] != b[0]) for a, b in zip(after[3], after[4], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGUSR1, 143, marks=pytest.mark.slow)]
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGUSR1, 143, marks=pytest.mark.very_slow)]
 )
 def test_f33_a_signal_in_training_saves_the_step(number, code, place):
     on_train_batch_end = steering.NonFiniteGuard.on_train_batch_end
@@ -692,12 +696,13 @@ def test_f33_a_signal_in_training_saves_the_step(number, code, place):
         place.assert_ended_as(place.base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "makes_run"),
     [
         (opening, "load_training_data", False),  # while the data are read
         (LayerNormalization, "call", True),  # Keras changes an `Exception` of a layer
-        pytest.param(Translator, "translate", True, marks=pytest.mark.slow),
+        pytest.param(Translator, "translate", True, marks=pytest.mark.very_slow),
     ],
 )
 def test_f33_sigterm_outside_training(owner, name, makes_run, place):
@@ -746,6 +751,7 @@ def test_f33_sigterm_while_an_object_is_freed(place):
     assert ended.err == f"{ended.refusal}\n"
 
 
+@pytest.mark.slow
 def test_f33_sigterm_and_f38_a_second_process(place):
     with Process(place, settings=LONG) as process:
         process.wait_for_step(2)
@@ -764,7 +770,7 @@ def test_f33_sigterm_and_f38_a_second_process(place):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f33_a_second_signal_ends_at_once(place):
     slow_disk = (
         "import time; from keras_transformer.training.callbacks import CheckpointCallback\n"
@@ -787,6 +793,7 @@ def test_f33_a_second_signal_ends_at_once(place):
         tensor_files.verify(place.run / "checkpoints" / f"step-{step}")
 
 
+@pytest.mark.slow
 def test_f34_another_budget_is_refused_and_continues_at_the_pair_where_it_was(place):
     place.begin()
     settings = {"data.batch_tokens": 320, "training.max_steps": STEPS + 1}
@@ -812,7 +819,7 @@ def test_f34_another_budget_is_refused_and_continues_at_the_pair_where_it_was(pl
     assert len(read) > STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f35_another_number_of_replicas(place):
     place.begin()
     ended = place.call(f"{TWO} --resume-from 2")
@@ -842,7 +849,7 @@ def test_f37_a_finished_run(place):
     assert looks() == before
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f39_a_replica_without_rows(place):
     """Nine pairs in batches of eight; batches of odd numbers are in fault 35."""
     place.corpus = place.folder / "few"
@@ -863,7 +870,7 @@ def test_f39_a_replica_without_rows(place):
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f40_a_batch_that_does_not_fit_into_memory(place):
     # Over 3 GB of attention's weights; the operations of oneDNN end the process there.
     settings = {"model.num_heads": 16_384, "model.key_dim": 1, "model.value_dim": 1}
@@ -893,7 +900,7 @@ def test_f41_what_keras_cannot_do_under_a_strategy(settings, message):
         Transformer(small()).compile(keras.optimizers.Adam(**settings))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f42_the_cpu_where_it_is_allowed(place):
     ended = place.call("--replicas 1 --strategy mirrored --allow-cpu", {"training.max_steps": 1})
     assert ended.code == 0, ended.err
@@ -918,7 +925,7 @@ def test_f43_a_folder_that_cannot_be_written(place):
     assert ended.out == ""
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_f44_a_clock_that_jumps(place):
     year, real = 365 * 24 * 3600, time.time
     jumps = itertools.cycle([-year, year, 0, 10 * year])
@@ -990,6 +997,7 @@ def test_f45_padding_changes_nothing(layers):
         embeddings.assign(kept)
 
 
+@pytest.mark.slow
 def test_f46_unequal_tokens_on_two_replicas():
     """16 real tokens a side on one, 2 on the other: what one device does with all of them."""
     rng = np.random.default_rng(0)

@@ -155,7 +155,7 @@ LONG = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("kind", LONG)
 def test_f49_a_line_of_100_000_characters_is_split(run, kind, capsys):
     data = joined(["Hund", LONG[kind], "Text"])
@@ -269,10 +269,11 @@ def test_f59_what_is_no_setting_is_refused(run, arguments, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "limit"),
     [
-        pytest.param([], lambda n: n + 6, marks=pytest.mark.slow),
+        pytest.param([], lambda n: n + 6, marks=pytest.mark.very_slow),
         (["--max-length", 9], lambda n: min(n + 6, 9)),
     ],
 )
@@ -328,6 +329,7 @@ def test_prefixes_must_be_as_many_as_lines(run, tmp_path, capsys, prefixes, word
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_phrases_of_a_line_occur_in_its_translation(run, tmp_path, capsys):
     path = tmp_path / "phrases.gz"
     path.write_bytes(gzip.compress(b"Hund\tder Text\r\n\n \nliest\tliest\n\n"))
@@ -401,20 +403,21 @@ def start(run, *arguments, shell="", **streams):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shell", "code", "expected"),
     [
         ("yes '' | head -1000 | \"$0\" \"$@\" | wc -l", 0, b"1000\n"),
-        pytest.param('"$0" "$@" <&-', 0, b"", marks=pytest.mark.slow),
+        pytest.param('"$0" "$@" <&-', 0, b"", marks=pytest.mark.very_slow),
         ('echo Hund | "$0" "$@" >&-', 141, b""),
         pytest.param(
             "yes Hund | { \"$0\" \"$@\" --chunk-lines 2; echo $? >&2; } | head -1 | wc -l",
             0,
             b"1\n",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.very_slow,
         ),
-        pytest.param('echo | "$0" "$@" 2>&-', 0, b"\n", marks=pytest.mark.slow),
-        pytest.param('echo Hund | "$0" "$@" --beam-size 0 2>&-', 2, b"", marks=pytest.mark.slow),
+        pytest.param('echo | "$0" "$@" 2>&-', 0, b"\n", marks=pytest.mark.very_slow),
+        pytest.param('echo Hund | "$0" "$@" --beam-size 0 2>&-', 2, b"", marks=pytest.mark.very_slow),
     ],
 )  # fmt: skip
 def test_f64_streams_that_are_closed_or_left_end_it_quietly(run, shell, code, expected):
@@ -424,6 +427,7 @@ def test_f64_streams_that_are_closed_or_left_end_it_quietly(run, shell, code, ex
     assert err == (b"141\n" if "head -1 |" in shell else b"")
 
 
+@pytest.mark.slow
 def test_f64_lines_are_answered_while_the_input_is_open_and_ctrl_c_ends_it(run):
     started = start(run, "--beam-size", 1)
     for _ in range(2):

@@ -118,6 +118,7 @@ def test_weights_of_every_head_follow_the_formula(model):
     check(model.attend((SOURCE, TARGET), **ALL), model)
 
 
+@pytest.mark.slow
 def test_weights_are_the_same_in_a_graph_of_unknown_lengths(model):
     ids = tf.TensorSpec((None, None), tf.int64)
     attend = tf.function(

@@ -43,7 +43,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 def kinds(*quick):
     """The other kinds are tested with the slow tests: a graph for each takes long."""
-    marks = [pytest.param(kind, marks=() if kind in quick else pytest.mark.slow) for kind in KINDS]
+    marks = [pytest.param(kind, marks=() if kind in quick else pytest.mark.very_slow) for kind in KINDS]
     return pytest.mark.parametrize("kind", marks)
 
 
@@ -129,8 +129,9 @@ def test_cached_steps_equal_the_whole_decoder(kind, norm_first):
             np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
 
 
+@pytest.mark.slow
 @kinds("together")
-@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.very_slow)])
 def test_search_finds_the_probabilities_of_whole_sentences(kind, number):
     """In a graph for any shape, caches grow and finished sentences leave the batch; beams always move."""
     models = [model_with(kind, output_bias=True), model_with("", output_bias=True)][:number]
@@ -163,6 +164,7 @@ def test_attention_of_all_layers_is_given_out(kind):
     assert np.all(np.triu(found.decoder[1].numpy()[2, 0], 1) == 0)
 
 
+@pytest.mark.slow
 @kinds("relative", "together")
 def test_training_reaches_every_weight_and_recomputation_is_the_same(kind):
     results = {}

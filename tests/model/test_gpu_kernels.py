@@ -19,7 +19,7 @@ from keras_transformer.translation.ensemble import search_ids
 
 # A graph takes seconds, so departures from the paper are tested with the slow tests.
 of_kinds = pytest.mark.parametrize(
-    "kind", ["", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS)]
+    "kind", ["", *(pytest.param(kind, marks=pytest.mark.very_slow) for kind in KINDS)]
 )
 LARGE = {tf.float32.as_datatype_enum, tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum}
 
@@ -75,13 +75,14 @@ def test_an_operation_without_a_kernel_is_found():
         assert {(op, *sorted(types)) for op, *types in left_to_the_cpu(graph)} == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "mixed_float16"])
 @of_kinds
 def test_a_training_step_is_computed_on_the_gpu(kind, precision):
     check_steps(kind, precision)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_a_training_step_with_recomputation_is_computed_on_the_gpu(precision):
     check_steps("", precision, recompute=True)
@@ -104,6 +105,7 @@ def check_steps(kind, precision, **options):
         assert left_to_the_cpu(graph) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @of_kinds
 def test_a_search_is_computed_on_the_gpu(kind, precision):

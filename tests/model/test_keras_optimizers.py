@@ -11,7 +11,7 @@ from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.transformer import Transformer
 from keras_transformer.training.devices import mirrored
 
-slow = pytest.mark.slow
+slow = pytest.mark.very_slow
 OPTIMIZERS = [
     pytest.param(lambda: keras.optimizers.SGD(0.5, clipnorm=0.05), id="clipnorm"),
     pytest.param(lambda: keras.optimizers.SGD(0.5, clipvalue=0.003), id="clipvalue", marks=slow),
@@ -34,6 +34,7 @@ def trained(strategy, optimizer, batches=BATCHES):
     return model, logs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_optimizer_of_keras_updates_on_two_devices_as_on_one(optimizer):
     """Rows are cut in two; Lion and others divide by the size of a gradient, which may be rounding noise."""
@@ -44,6 +45,7 @@ def test_an_optimizer_of_keras_updates_on_two_devices_as_on_one(optimizer):
         assert near.mean() > 0.97, wanted.path
 
 
+@pytest.mark.slow
 def test_clipping_of_each_weight_is_kerass_own():
     """SGD with rate 1 moves each weight by the clipped gradient."""
     plain = made(optimizer=keras.optimizers.SGD(1.0))
@@ -124,6 +126,7 @@ def test_averages_are_of_their_own_weights_after_a_layer_is_frozen():
         np.testing.assert_allclose(averaged.numpy(), wanted, atol=1e-6, err_msg=weight.path)
 
 
+@pytest.mark.slow
 @saves_files
 def test_averages_begin_at_weights_that_are_loaded(tmp_path):
     model = made(ema_decay=0.75, run_eagerly=False)
@@ -198,6 +201,7 @@ def test_a_model_without_an_optimizer_is_evaluated_but_not_trained():
 # --- the rest --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("towers", [2, 3])
 def test_an_empty_tower_does_not_count_in_a_mean(towers):
     """One row in several towers; the mean over no row would be NaN."""
@@ -219,6 +223,7 @@ def test_jit_compile_of_several_replicas_is_kept_in_the_configuration():
     assert made(one_device, run_eagerly=False).get_compile_config()["jit_compile"] is False
 
 
+@pytest.mark.slow
 def test_micro_batches_train_in_the_precision_of_the_weights():
     weights = [weight.astype("float64") for weight in small_model().get_weights()]
     model = Transformer(small_model().config, dtype="float64")

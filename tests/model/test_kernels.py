@@ -378,6 +378,7 @@ def test_both_forms_of_adam_move_weights_and_state_alike():
         np.testing.assert_allclose(fast, plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_variable_chooses_for_a_whole_training_step(monkeypatch):
     def trained(form):
         monkeypatch.setenv("KERAS_TRANSFORMER_KERNELS", form)
@@ -413,6 +414,7 @@ def test_an_unknown_form_is_refused(monkeypatch, form):
         uses_fast_forms()
 
 
+@pytest.mark.slow
 def test_other_tests_of_the_model_pass_with_the_plain_forms():
     refusal = "test_standard_training.py::test_an_id_outside_of_the_vocabulary_is_named[label--1]"
     chosen = "layers/test_layer_norm.py", "layers/test_feed_forward.py", "test_loss.py", refusal

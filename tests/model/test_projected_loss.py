@@ -227,6 +227,7 @@ def test_updates_in_place_change_nothing_that_others_read(dtype, grappler, const
             np.testing.assert_allclose(one, other, atol=tolerance * np.abs(other).max(), rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="the peak is read from Linux's /proc")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_probabilities_need_no_second_array(dtype):

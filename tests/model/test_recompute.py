@@ -35,13 +35,14 @@ def trained(recompute, *, in_graph=True, steps=3, **changes):
     return [weight.numpy() for weight in model.weights]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("norm_first", "in_graph"),
     [
         (True, True),
         (False, False),
-        pytest.param(True, False, marks=pytest.mark.slow),
-        pytest.param(False, True, marks=pytest.mark.slow),
+        pytest.param(True, False, marks=pytest.mark.very_slow),
+        pytest.param(False, True, marks=pytest.mark.very_slow),
     ],
 )
 def test_steps_with_dropout_are_the_same(in_graph, norm_first):
@@ -50,13 +51,14 @@ def test_steps_with_dropout_are_the_same(in_graph, norm_first):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_dropout_seeds_continue_as_without_recomputation():
     # A step later the masks are others, and again the same with and without.
     one, two = (trained(True, steps=steps) for steps in (1, 2))
     assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(one, two, strict=True))
 
 
+@pytest.mark.slow
 def test_activations_inside_layers_are_not_stored():
     def layers_computed(recompute):
         model = Transformer(ModelConfig(**{**CONFIG, "num_encoder_layers": 1, "num_decoder_layers": 1}))

@@ -89,8 +89,8 @@ PLACES = [
     pytest.param(one_device, 0, id="one"),
     pytest.param(two_devices, 2, id="two-micro"),
     pytest.param(two_towers, 0, id="towers"),
-    pytest.param(two_devices, 0, id="two", marks=pytest.mark.slow),
-    pytest.param(one_device, 2, id="micro", marks=pytest.mark.slow),
+    pytest.param(two_devices, 0, id="two", marks=pytest.mark.very_slow),
+    pytest.param(one_device, 2, id="micro", marks=pytest.mark.very_slow),
 ]
 
 
@@ -225,6 +225,7 @@ def test_a_sum_is_not_divided(strategy, micro_batches):
     assert logs["loss"] == pytest.approx(10 * wanted_logs["loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_loss_weights_multiply_the_loss():
     wanted, _ = gradient(made(), BATCH)
     found, logs = gradient(made(loss_weights=[0.25]), BATCH)
@@ -294,6 +295,7 @@ def test_weights_of_another_shape_are_refused(shape):
         model.fit(data, shuffle=False, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fit", "evaluate", "on_batch"])
 def test_weights_of_sentences_and_of_tokens_follow_each_other(method):
     """In one graph for both, nobody would know how many axes the weights have."""
@@ -316,6 +318,7 @@ def test_weights_of_sentences_and_of_tokens_follow_each_other(method):
     assert abs(wanted[0] - wanted[1]) > 0.01
 
 
+@pytest.mark.slow
 def test_micro_batches_follow_batches():
     model = made(optimizer=keras.optimizers.SGD(0.0), run_eagerly=False)
     batches = [tf.data.Dataset.from_tensors(data) for data in (BATCH, parted(BATCH, 3))]
@@ -358,7 +361,8 @@ def with_likely_hits(batches, model):
     return found
 
 
-@pytest.mark.parametrize("strategy", [pytest.param(one_device, marks=pytest.mark.slow), two_devices])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [pytest.param(one_device, marks=pytest.mark.very_slow), two_devices])
 def test_standard_metrics_are_means_over_real_tokens_in_every_log(strategy):
     batches = with_likely_hits(BATCHES, small_model())
 
@@ -406,6 +410,7 @@ def test_a_metric_from_outside_of_the_scope_is_refused():
     made(metrics=[top])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "micro_batches"), PLACES)
 def test_metrics_ignore_weights_and_weighted_metrics_do_not(strategy, micro_batches):
     ((inputs, labels),) = with_likely_hits(BATCHES[:1], small_model())
@@ -473,8 +478,9 @@ def regularized(model):
     model.target_embedding.embeddings.regularizer = keras.regularizers.L2(0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "micro_batches"), PLACES)
-@pytest.mark.parametrize("recompute", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("recompute", [False, pytest.param(True, marks=pytest.mark.very_slow)])
 def test_a_regularizer_counts_once(strategy, micro_batches, recompute):
     plain, plain_logs = gradient(made(), BATCH)
     model = made(strategy, change=regularized, recompute=recompute, run_eagerly=recompute)
@@ -491,7 +497,8 @@ def test_a_regularizer_counts_once(strategy, micro_batches, recompute):
     assert evaluated == pytest.approx(shown, rel=1e-5)
 
 
-@pytest.mark.parametrize("micro_batches", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batches", [pytest.param(False, marks=pytest.mark.very_slow), True])
 def test_a_regularizer_counts_once_if_a_replica_has_no_rows(micro_batches):
     row = keras.tree.map_structure(lambda array: array[:1], BATCH)
     plain, plain_logs = gradient(made(), row)
@@ -541,6 +548,7 @@ def test_losses_added_in_a_call_are_in_gradient_and_loss_of_every_step(cls):
     gradient(model, BATCH)
 
 
+@pytest.mark.slow
 def test_activities_of_layers_are_regularized_or_refused():
     def change(model):
         model.decoder_layers[0].activity_regularizer = keras.regularizers.L2(0.5)
@@ -566,6 +574,7 @@ class LossWithoutTraining(Transformer):
         return tf.reduce_mean(y_pred**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "micro_batches"), PLACES)
 def test_an_overridden_loss_is_trained_and_logged(strategy, micro_batches):
     wanted, wanted_logs = gradient(made(), BATCH, BY_TOKEN)
@@ -684,6 +693,7 @@ def test_labels_and_weights_of_another_shape_than_the_targets_are_refused_in_one
             model.train_step(keras.tree.map_structure(tf.constant, data))
 
 
+@pytest.mark.slow
 def test_labels_of_another_length_are_refused_where_no_length_is_known():
     (source, target), labels = BATCH
     ids, rows = tf.TensorSpec((None, None), tf.int32), np.arange(3)
@@ -739,6 +749,7 @@ def test_arrays_that_are_no_ids_are_refused_in_one_line():
         model.fit((source, target), labels.astype(str), verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_inputs_of_other_forms_are_refused_in_one_line():
     (source, target), labels = BATCH
@@ -785,6 +796,7 @@ def test_a_sentence_longer_than_the_learned_positions_is_not_an_id_outside_the_v
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_dict_of_ids_trains_as_the_pair_does():
     (source, target), labels = BATCH
     named = {"target_ids": target, "source_ids": source}
@@ -794,7 +806,7 @@ def test_a_dict_of_ids_trains_as_the_pair_does():
     assert made().evaluate(named_batches, verbose=0) == pytest.approx(made().evaluate(*BATCH, verbose=0))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_other_arguments_of_keras_compile_work():
     model = made(
         metrics=["accuracy"], optimizer=keras.optimizers.AdamW(0.01), steps_per_execution=2, run_eagerly=False

@@ -106,6 +106,7 @@ def test_one_step_equals_a_step_written_by_hand():
         assert np.abs(mine.numpy() - before.numpy()).max() > 0.005, mine.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_batch", [False, True])
 def test_the_step_is_one_graph(on_batch, monkeypatch):
     # Keras' form, a function inside another, keeps the step twice in memory.
@@ -154,6 +155,7 @@ def test_padding_changes_nothing_in_a_step():
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("types", [("int64", "int32", "int32"), ("int32", "int64", "int64")])
 def test_ids_of_two_integer_types_train_as_those_of_one(types):
     models = []
@@ -184,6 +186,7 @@ def token_losses(model, smoothing):
     return [dense_losses(y, model(inputs), smoothing).numpy() for inputs, y in BATCHES]
 
 
+@pytest.mark.slow
 def test_logged_loss_is_a_mean_over_tokens_where_keras_weights_sentences():
     model = small_model()
     model.compile("sgd", LabelSmoothedCrossEntropy(0.1))
@@ -215,6 +218,7 @@ def test_logged_metrics_are_means_over_all_tokens():
     np.testing.assert_allclose(shown["token_accuracy"], np.concatenate(hits).mean(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_training_logs_the_loss_before_each_update():
     model = small_model()
     model.compile(keras.optimizers.SGD(1e-9), LabelSmoothedCrossEntropy(0.1))
@@ -223,6 +227,7 @@ def test_training_logs_the_loss_before_each_update():
     np.testing.assert_allclose(history["loss"], [wanted], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_metrics_start_again_every_epoch():
     model = small_model()
     model.compile(keras.optimizers.SGD(1e-9), LabelSmoothedCrossEntropy(0.1))
@@ -238,6 +243,7 @@ class CountsCalls(Transformer):
         return super().encode(source_ids, training=training)
 
 
+@pytest.mark.slow
 def test_batches_of_all_shapes_share_one_trace():
     model = CountsCalls(small_model().config)
     model.compile("sgd")
@@ -317,6 +323,7 @@ def test_dropout_acts_in_training_and_not_in_evaluation():
     assert abs(model.fit(dataset(), shuffle=False, verbose=0).history["loss"][0] - wanted) > 0.001
 
 
+@pytest.mark.slow
 def test_a_batch_of_padding_changes_no_weight():
     model = small_model()
     model.compile(keras.optimizers.SGD(1.0))
@@ -360,6 +367,7 @@ def test_xla_is_off_in_a_model_that_was_not_compiled(monkeypatch):
     assert small_model().jit_compile is False
 
 
+@pytest.mark.slow
 @saves_files
 def test_a_loaded_model_continues_training_as_if_never_saved(tmp_path):
     model = small_model()

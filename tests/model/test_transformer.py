@@ -372,6 +372,7 @@ def test_mixed_precision_computes_in_bfloat16_with_float32_weights():
     np.testing.assert_allclose(tf.cast(step.logits, tf.float32), tf.cast(logits[:, 0], tf.float32), atol=0.1)
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains():
     model = model_with(dtype="mixed_bfloat16")
     model.compile(keras.optimizers.Adam(0.01))
@@ -536,6 +537,7 @@ def digits(rng, rows, longest=7):
     return (source, target), source
 
 
+@pytest.mark.slow
 def test_learns_to_copy():
     keras.utils.set_random_seed(1)
     model = Transformer(

@@ -39,6 +39,7 @@ def has_tensorflow(server):
     return "libtensorflow" in pathlib.Path(f"/proc/{server._process.pid}/maps").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the libraries of a process from /proc")
 def test_ctranslate2_serves_a_run_without_tensorflow(tiny, tmp_path):
     path = shutil.copytree(tiny.path, tmp_path / "tiny")
@@ -65,6 +66,7 @@ def test_ctranslate2_serves_a_run_without_tensorflow(tiny, tmp_path):
     assert len(list((path / "ctranslate2").glob("final-*"))) == 1
 
 
+@pytest.mark.slow
 def test_auto_takes_ctranslate2_where_translations_are_the_same(tiny):
     assert translated_by(tiny.path, "auto").name == "tensorflow"
     assert translated_by(tiny.path, "auto", {"early_stop": True}).name == "ctranslate2"
@@ -74,6 +76,7 @@ def test_auto_takes_ctranslate2_where_translations_are_the_same(tiny):
     assert isinstance(load_engine(tiny.path, engine="auto"), engines.RunEngine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["tensorflow", "ctranslate2"])
 def test_the_explorer_shows_the_run_whichever_engine_translates(tiny, engine):
     search = {"early_stop": True, "alpha": 1.1, "max_length_offset": 3}
@@ -92,6 +95,7 @@ def test_the_explorer_shows_the_run_whichever_engine_translates(tiny, engine):
     assert shown[0]["score"] == pytest.approx(expected[0].best.score, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_search_settings_are_those_of_every_run_and_export(tiny, tmp_path):
     tiny.translator.export(tmp_path / "fast", "ctranslate2", config=tiny.config)
     search = {"beam_size": 1, "max_length_offset": 2}

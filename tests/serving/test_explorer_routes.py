@@ -51,6 +51,7 @@ def ask(client, path, **values):
     return answer.json()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beam_size", "alpha"), [(1, 0.6), (3, 0.0), (5, 1.1)])
 def test_the_hypotheses_shown_are_those_of_the_search(client, translator, beam_size, alpha):
     shown = ask(client, "search", beam_size=beam_size, alpha=alpha)["hypotheses"]
@@ -62,6 +63,7 @@ def test_the_hypotheses_shown_are_those_of_the_search(client, translator, beam_s
         np.testing.assert_allclose([one[key] for one in shown], expected, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_a_forced_branch_is_a_prefix_of_every_hypothesis(client, translator):
     (result,) = translator.n_best([TEXT], n_best=4)
     prefix = result.translations[2].ids[:2]
@@ -71,6 +73,7 @@ def test_a_forced_branch_is_a_prefix_of_every_hypothesis(client, translator):
     assert all(one["ids"][:2] == prefix for one in shown["hypotheses"])
 
 
+@pytest.mark.slow
 def test_the_attention_shown_is_that_of_the_model(client, translator):
     (result,) = translator.n_best([TEXT], details=True)
     shown = ask(client, "inspect", target=result.best.ids)
@@ -142,6 +145,7 @@ def test_a_page_to_keep_has_its_state_and_needs_no_server(client):
     assert "explorer/assets/" not in answer.text.partition("<body")[0]
 
 
+@pytest.mark.slow
 def test_the_largest_beam_is_that_of_the_server(server):
     narrow = Server(ServerConfig(reload_seconds=0, max_beam_size=3), server.models)
     app = create_app(narrow)
@@ -218,6 +222,7 @@ async def test_a_waiting_request_whose_client_leaves_is_not_computed(monkeypatch
     assert Slow.asked == ["first", "last"]
 
 
+@pytest.mark.slow
 def test_the_explorer_of_a_version_that_is_unloaded_is_freed(monkeypatch):
     monkeypatch.setattr(Shown, "made", [])  # without those of other tests
     monkeypatch.setattr("keras_transformer.serving.explorer_routes.Explorer", Shown)

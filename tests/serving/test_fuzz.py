@@ -275,7 +275,7 @@ def test_any_request_is_answered_or_refused():
     assert asyncio.run(fuzz(400, seed=1)) >= {200, 400, 404}
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_any_of_very_many_requests_is_answered_or_refused(seed):
     assert asyncio.run(fuzz(5000, seed)) >= {200, 400, 404, 413}

@@ -34,6 +34,7 @@ def tiny(tmp_path_factory):
     return types.SimpleNamespace(path=path, translator=translator, config=config)
 
 
+@pytest.mark.slow
 def test_the_program_answers_as_the_translator_does(tiny, tmp_path):
     expected = tiny.translator.n_best(SENTENCES)
     texts = [result.best.text for result in expected]
@@ -77,7 +78,7 @@ def exports(tiny, tmp_path_factory):
     return types.SimpleNamespace(saved=folder / "saved", version=saved.path, fast=folder / "fast")
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_all_formats_are_served_together(tiny, exports, tmp_path):
     from keras_transformer.export.ctranslate2 import CTranslate2Translator
 
@@ -118,7 +119,7 @@ def test_all_formats_are_served_together(tiny, exports, tmp_path):
             assert ended.stdout == translations
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_client_of_libretranslate(tiny, tmp_path):
     package = pytest.importorskip("libretranslatepy", reason="needs libretranslatepy")
     with Served(tmp_path / "log", tiny.path, "--token", "s3cret") as server:
@@ -133,7 +134,7 @@ def test_a_client_of_libretranslate(tiny, tmp_path):
             package.LibreTranslateAPI(server.address).translate(text, "en", "de")
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_client_of_triton(tiny, tmp_path):
     package = pytest.importorskip("tritonclient.http", reason="needs tritonclient[http]")
     with Served(tmp_path / "log", tiny.path) as server:
@@ -208,6 +209,7 @@ def test_the_objects_of_the_models_are_left_out_of_garbage_collections(fake):
         server.wait_for(lambda: int(server.rows("m30k", ["frozen"])[0]["translation"]) > 10_000)
 
 
+@pytest.mark.slow
 def test_what_was_accepted_is_answered_after_sigterm(fake):
     with concurrent.futures.ThreadPoolExecutor(30) as pool, fake.start("--workers", 1) as server:
         answers = start_requests(server, pool, 30)
@@ -223,7 +225,7 @@ def test_what_was_accepted_is_answered_after_sigterm(fake):
         assert "not translated" not in server.log
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_what_is_not_answered_in_time_is_told_and_counted(fake):
     arguments = ("--workers", 1, "--drain-seconds", 0.5)
     with concurrent.futures.ThreadPoolExecutor(7) as pool, fake.start(*arguments) as server:
@@ -236,7 +238,7 @@ def test_what_is_not_answered_in_time_is_told_and_counted(fake):
         assert "7 texts were not translated within --drain-seconds" in server.log
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_signal_while_a_model_is_loaded_ends_the_program(fake):
     with fake.start(name="slow", ready=False) as server:
         assert json.loads(server.get("/healthz")) == {"status": "ok"}
@@ -245,7 +247,7 @@ def test_a_signal_while_a_model_is_loaded_ends_the_program(fake):
         assert server.end() == 143
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_every_line_of_the_log_is_json(fake):
     fake.gate.touch()
     with fake.start() as server:

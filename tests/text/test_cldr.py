@@ -156,6 +156,7 @@ def default_splits():
     return cldr.make_examples("en", "de")
 
 
+@pytest.mark.slow
 def test_default_held_out_splits_have_every_kind_but_bare_names(default_splits):
     assert [len(split) for split in default_splits] == [40_000, 500, 1000]
     for split in default_splits.validation, default_splits.test:
@@ -216,6 +217,7 @@ def test_seed_changes_the_corpus():
     )
 
 
+@pytest.mark.slow
 def test_same_pairs_in_another_process():
     program = (
         "import hashlib; from keras_transformer.text import cldr; "

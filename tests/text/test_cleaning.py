@@ -297,8 +297,8 @@ def test_a_block_is_its_lines_one_by_one(languages):
         ("newstest/newstest2012.en-de.", "de", 4),
         ("newstest/newstest2013.en-de.", "de", 1),
         ("newstest/newstest2013.en-fr.", "fr", 1),
-        pytest.param("tatoeba/train.en-de.", "de", 0, marks=pytest.mark.slow),
-        pytest.param("tatoeba/train.en-fr.", "fr", 1, marks=pytest.mark.slow),
+        pytest.param("tatoeba/train.en-de.", "de", 0, marks=pytest.mark.very_slow),
+        pytest.param("tatoeba/train.en-fr.", "fr", 1, marks=pytest.mark.very_slow),
     ],
 )
 def test_real_corpora_lose_identical_pairs_only(stem, language, num_identical):

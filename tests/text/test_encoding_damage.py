@@ -145,7 +145,7 @@ def test_names_of_one_locale(name):
         assert len(missed) <= 0.08 * len(beyond_ascii), missed
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_names_of_all_locales():
     num_texts, num_missed = 0, 0
     for identifier in babel.localedata.locale_identifiers():

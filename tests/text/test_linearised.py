@@ -161,7 +161,7 @@ def test_a_deep_tree_needs_no_recursion():
     assert applied == ["closed_at_end"]
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_all_trees_of_a_treebank_come_back():
     if not TREEBANK.is_dir():
         pytest.skip(f"needs {TREEBANK}")

@@ -217,6 +217,7 @@ def peak_memory(path):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_memory_does_not_grow_with_the_file(tmp_path, pack):
     content = b"".join(b"a sentence of some length, number %5d, and no more\n" % i for i in range(40_000))

@@ -65,6 +65,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prepared_set_is_found_under_each_of_its_names(prepared, name):
     dataset = open_dataset(name, "en", "de", data_dir=prepared)
@@ -165,7 +166,7 @@ SETTINGS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_model_is_trained_on_a_set_and_scored_in_fresh_processes(prepared, tmp_path):
     names = ["--dataset", "wmt14_translate/de-en", "--data-dir", prepared]
     settings = [part for setting in SETTINGS.split() for part in ("--set", setting)]

@@ -262,6 +262,7 @@ def test_a_deep_tree_needs_no_recursion():
         read(text[:-5_000])
 
 
+@pytest.mark.slow
 def test_the_bad_trees_of_a_treebank_are_reported_by_number():
     if not TREEBANK.is_dir():
         pytest.skip(f"needs {TREEBANK}")

@@ -96,7 +96,7 @@ SLOW = ("byte pairs, prefix", "word pieces, folded", "unigram")
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in KINDS]
+    scope="module", params=[pytest.param(x, marks=pytest.mark.very_slow if x in SLOW else ()) for x in KINDS]
 )
 def pair(request, texts):
     """keras-hub's tokenizer, ours, the ids of keras-hub in a graph, a function from such ids to ours."""
@@ -113,6 +113,7 @@ def pair(request, texts):
     )
 
 
+@pytest.mark.slow
 def test_the_ids_are_those_of_keras_hub(pair, texts):
     theirs, ours, ids, moved = pair
     wanted = [moved(row) for row in ids]
@@ -154,6 +155,7 @@ def test_a_saved_vocabulary_is_loaded_and_sent_to_other_processes(pair, texts, t
         assert spelled == text.casefold()
 
 
+@pytest.mark.slow
 def test_bytes_and_unknown_words():
     vocabulary = {token: number for number, token in enumerate(["a", "b", "ab", "Ġ"])}
     ours = tokenizer_from_keras_hub(hub.tokenizers.BytePairTokenizer(vocabulary, ["a b"]))
@@ -279,7 +281,7 @@ def small_config(tokenizer, dataset):
     return override(kt.preset("demo", **sizes), [*changes, "training.max_steps=2", f"data.dataset={dataset}"])
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("pair", ["byte pairs", "word pieces", "bpe"], indirect=True)
 def test_a_run_is_prepared_trained_and_exported_with_it(pair, texts, tmp_path, request):
     _, ours, *_ = pair

@@ -512,7 +512,7 @@ def test_real_lines_come_back(tokenizer, name):
     assert tokenizer.decode(tokenizer.encode(lines)) == [expected(line) for line in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", REAL)
 def test_every_real_line_comes_back_and_graph_equals_python(multi30k_tokenizer, tf, name):
     lines = shared_lines(name)

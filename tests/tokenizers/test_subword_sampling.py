@@ -173,7 +173,7 @@ def test_a_sample_follows_from_its_seed_alone(tokenizer):
     assert tokenizer.sample([TEXTS[0]] * 9, dropout=0.5, seed=1)[1:] != first[:1] * 8
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_sample_is_the_same_in_another_process(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "vocabulary")
     program = (

@@ -140,6 +140,7 @@ def test_random_unicode_comes_back(tokenizer):
     assert tokenizer.decode(tokenizer.encode(texts)) == [expected(text) for text in texts]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_characters_come_back(tokenizer):
     texts = ["ab" * 50_000, "สวัส" * 25_000]
     assert tokenizer.decode(tokenizer.encode(texts)) == texts
@@ -349,6 +350,7 @@ def decoded(texts):
     return [text.decode("utf-8") for text in texts.numpy()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("normalization", "form"), [("nfc", "NFC"), ("identity", None), ("nfkc", "NFKC")])
 def test_graph_equals_python(tf, normalization, form):
     trained = WordPieceTokenizer.train(LATIN, vocab_size=95, normalization=normalization)
@@ -382,6 +384,7 @@ def test_graph_takes_batches_of_nothing(tokenizer, tf):
     assert decoded(tokenizer.decode_tensor(tf.zeros([2, 3], tf.int32))) == ["", ""]
 
 
+@pytest.mark.slow
 def test_graph_works_in_pipelines_and_survives_export(tf, tmp_path):
     fresh = WordPieceTokenizer.train(LATIN, vocab_size=95)  # first used while a graph is traced
     module = tf.Module()
@@ -399,6 +402,7 @@ def test_graph_works_in_pipelines_and_survives_export(tf, tmp_path):
     assert decoded(loaded.there_and_back(tf.constant(ODD))) == texts
 
 
+@pytest.mark.slow
 def test_real_lines_come_back_and_graph_equals_python(tf):
     lines = shared_lines("multi30k/val.en")[:300] + shared_lines("multi30k/val.de")[:300]
     trained = WordPieceTokenizer.train(lines, vocab_size=600)
@@ -408,7 +412,7 @@ def test_real_lines_come_back_and_graph_equals_python(tf):
     assert trained.encode_tensor(tf.constant(held_out)).to_list() == ids
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_every_real_line_comes_back_from_every_kind(tf):
     shared_lines("multi30k/train.en")
     paths = [path for path in sorted(DATA.glob("*/*")) if path.suffix != ".trees"]

@@ -16,11 +16,11 @@ def call(program, number):
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_killed_at_random_file_operations_a_run_ends_as_one_that_is_not():
     assert "; 0 differences" in call("kill_loop.py", os.environ.get("KILLS", 5))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_no_flipped_bit_is_silent_or_ends_in_a_traceback():
     assert "; 0 silent or with a traceback" in call("flip_loop.py", os.environ.get("FLIPS", 120))

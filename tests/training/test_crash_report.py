@@ -120,6 +120,7 @@ def test_an_overflow_of_finite_weights_is_found_in_the_gradients(dump, model):
     assert embeddings.path in report["gradients_not_finite"]
 
 
+@pytest.mark.slow
 def test_examining_in_parts_finds_the_same(tiny, dump, model):
     # Rows of 30 positions: one at a time within 40 tokens.
     devices, batch = DeviceConfig(micro_batch_tokens=40), tiny.batch(1, (30, 5, 2), (4, 2, 7))

@@ -47,11 +47,12 @@ print(devices.towers, threading.get_intra_op_parallelism_threads())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cores", "chosen"),
     [
         ([1], "1 0; 3 1; 1 0; 1 0; 2 0"),
-        pytest.param([1, 2], "2 1; 3 1; 1 0; 1 0; 2 0", marks=pytest.mark.slow),
+        pytest.param([1, 2], "2 1; 3 1; 1 0; 1 0; 2 0", marks=pytest.mark.very_slow),
         ([1, 11], "4 2; 3 3; 1 0; 1 0; 2 0"),
     ],
 )

@@ -127,6 +127,7 @@ def test_the_same_vocabulary_gives_the_same_weights(make_run, tie_embeddings):
     assert report == f"started from {run.path} (final): 310 of 310 pieces kept, 0 new, 0 dropped"
 
 
+@pytest.mark.slow
 def test_with_the_same_vocabulary_the_translations_are_those_of_the_run(make_run):
     tokenizer = bpe(ENGLISH, 290)
     run = make_run(tokenizer)
@@ -164,6 +165,7 @@ def test_pieces_keep_their_rows_whatever_their_ids(make_run, model_type, sizes):
         np.testing.assert_array_equal(now[path], before[path], err_msg=path)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_contains_the_earlier_one_drops_nothing(make_run):
     # Merges of BPE come one after the other: the longer list begins with the shorter.
     old, new = bpe(ENGLISH, 285), bpe(ENGLISH, 295)
@@ -178,6 +180,7 @@ def test_a_vocabulary_that_contains_the_earlier_one_drops_nothing(make_run):
     assert 0.1 < fresh_rows.std() / 8**-0.5 < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tie_embeddings", ["decoder", "none"])
 def test_two_vocabularies_are_matched_each_on_its_side(make_run, tie_embeddings):
     old = Tokenizers(bpe(ENGLISH, 290), bpe(GERMAN, 295))

@@ -136,6 +136,7 @@ def stock_fit(initial_epoch, epochs, batches, validation_batches=1):
     return recorder
 
 
+@pytest.mark.slow
 def test_a_run_calls_what_one_fit_of_keras_calls(parts):
     """10 steps: two epochs of four, and one that ends after two."""
     count = max(number for number, _ in parts[0].of("on_test_batch_end")) + 1
@@ -196,7 +197,7 @@ def test_files_of_stock_callbacks_are_those_of_a_fit(parts, folder):
     assert int(saved.optimizer.iterations) == 8
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_callback_that_stops_or_raises_leaves_a_run_that_goes_on(corpus, tmp_path, capsys):
     def stop(batch, logs):
         if batch == 1:
@@ -252,6 +253,7 @@ def fit(tiny, made, steps, *others):
     made.model.fit(tiny.stream(batches), steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=[*others])
 
 
+@pytest.mark.slow
 def test_means_are_those_of_the_metrics_that_keras_resets_at_each_epoch(tiny, make_given, tmp_path):
     recorder, whole = Recorder(), Recorder()
     made, run = make_given(recorder), tiny.Run(tmp_path / "run")

@@ -69,7 +69,7 @@ def at_once(start, settings, *arguments, **options):
     return process.run
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_run_that_is_killed_twice_in_an_epoch_ends_as_one_that_is_not(start):
     undisturbed = start("whole")
     killed = killed_twice(start, {})
@@ -100,20 +100,20 @@ VARIANTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_killed_twice_with(name, start):
     assert_same(killed_twice(start, *VARIANTS[name]), at_once(start, *VARIANTS[name]))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("settings", [{}, {"training.ema_decay": 0.9, "data.subword_dropout": 0.1}])
 def test_killed_twice_with_a_prepared_corpus(settings, start, prepared):
     found = killed_twice(start, settings, dataset=prepared)
     assert_same(found, at_once(start, settings, dataset=prepared))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("arguments", [(), TWO_REPLICAS], ids=["one device", "two devices"])
 def test_a_validation_that_was_killed_is_made_again(start, arguments):
     settings = {"training.validation_sentences": 500}
@@ -128,7 +128,7 @@ def test_a_validation_that_was_killed_is_made_again(start, arguments):
     assert_same(process.run, at_once(start, settings, *arguments))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_ends_a_run_after_the_step_that_it_names(start, number):
     code = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 143}[number]
@@ -148,7 +148,7 @@ def test_a_signal_ends_a_run_after_the_step_that_it_names(start, number):
     assert_same(process.run, at_once(start, {}))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_run_that_is_stopped_again_and_again_delivers_what_one_does_that_is_not(tmp_path, corpus):
     stops = stopped_runs.stop_again_and_again(tmp_path, corpus, times=3, seed=1)
     assert len(stops) == 3
@@ -167,7 +167,7 @@ LARGE = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_killed_while_it_writes_a_run_can_always_go_on(start):
     seen, left = -1, {}
     cut_short = 0

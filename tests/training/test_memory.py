@@ -178,7 +178,7 @@ def test_where_one_sentence_is_all_there_is_the_length_comes_first():
     assert len(message) < 470
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize(
     ("sizes", "shapes"),

@@ -71,6 +71,7 @@ def run(treebank, tmp_path_factory, printed):
     return RunFolder(path)
 
 
+@pytest.mark.slow
 def test_validations_have_f1_of_what_search_finds(run, treebank):
     records = [record for record in run.read_history() if record["kind"] == "validation"]
     assert [record["step"] for record in records] == [3, 6]
@@ -99,7 +100,7 @@ def test_what_a_run_prints(run, printed):
     assert "BLEU" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_run_is_resumed_with_its_vocabularies(run, treebank, tmp_path, capfd):
     assert train(treebank, tmp_path / "run", **{"training.max_steps": 3}) == 0
     assert train(treebank, tmp_path / "run") == 0
@@ -128,6 +129,7 @@ def test_a_prepared_treebank_gives_the_same_vocabularies(run, treebank, tmp_path
     assert [side.sha256 for side in one] == [side.sha256 for side in other]
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_with_both_kinds_of_search(run, tmp_path, capfd):
     argv = [str(run.path), "--split", "valid", "--threads", "1", "--output", str(tmp_path / "out.trees")]
     assert evaluate_program.main([*argv, "--json"]) == 0
@@ -151,6 +153,7 @@ def test_a_run_is_evaluated_with_both_kinds_of_search(run, tmp_path, capfd):
     assert "free search" not in printed
 
 
+@pytest.mark.slow
 def test_lines_of_words_become_lines_of_trees(run, tmp_path):
     rng = random.Random(5)
     gold = [read_tree(tiny_trees.draw(rng)) for _ in range(7)]

@@ -27,13 +27,14 @@ def make_batches():
     return TokenBatches(pairs, EpochPlanner(*pairs.lengths, batch_tokens=640))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("replicas", "device_tokens"),
     [
         (1, 0),
         (2, 80),
-        pytest.param(1, 80, marks=pytest.mark.slow),
-        pytest.param(2, 0, marks=pytest.mark.slow),
+        pytest.param(1, 80, marks=pytest.mark.very_slow),
+        pytest.param(2, 0, marks=pytest.mark.very_slow),
     ],
 )
 def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
@@ -65,6 +66,7 @@ def test_it_changes_nothing_and_runs_the_longest(tiny, replicas, device_tokens):
     assert shape[0] <= (2 if device_tokens else 640 // 40 // replicas)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_it_changes_nothing_in_the_midst_of_training(tiny, policy):
     # With moments that are not zero, an update without a gradient would move the weights.

@@ -88,6 +88,7 @@ def without_times(records):
     ]
 
 
+@pytest.mark.slow
 def test_records_have_the_counts_of_their_interval(tiny, fit, tmp_path):
     run = tiny.Run(tmp_path / "run")
     fit(run)

@@ -87,6 +87,7 @@ def progress(tiny, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_bar_below_whole_lines(tiny, progress, monkeypatch):
     printing = keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda batch, logs: print(f"begin {batch}"),
@@ -133,7 +134,7 @@ def test_a_bar_needs_a_terminal_and_messages(progress, monkeypatch, out, err, le
     assert file.getvalue() == ""
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_program_shows_a_bar_on_a_terminal_and_none_in_a_file(tmp_path):
     corpus = write_corpus(tmp_path, 200)
     arguments = ["--dataset", corpus, "--source", "en", "--target", "de", "--preset", "tiny"]

@@ -95,6 +95,7 @@ def test_what_is_no_address_is_refused(address):
         wait_for_workers(["localhost:2222", address], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_signal_ends_the_wait(number):
     workers = [f"localhost:{port}" for port in free_ports(2)]

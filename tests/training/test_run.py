@@ -160,6 +160,7 @@ def test_checkpoints_are_as_many_as_asked_and_the_last_step_is_one(whole):
     assert checkpoint_names(whole) == ["step-12", "step-8"]
 
 
+@pytest.mark.slow
 def test_a_continued_run_equals_an_uninterrupted_one_to_the_bit(whole, resumed):
     expected, found = (checkpoint_values(result.run, STEPS) for result in (whole, resumed))
     assert expected.keys() == found.keys()
@@ -180,7 +181,7 @@ def test_training_changed_the_weights(whole):
     assert len(changed) == sum(name.startswith("weights/") for name in before)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_another_seed_gives_other_weights(whole, corpus, tmp_path):
     other = train(make_config(corpus, seed=2, validation_sentences=0), tmp_path / "run")
     expected, found = (checkpoint_values(run, STEPS) for run in (whole.run, other.run))
@@ -211,6 +212,7 @@ def test_a_finished_run_is_left_as_it_is(whole, corpus, capsys):
     assert printed.count("finished at step 12") == 1
 
 
+@pytest.mark.slow
 def test_a_finished_run_whose_weights_are_damaged_makes_them_anew(whole, corpus, tmp_path, capsys):
     copy = tmp_path / "run"
     shutil.copytree(whole.run.path, copy)
@@ -298,7 +300,7 @@ def test_what_validated_best_is_delivered_and_translates(whole):
     assert translator.translate(whole.pairs.source) == whole.translations
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_run_that_signals_stopped_delivers_the_same_weights(whole, corpus, tmp_path, monkeypatch):
     """Stopped between two checkpoints, twice, so that forced states could drive others out."""
     on_train_batch_end = steering.NonFiniteGuard.on_train_batch_end
@@ -323,7 +325,7 @@ def test_a_run_that_signals_stopped_delivers_the_same_weights(whole, corpus, tmp
     assert stopped.translations == whole.translations
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_run_that_ends_within_its_warm_up_delivers_no_average(timed):
     record = of_kind(timed.run, "final")[0]
     assert (record["weights"], list(record["candidates"])) == ("last", ["last"])
@@ -403,6 +405,7 @@ def test_validation_bleu_is_of_searched_translations(whole, corpus):
     assert of_kind(whole.run, "validation")[-1]["bleu"] == pytest.approx(bleu, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_validation_does_not_disturb_the_means_that_are_logged(whole, corpus, tmp_path):
     config = make_config(corpus, validate_every_steps=100, validation_sentences=0)
     undisturbed = train(config, tmp_path / "run")
@@ -448,6 +451,7 @@ def test_time_of_earlier_parts_counts(timed, capsys):
     assert "finished at step 1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_after_its_time_was_up_makes_no_more_steps(timed, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(timed.run.path, path)
@@ -479,7 +483,7 @@ def test_several_workers_that_have_stopped_early_stay_so(corpus):
     assert not fitting._is_finished(run, 3, progress.Clock())
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_without_a_test_set_the_validation_set_is_translated(corpus, tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -525,7 +529,7 @@ def test_a_clock_counts_earlier_parts(monkeypatch):
     assert counted.seconds == 37.5
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_digits_are_apart_where_the_settings_say_so(tmp_path):
     folder = tmp_path / "numbers"
     folder.mkdir()
@@ -540,13 +544,14 @@ def test_digits_are_apart_where_the_settings_say_so(tmp_path):
         assert max(len(piece.lstrip("\u2581")) for piece in pieces) == longest
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_settings_of_a_longer_run_are_written(corpus, tmp_path):
     train(make_config(corpus, max_steps=1), tmp_path / "run")
     train(make_config(corpus, max_steps=2), tmp_path / "run")
     assert RunFolder(tmp_path / "run").config.training.max_steps == 2
 
 
+@pytest.mark.slow
 def test_a_validation_that_a_kill_prevented_is_made_up_for_without_a_step(whole, corpus, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole.run.path, path)
@@ -564,7 +569,7 @@ def test_a_validation_that_a_kill_prevented_is_made_up_for_without_a_step(whole,
     assert of_kind(again.run, "train") == of_kind(whole.run, "train")
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_run_that_never_trained_is_begun_anew_with_other_settings(corpus, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OutOfMemoryError("no room")
@@ -593,6 +598,7 @@ def test_weights_that_do_not_fit_are_refused_before_there_is_a_folder(whole, cor
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_weights_and_vocabulary_of_another(whole, corpus, tmp_path, capsys):
     settings = {"init_from": str(whole.run.path), "max_steps": 1, "validation_sentences": 0, "seed": 5}
     run = train(make_config(corpus, **settings), tmp_path / "run").run

@@ -37,7 +37,7 @@ def write_text(folder):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_the_same_text_from_three_sources_gives_the_same_losses(tmp_path):
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets", reason="needs the extra hf")

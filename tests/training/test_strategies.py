@@ -152,7 +152,7 @@ def whole(name):
     return {weight.path: weight.numpy() for weight in model.weights}, logs
 
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+slow = functools.partial(pytest.param, marks=pytest.mark.very_slow)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,8 @@ def gradients(strategy, batches, *, micro_batches=0):
     return found
 
 
-@pytest.mark.parametrize("micro_batches", [pytest.param(0, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batches", [pytest.param(0, marks=pytest.mark.very_slow), 4])
 def test_the_gradient_is_that_of_one_device(micro_batches):
     batches = [rows(5, lengths) for lengths in UNEVEN]
     ours = gradients(two_devices(), batches, micro_batches=micro_batches)
@@ -237,6 +238,7 @@ def logs_of_each_step(model, dataset, **arguments):
     return seen
 
 
+@pytest.mark.slow
 def test_every_step_shows_the_mean_so_far_of_all_replicas():
     shown = []
     for strategy in (one_device(), two_devices()):
@@ -249,7 +251,7 @@ def test_every_step_shows_the_mean_so_far_of_all_replicas():
     assert [step["steps"] for step in shown[1]] == pytest.approx([1, 2, 3, 4])
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_inf_on_one_replica_changes_nothing_anywhere():
     model = make_model(two_devices(), lambda: keras.optimizers.Adam(0.1), ema_decay=0.5)
     embedding = model.source_embedding.embeddings
@@ -324,6 +326,7 @@ def test_towers_draw_masks_of_their_own():
     assert found[0.5][0] == found[0.5][1]
 
 
+@pytest.mark.slow
 def test_the_towers_of_a_graph_do_not_wait_for_each_other():
     model = make_model(one_device(), lambda: keras.optimizers.SGD(1.0), dropout=0.1, towers=2)
     ids = tf.TensorSpec((None, None), tf.int32)
@@ -351,6 +354,7 @@ def test_towers_that_cannot_be_are_refused(how):
         make_model(one_device(), lambda: keras.optimizers.SGD(1.0), **how)
 
 
+@pytest.mark.slow
 def test_models_of_two_sizes_train_one_after_the_other_in_one_process():
     # Under a second strategy TensorFlow aborts: "Shape mismatch in the collective instance".
     for width in (3, 5):
@@ -362,6 +366,7 @@ def test_models_of_two_sizes_train_one_after_the_other_in_one_process():
     assert two_devices() is two_devices()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [one_device, two_devices])
 def test_the_moving_average_follows_the_weights(strategy):
     model = make_model(strategy(), lambda: keras.optimizers.SGD(0.5), ema_decay=0.75)
@@ -377,7 +382,7 @@ def test_the_moving_average_follows_the_weights(strategy):
 
 
 @pytest.mark.parametrize(("strategy", "micro_batches"), [slow(one_device, 2), (two_devices, 0)])
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_xla_gives_the_same_steps(strategy, micro_batches):
     optimizer = OPTIMIZERS["sgd"][0]
     same_shape = [rows(seed, (7, 3, 6, 1)) for seed in range(3)]
@@ -387,6 +392,7 @@ def test_xla_gives_the_same_steps(strategy, micro_batches):
         np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-6, err_msg=one.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [one_device, slow(two_devices)])
 @pytest.mark.parametrize("micro_batches", [0, slow(4)])
 @pytest.mark.parametrize("dtype", ["float32", slow("mixed_bfloat16")])
@@ -400,7 +406,7 @@ def test_steps_computed_again_for_the_gradient_are_the_same(strategy, micro_batc
         np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5, err_msg=one.path)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_dropout_compiles_with_xla_and_drops_the_same():
     same_shape = [rows(seed, (7, 3, 6, 1)) for seed in range(3)]
     plain, compiled = (
@@ -412,7 +418,7 @@ def test_dropout_compiles_with_xla_and_drops_the_same():
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_half_precision_trains_on_one_device(precision):
     model = make_model(one_device(), lambda: keras.optimizers.Adam(0.01), dtype=precision)
     plain = make_model(one_device(), lambda: keras.optimizers.Adam(0.01))
@@ -427,7 +433,7 @@ def test_half_precision_trains_on_one_device(precision):
     assert all(weight.dtype == "float32" for weight in model.trainable_variables)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_an_overflow_of_float16_is_skipped_counted_and_lowers_the_scale():
     model = make_model(one_device(), lambda: keras.optimizers.Adam(0.01), dtype="mixed_float16")
     model.optimizer.dynamic_scale.assign(2.0**100)
@@ -468,6 +474,7 @@ def traces(model, dataset, epochs, steps):
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [one_device, two_devices])
 def test_the_step_is_traced_once_for_all_lengths(strategy):
     rng = np.random.default_rng(4)

@@ -113,6 +113,7 @@ def without_times(records):
     ]
 
 
+@pytest.mark.slow
 def test_it_is_at_its_steps_and_at_the_end(tiny, fit, tmp_path):
     run = tiny.Run(tmp_path / "run")
     fit(run, bleu=False)

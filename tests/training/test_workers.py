@@ -92,7 +92,7 @@ def survivor_of(workers, victim, step):
     return survivor
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_worker_whose_fellow_was_killed_ends_and_both_go_on(start):
     settings = {"training.validation_sentences": 0}
     survivor = survivor_of(start("killed", settings), 1, 15)
@@ -102,7 +102,7 @@ def test_a_worker_whose_fellow_was_killed_ends_and_both_go_on(start):
     assert newest(run) == kept + 2
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("victims", [(0, 1), (1, 0)])
 def test_each_worker_killed_in_turn_loses_nothing(start, victims):
     for victim, step in zip(victims, (15, 25), strict=True):
@@ -112,7 +112,7 @@ def test_each_worker_killed_in_turn_loses_nothing(start, victims):
     assert_same(gone_on(start, "killed", kept), whole(start))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("settings", [{}, {"devices.micro_batch_tokens": 80, "training.ema_decay": 0.9}])
 def test_both_killed_twice_go_on_as_if_nothing_had_been(start, settings):
     for step in (15, 25):
@@ -125,7 +125,7 @@ def test_both_killed_twice_go_on_as_if_nothing_had_been(start, settings):
     assert_same(gone_on(start, "killed", kept, settings), whole(start, settings))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize(
     ("number", "order"),
     [
@@ -154,7 +154,7 @@ def test_a_signal_to_a_worker_ends_all_after_the_same_step(start, number, order)
     assert_same(gone_on(start, "stopped", step), whole(start))
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_a_worker_with_other_settings_is_refused_and_ends_all(start):
     workers = start("refused", own=({}, {"training.warmup_steps": 7}))
     begin = time.monotonic()
@@ -165,7 +165,7 @@ def test_a_worker_with_other_settings_is_refused_and_ends_all(start):
     assert workers[0].last_line.startswith(LOST)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_what_runs_may_change_is_as_the_chief_has_it(start):
     settings = {"training.max_steps": 4}
     workers = start("run", settings, own=({}, {"training.max_steps": 6, "training.keep_checkpoints": 9}))
@@ -173,7 +173,7 @@ def test_what_runs_may_change_is_as_the_chief_has_it(start):
     assert newest(workers[0].run) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("bad", [0, 1])
 def test_a_worker_with_bad_data_is_refused_and_ends_all(start, bad, corpus, tmp_path):
     corpora = [corpus, corpus]
@@ -188,7 +188,7 @@ def test_a_worker_with_bad_data_is_refused_and_ends_all(start, bad, corpus, tmp_
     assert workers[1 - bad].last_line.startswith(LOST)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_workers_that_find_no_progress_end_together(start):
     settings = {
         "training.patience": 1,
@@ -205,7 +205,7 @@ def test_workers_that_find_no_progress_end_together(start):
     assert "already finished" in again[0].out
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_workers_whose_time_is_up_end_together(start):
     settings = {"training.max_minutes": 0.01, "training.max_steps": 1000}
     workers = start("stopped", settings)
@@ -235,7 +235,7 @@ sys.exit(train_wmt.main())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 @pytest.mark.parametrize("device_tokens", [0, 80])
 def test_two_workers_compute_what_one_process_does(start, corpus, tmp_path, device_tokens):
     settings = {

@@ -279,7 +279,10 @@ CONFIGS = {
         ("greedy", 1),
         ("beam", 1),
         ("sampling", 1),
-        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in [("wide", 1), ("early", 1), ("beam", 2)]),
+        *(
+            pytest.param(*slow, marks=pytest.mark.very_slow)
+            for slow in [("wide", 1), ("early", 1), ("beam", 2)]
+        ),
     ],
 )
 def test_a_constraint_that_allows_everything_changes_no_bit(name, size):
@@ -304,6 +307,7 @@ def test_a_constraint_that_allows_everything_changes_no_bit(name, size):
             np.testing.assert_array_equal(ours, expected, err_msg=str(shape))
 
 
+@pytest.mark.slow
 def test_without_a_constraint_no_code_of_constraints_runs(monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("called without a constraint")
@@ -332,7 +336,8 @@ def num_operations(function):
 
 
 @pytest.mark.parametrize(
-    "name", ["greedy", "beam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide", "early"))]
+    "name",
+    ["greedy", "beam", *(pytest.param(name, marks=pytest.mark.very_slow) for name in ("wide", "early"))],
 )
 def test_a_graph_of_any_shape_gives_what_eager_gives(name):
     model, config, ids = make_model(5, end=1.0), CONFIGS[name], sources()

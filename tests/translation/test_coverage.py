@@ -158,7 +158,7 @@ SETTINGS = [
     ("layers", "settings"),
     [
         (1, SETTINGS[0]),
-        *(pytest.param(3, each, marks=pytest.mark.slow) for each in SETTINGS[:2]),
+        *(pytest.param(3, each, marks=pytest.mark.very_slow) for each in SETTINGS[:2]),
         *((3, each) for each in SETTINGS[2:]),
     ],
     ids=str,
@@ -175,6 +175,7 @@ def test_beam_search_is_that_on_numpy_arrays(layers, settings):
         check_list(found, row, oracle.of(source_of(row)).beam_search(limit))
 
 
+@pytest.mark.slow
 def test_the_penalty_changes_which_translations_win():
     model = ending_model()
     ids = {
@@ -187,7 +188,8 @@ def test_the_penalty_changes_which_translations_win():
     assert sum((ids[0.0][:, :width] != ids[3.0][:, :width]).any(axis=1)) > 1
 
 
-@pytest.mark.parametrize("beta", [pytest.param(0.3, marks=pytest.mark.slow), 5.0])
+@pytest.mark.slow
+@pytest.mark.parametrize("beta", [pytest.param(0.3, marks=pytest.mark.very_slow), 5.0])
 def test_a_beam_that_holds_everything_lists_every_hypothesis(beta):
     model = make_model(7, target_vocab_size=7)
     config = SearchConfig(
@@ -201,6 +203,7 @@ def test_a_beam_that_holds_everything_lists_every_hypothesis(beta):
         check_list(found, row, every)
 
 
+@pytest.mark.slow
 def test_the_attention_of_an_ensemble_is_the_mean_of_its_models():
     # The alignments of the second come from the first of its two layers, those of the first from its second.
     models = [make_model(3, num_decoder_layers=3), make_model(4, norm_first=True, num_heads=2)]
@@ -211,6 +214,7 @@ def test_the_attention_of_an_ensemble_is_the_mean_of_its_models():
         check_list(found, row, oracle.of(source_of(row)).beam_search(limit))
 
 
+@pytest.mark.slow
 def test_neighbours_and_padding_change_nothing():
     model = ending_model()
     config = SearchConfig(beam_size=3, n_best=3, max_length_offset=4, coverage_penalty=2.0)
@@ -226,6 +230,7 @@ def test_neighbours_and_padding_change_nothing():
         check_same(alone, same._replace(ids=same.ids[..., : alone.ids.shape[2]]), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_greedy_search_and_samples_have_the_score_and_keep_their_tokens():
     model = ending_model()
     settings = {"max_length_offset": 4, "length_penalty": "average", "alpha": 0.7}
@@ -245,6 +250,7 @@ def test_greedy_search_and_samples_have_the_score_and_keep_their_tokens():
             np.testing.assert_allclose(found.scores[row, place], score, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_required_phrases_and_prefixes_keep_the_score():
     model = ending_model()
     config = SearchConfig(beam_size=4, n_best=2, max_length_offset=4, coverage_penalty=0.9)

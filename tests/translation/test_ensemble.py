@@ -112,7 +112,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.very_slow), 4])
 def test_cached_search_is_the_search_without_a_cache(kind, beam_size):
     model = make_model(3, **kind)
     config = SearchConfig(beam_size=beam_size, n_best=beam_size, max_length_offset=7)
@@ -122,6 +122,7 @@ def test_cached_search_is_the_search_without_a_cache(kind, beam_size):
     check_same(in_graph(model, config)(sources()), wanted)  # caches that grow, batches that shrink
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -153,6 +154,7 @@ def test_neighbours_order_and_batch_change_nothing(settings):
         assert not same.ids[..., width:].any()
 
 
+@pytest.mark.slow
 def test_sentences_that_are_done_leave_the_batch():
     sizes = []
 
@@ -177,13 +179,14 @@ def test_sentences_that_are_done_leave_the_batch():
     assert sizes[-1][0] < len(LENGTHS)
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_an_ensemble_of_two_equal_models_is_the_model():
     first, second = make_model(3), make_model(3)
     config = SearchConfig(beam_size=4, n_best=4, max_length_offset=7)
     check_same(in_graph([first, second], config)(sources()), in_graph(first, config)(sources()))
 
 
+@pytest.mark.slow
 def test_the_scores_of_an_ensemble_are_the_mean_log_probabilities():
     models = [make_model(3), make_model(4, norm_first=True)]
     config = SearchConfig(beam_size=3, n_best=3, max_length_offset=7, alpha=0.0)
@@ -238,6 +241,7 @@ def test_limits_leave_room_after_a_prefix_and_end_with_the_positions():
     assert np.asarray(max_target_lengths([model], ids, config, prefix_ids)).tolist() == [11, 4, 3]
 
 
+@pytest.mark.slow
 def test_a_model_that_never_ends_stops_at_its_limit_and_says_so():
     config = SearchConfig(beam_size=3, n_best=2, max_length_offset=4)
     found = in_graph(make_model(end=-1e4), config)(sources())
@@ -246,6 +250,7 @@ def test_a_model_that_never_ends_stops_at_its_limit_and_says_so():
     assert np.isfinite(found.scores).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_no_sentence_gives_no_hypothesis(beam_size):
     config = SearchConfig(beam_size=beam_size, max_length_offset=4)

@@ -106,6 +106,7 @@ def test_the_seed_and_the_number_of_the_text_matter(translator):
     assert translator.translate(texts, seed=2, **MBR) != found
 
 
+@pytest.mark.slow
 def test_many_equal_samples_win(translator):
     # A low temperature draws nearly always the most probable tokens: greedy search.
     found = translator.translate(TEXTS, mbr=True, samples=5, temperature=1e-3)

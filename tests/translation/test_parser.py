@@ -40,6 +40,7 @@ def parser(config, tokenizers):
     return Parser(Transformer(config.model), tokenizers, config.search)
 
 
+@pytest.mark.slow
 def test_every_sentence_gets_a_tree_over_its_words(parser):
     results = parser.parse(SENTENCES)
     wanted = [sentence.replace("(", "-LRB-").replace(")", "-RRB-").split() for sentence in SENTENCES]

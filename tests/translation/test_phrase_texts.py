@@ -70,6 +70,7 @@ def test_every_translation_contains_its_phrases(translator, search):
     ]
 
 
+@pytest.mark.slow
 def test_neighbours_and_batches_do_not_matter(translator):
     together = translator.n_best(TEXTS, constraints=CONSTRAINTS, details=True)
     apart = translator.n_best(TEXTS, constraints=CONSTRAINTS, details=True, batch_tokens=1)
@@ -79,6 +80,7 @@ def test_neighbours_and_batches_do_not_matter(translator):
         assert sum(one.best.token_log_probs) == pytest.approx(one.best.log_prob, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_the_phrases_of_others(translator):
     search = {"sampling": True, "n_best": 2, "seed": 5}
     alone = translator.n_best(TEXTS[3:4], constraints=CONSTRAINTS[3:4], first_number=3, **search)[0]
@@ -142,6 +144,7 @@ def test_exactly_as_many_tokens_as_fit_are_possible(translator):
         translator.n_best(TEXTS[:1], constraints=[["Hund und Text"]], max_length=number)
 
 
+@pytest.mark.slow
 def test_learned_positions_limit_the_phrases():
     tokenizer = SubwordTokenizer.train(TEXTS * 3, vocab_size=310)
     model = make_model(tokenizer, positions="learned", max_positions=11)

@@ -109,7 +109,7 @@ def check_phrases(found, rows):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("has_prefix", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("has_prefix", [pytest.param(False, marks=pytest.mark.very_slow), True])
 def test_random_models_give_only_hypotheses_with_all_phrases(name, has_prefix):
     config, arguments, ended = CONFIGS[name], {}, 0
     if has_prefix:
@@ -155,7 +155,8 @@ def same_of(found, rows, length):
     return type(found)(found.ids[rows][:, :, :length], *(x[rows] for x in found[1:]))
 
 
-@pytest.mark.parametrize("name", [pytest.param("greedy", marks=pytest.mark.slow), "beam", "early"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param("greedy", marks=pytest.mark.very_slow), "beam", "early"])
 def test_neither_graph_nor_padding_nor_neighbours_matter(name):
     model, config = make_model(1, num_decoder_layers=1), CONFIGS[name]
     ids, rows = sources(), random_phrases(2)
@@ -230,6 +231,7 @@ def test_near_the_limit_only_what_leads_to_the_phrases_is_allowed():
     assert allowed[4] == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_limits_are_raised_to_what_the_phrases_need():
     limits = phrases_of([[[4, 5], [6], [4, 5]], [], [[4]]], 7).length_limits(
         np.array([2, 2, 9], np.int32), np.array([3, 3, 3], np.int32)
@@ -255,6 +257,7 @@ def test_tokens_of_a_prefix_count():
     assert found.ids[0, 0, :5].tolist() == [7, 8, 9, 4, EOS]
 
 
+@pytest.mark.slow
 def test_too_many_tokens_for_learned_positions_have_no_hypothesis():
     model = make_model(2, positions="learned", max_positions=13)
     rows = [[[4, 5, 6]] + [[token, 9, token] for token in (10, 11, 12)], [[4, 5, 6, 7]]]

@@ -42,6 +42,7 @@ def test_all_weights_are_rounded_to_bfloat16(both):
     assert keras.config.dtype_policy().name == "float32"
 
 
+@pytest.mark.slow
 def test_translations_and_their_log_probabilities_are_nearly_the_same(both):
     exact, rounded = (translator.n_best(TEXTS, details=True) for translator in both)
     same = [one.best.text == other.best.text for one, other in zip(exact, rounded, strict=True)]
@@ -82,6 +83,7 @@ def test_what_has_float32_only_is_refused_or_not_chosen(path):
     assert translated_by(path, "auto", settings, "bfloat16").name == "tensorflow"
 
 
+@pytest.mark.slow
 def test_the_programs_and_the_server_take_it(path, both, tmp_path, capsys):
     text, output = tmp_path / "text.en", tmp_path / "text.de"
     text.write_text("".join(f"{line}\n" for line in TEXTS))

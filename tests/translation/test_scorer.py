@@ -137,6 +137,7 @@ def test_no_batch_is_over_the_budget_on_either_side(model, monkeypatch):
     assert len(shapes) // 2 < 30  # and they are batches
 
 
+@pytest.mark.slow
 def test_perplexity_is_that_of_training_without_smoothing(scorer, tokenizers):
     pairs = encode_pairs(SOURCES, TARGETS, *tokenizers)
     batches = token_batches(pairs, EpochPlanner(*pairs.lengths, batch_tokens=256))
@@ -177,6 +178,7 @@ def test_ids_are_scored_as_they_are_with_or_without_an_end(scorer, tokenizers):
     assert (only_nothing.log_probs.shape, only_nothing.attention.shape) == ((0,), (0, 0, len(sources[0])))
 
 
+@pytest.mark.slow
 def test_attention_is_the_models_mean_of_the_heads_asked_for(scorer, tokenizers):
     source, target = (rows_of(*side)[0] for side in zip(tokenizers, (SOURCES, TARGETS), strict=True))
     inputs = np.array([source]), np.array([[1, *target[:-1]]])
@@ -241,6 +243,7 @@ def run_program(run, *more, data=b""):
     return code, stdout.getvalue().decode("utf-8").split("\n")[:-1]
 
 
+@pytest.mark.slow
 def test_one_log_probability_a_line_and_the_perplexity_at_the_end(run, files, scorer, capsys):
     expected = scorer.score(SOURCES, TARGETS)
     code, lines = run_program(run, "--source", files[0], "--target", files[1])
@@ -254,6 +257,7 @@ def test_one_log_probability_a_line_and_the_perplexity_at_the_end(run, files, sc
     assert printed == pytest.approx(math.exp(-total / tokens), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_columns_of_standard_input_and_chunks_change_nothing(run, files):
     data = "".join(f"{a}\t{b}\tmore\n" for a, b in zip(SOURCES, TARGETS, strict=True)).encode()
     _, expected = run_program(run, "--source", files[0], "--target", files[1])
@@ -263,6 +267,7 @@ def test_columns_of_standard_input_and_chunks_change_nothing(run, files):
         np.testing.assert_allclose(list(map(float, lines)), list(map(float, expected)), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_tokens_and_alignments_follow_after_tabs(run, files, scorer):
     expected = scorer.score(SOURCES, TARGETS, layers=(0, 1))
     arguments = ["--source", files[0], "--target", files[1], "--per-token", "--alignment", "hard"]
@@ -285,6 +290,7 @@ def test_tokens_and_alignments_follow_after_tabs(run, files, scorer):
             assert found == " ".join(f"{source}-{target}" for source, target in wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_json_lines_hold_all_that_is_known(run, files, scorer, kind):
     expected = scorer.score(SOURCES, TARGETS, layers=(0,), heads=(1,))
@@ -304,6 +310,7 @@ def test_json_lines_hold_all_that_is_known(run, files, scorer, kind):
             np.testing.assert_allclose(found, expected_row, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_output_file_is_complete_or_absent(run, files, tmp_path, capsys):
     _, expected = run_program(run, "--source", files[0], "--target", files[1])
     output = tmp_path / "scores"

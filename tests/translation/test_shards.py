@@ -196,6 +196,7 @@ def test_prefixes_phrases_and_numbers_are_those_of_the_whole_text(saved, stub, t
     assert b"49 line 49 ('p49', ['a49', 'b'])" in whole
 
 
+@pytest.mark.slow
 def test_a_translation_by_a_model_is_the_same_in_parts(saved, tmp_path, monkeypatch):
     monkeypatch.undo()
     words = ["the", "dog", "reads", "Hund", "liest", "einen", "Text"]
@@ -399,6 +400,7 @@ def test_the_log_of_a_part_is_on_the_disk_before_the_part_appears(saved, tmp_pat
     assert (status.st_ino, status.st_size) in before
 
 
+@pytest.mark.slow
 def test_parts_do_not_load_the_text(tmp_path):
     path = tmp_path / "text.gz"
     path.write_bytes(gzip.compress(b"a line\n" * 10**6))
@@ -435,7 +437,7 @@ def test_a_fingerprint_is_that_of_model_vocabulary_and_weights(run, tmp_path):
     assert run.fingerprint() != first
 
 
-@pytest.mark.slow
+@pytest.mark.very_slow
 def test_parts_that_are_killed_again_and_again_are_as_undisturbed():
     command = [sys.executable, "tests/shared/shard_kill_loop.py", "40", "--seed", "2"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)

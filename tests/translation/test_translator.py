@@ -123,6 +123,7 @@ def test_greedy_search_takes_the_most_probable_token_of_full_forward_passes(tran
     assert translator.translate(TEXTS, beam_size=1) == tokenizer.decode(expected)
 
 
+@pytest.mark.slow
 def test_greedy_search_ends_where_full_forward_passes_end(translator_that_ends, tokenizer):
     expected = all_greedy_by_hand(translator_that_ends)
     assert {ids[-1] == tokenizer.special.eos for ids in expected} == {True, False}
@@ -142,6 +143,7 @@ def test_the_score_is_the_penalised_log_probability_of_the_tokens(model, tokeniz
     np.testing.assert_allclose(float(found.scores[0, 0]), paper, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_beam_search_finds_nothing_worse_than_greedy_search(translator, model, tokenizer):
     better = 0
     for text in TEXTS[1:5]:
@@ -236,6 +238,7 @@ def test_a_model_that_ends_at_once_gives_blank_translations(tokenizer):
     assert Translator(model, tokenizer).translate(TEXTS[:2]) == ["", ""]
 
 
+@pytest.mark.slow
 def test_learned_positions_limit_source_and_translation(tokenizer, caplog):
     model = make_model(tokenizer, positions="learned", max_positions=9)
     bias_of_eos(model, -1e4)
@@ -267,6 +270,7 @@ def test_a_text_as_long_as_the_limit_is_not_cut(translator, tokenizer, caplog):
     assert found == translator.translate([TEXTS[0]])
 
 
+@pytest.mark.slow
 def test_translations_follow_the_weights(tokenizer):
     first, second = make_model(tokenizer), make_model(tokenizer, seed=1)
     translators = [Translator(model, tokenizer) for model in (first, second)]
@@ -284,6 +288,7 @@ def test_another_vocabulary_than_the_models_is_refused(tokenizer, side):
         Translator(model, tokenizer)
 
 
+@pytest.mark.slow
 def test_separate_vocabularies_encode_the_source_and_decode_the_target(tokenizer):
     target = WordPieceTokenizer.train(TEXTS, vocab_size=45)
     model = make_model(tokenizer, seed=2, target_vocab_size=target.vocab_size)
@@ -301,6 +306,7 @@ def test_vocabularies_in_the_wrong_order_are_refused(tokenizer):
         Translator(model, Tokenizers(target, tokenizer))
 
 
+@pytest.mark.slow
 def test_a_run_with_separate_vocabularies_is_loaded(tokenizer, tmp_path):
     target = WordPieceTokenizer.train(TEXTS, vocab_size=45)
     model = make_model(tokenizer, target_vocab_size=target.vocab_size)
@@ -357,6 +363,7 @@ def test_scores_and_log_probabilities_are_those_of_full_forward_passes(translato
         assert one.flags == ([] if one.best.finished else ["unfinished"])
 
 
+@pytest.mark.slow
 def test_n_best_lists_are_sorted_and_distinct(translator_that_ends):
     found = translator_that_ends.n_best([*TEXTS, ""], beam_size=4, n_best=4)
     assert [len(one.translations) for one in found] == [4] * len(TEXTS) + [1]
@@ -376,6 +383,7 @@ def test_pieces_spell_the_text(translator, tokenizer):
     assert found.best.text == tokenizer.decode([ids])[0]
 
 
+@pytest.mark.slow
 def test_a_long_text_is_translated_in_parts(translator, tokenizer):
     first, second = "The dog reads the text, and the dog.", "Hund und Text und Hund und Text."
     limit = 1 + max(len(row) for row in tokenizer.encode([first, second]))
@@ -426,6 +434,7 @@ def test_prefixes_must_be_as_many_as_texts(translator):
         translator.translate(TEXTS[:2], "Der")
 
 
+@pytest.mark.slow
 def test_translations_begin_with_their_prefix_and_go_on_as_the_model_says(translator_that_ends, tokenizer):
     model = translator_that_ends.models[0]
     prefixes = ["Der Hund", "", "and the", "", "Text", "reads"]
@@ -449,6 +458,7 @@ def test_an_ensemble_of_one_model_twice_is_the_model(model, translator, tokenize
         assert one.best.alignment == two.best.alignment
 
 
+@pytest.mark.slow
 def test_an_ensemble_takes_the_mean_of_log_probabilities(model, tokenizer):
     models = [model, make_model(tokenizer, seed=5)]
     both = Translator(models, tokenizer, SearchConfig(beam_size=1, max_length_offset=EXTRA))
@@ -467,6 +477,7 @@ def test_an_ensemble_takes_the_mean_of_log_probabilities(model, tokenizer):
         assert found.best.log_prob == pytest.approx(sum(means), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_an_ensemble_aligns_by_its_mean_attention(model, tokenizer):
     models = [model, make_model(tokenizer, seed=5)]
     both = Translator(models, tokenizer, SearchConfig(beam_size=1, max_length_offset=EXTRA))
@@ -524,6 +535,7 @@ def test_samples_of_equal_parts_of_a_line_differ(translator, tokenizer):
     assert all(first != second for first, second in halves)
 
 
+@pytest.mark.slow
 def test_samples_depend_on_seed_and_number_of_the_text_only(translator):
     search = {"sampling": True, "n_best": 2, "seed": 7}
     found = translator.n_best(TEXTS, **search)
@@ -540,6 +552,7 @@ def test_samples_depend_on_seed_and_number_of_the_text_only(translator):
     assert translator.translate(TEXTS, sampling=True, seed=8) != [each[0] for each in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"sampling": True, "n_best": 3}], ids=str)
 def test_batches_that_are_searched_at_the_same_time_change_nothing(model, tokenizer, settings):
     search = SearchConfig(beam_size=3, max_length_offset=EXTRA)
@@ -572,6 +585,7 @@ def test_one_thread_searches_a_few_sentences_as_one_batch_however_their_lengths_
     assert search_inputs.batches_of_parts(parts, 149, lambda length: 1, 1) == [[0], [2, 1, 4, 3]]
 
 
+@pytest.mark.slow
 def test_coverage_penalties_share_a_compiled_search_and_0_has_its_own(model, tokenizer):
     translator = Translator(model, tokenizer, SearchConfig(beam_size=3, max_length_offset=EXTRA))
     penalties = (0.3, 0.0, 5.0, 0.7)

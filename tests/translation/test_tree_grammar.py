@@ -116,8 +116,8 @@ def check_trees(found, num_words=NUM_WORDS, **limits):
     return np.isfinite(found.scores).sum()
 
 
-@pytest.mark.parametrize("offset", [1, 7, pytest.param(40, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("beam_size", [1, pytest.param(2, marks=pytest.mark.slow), 5, 21])
+@pytest.mark.parametrize("offset", [1, 7, pytest.param(40, marks=pytest.mark.very_slow)])
+@pytest.mark.parametrize("beam_size", [1, pytest.param(2, marks=pytest.mark.very_slow), 5, 21])
 def test_random_models_give_only_trees_with_all_words(beam_size, offset):
     config = SearchConfig(beam_size=beam_size, n_best=beam_size, alpha=0.3, max_length_offset=offset)
     limits = {"max_openings": 3, "max_depth": 5}
@@ -140,7 +140,8 @@ def graph_of(model, config, shape, batch):
     )
 
 
-@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 5])
+@pytest.mark.slow
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.very_slow), 5])
 def test_graphs_and_a_saved_model_give_the_same_trees(beam_size, tmp_path):
     model, ids = make_model(1, end=-1.0), sources(LENGTHS)
     config = SearchConfig(beam_size=beam_size, n_best=min(beam_size, 2), max_length_offset=20)
@@ -184,6 +185,7 @@ def test_the_limit_is_raised_to_a_tree_without_inner_constituents():
     assert found.lengths[0].tolist() == [12, 12, 12]
 
 
+@pytest.mark.slow
 def test_a_sentence_without_words_is_not_searched():
     config = SearchConfig(beam_size=3, max_length_offset=5)
     for searching in (config, SearchConfig(beam_size=1)):
@@ -205,6 +207,7 @@ def test_too_many_words_for_learned_positions_have_no_tree(beam_size):
     check_trees(type(found)(*(x[1:] for x in found)), [10])
 
 
+@pytest.mark.slow
 def test_samples_are_trees():
     config = SearchConfig(sampling=True, n_best=5, max_length_offset=9)
     uniforms = np.random.default_rng(2).random((6, 5, 24)).astype("float32")

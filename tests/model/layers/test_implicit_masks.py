@@ -174,6 +174,7 @@ def test_no_layer_removes_the_mask_of_its_inputs():
         np.testing.assert_array_equal(targets._keras_mask, mask)
 
 
+@pytest.mark.slow
 def test_training_with_more_padding_gives_the_same_weights():
     def trained(ids):
         source = keras.Input((None,), dtype="int32")
