@@ -33,10 +33,10 @@ from keras_transformer.model.kernels.basics import (  # noqa: E402
     copies,
     dropout,
     layer_norm,
-    product,
     rms_norm,
 )
 from keras_transformer.model.kernels.losses import projected_losses, token_losses  # noqa: E402
+from keras_transformer.model.kernels.products import product  # noqa: E402
 from keras_transformer.model.kernels.switch import VARIABLE  # noqa: E402
 from keras_transformer.training.fit import compile_model  # noqa: E402
 

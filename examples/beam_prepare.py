@@ -5,7 +5,7 @@
     python examples/beam_prepare.py wmt14_translate/de-en gs://b/wmt14 --source en --target de \
         --tokenizer vocabulary/tokenizer.model --set cleaning.drop_duplicates=true --runner DataflowRunner
 
-The folder is that of `prepare_wmt.py` to the byte, whose arguments this program has; others are Beam's.
+The folder is that of `prepare_wmt.py` to the byte, whose arguments this program has; others must be Beam's.
 Without `--tokenizer`, this process reads the whole text and learns the vocabulary before the pipeline starts.
 
 An element of the pipeline is the raw text of a shard. Each dataset is read in order by one worker; shards are
@@ -183,6 +183,14 @@ def write_results(results, path):
     write(path, json.dumps(values).encode())
 
 
+def clear(folder, and_itself):
+    """Deletes the files of a folder, and the folder too if `and_itself`."""
+    (found,) = FileSystems.match([FileSystems.join(folder, "*")])
+    FileSystems.delete([entry.path for entry in found.metadata_list])
+    if and_itself and FileSystems.exists(folder):  # in a bucket, there is none
+        FileSystems.delete([folder])
+
+
 def prepare(config, out, options, *, tokenizers, shard_pairs, partitions):
     """Runs the pipeline and writes the files around it; returns the `CleaningReport`.
 
@@ -226,7 +234,8 @@ def prepare(config, out, options, *, tokenizers, shard_pairs, partitions):
     text = open_text(config)
     settings = settings_of(config, tokenizers, shard_pairs) | {"inputs": text.inputs}
     check_tags_of_text(text, settings, tokenizers)
-    if not FileSystems.exists(out):
+    is_new = not FileSystems.exists(out)
+    if is_new:
         FileSystems.mkdirs(out)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -276,14 +285,34 @@ def prepare(config, out, options, *, tokenizers, shard_pairs, partitions):
     with FileSystems.open(results, "application/octet-stream", compression_type="uncompressed") as file:
         found = json.loads(file.read())
     FileSystems.delete([results])
-    if errors := [one for one in found if isinstance(one, str)]:
-        raise ValueError(errors[0])
-    report = sum((CleaningReport.from_dict(one["report"]) for one in found), CleaningReport())
-    report.check(config.data.dataset)
+    try:
+        if errors := [one for one in found if isinstance(one, str)]:
+            raise ValueError(errors[0])
+        report = sum((CleaningReport.from_dict(one["report"]) for one in found), CleaningReport())
+        report.check(config.data.dataset)
+    except ValueError:
+        clear(out, is_new)
+        raise
     shards = [one["shard"] for one in found if one["shard"]["num_pairs"]]
     for name, content in last_files(settings, report, vocabularies, texts, shards).items():
         write(FileSystems.join(out, name), content)
     return report
+
+
+def check_flags(given, parser):
+    """Refuses arguments that are not Beam's, either. Other runners than the local one may know more.
+
+    Args:
+        given: list of str, what `parser` does not know.
+        parser: `argparse.ArgumentParser`.
+    """
+    known, all_of_them = (
+        PipelineOptions(given).get_all_options(drop_default=True, retain_unknown_options=keep)
+        for keep in (False, True)
+    )
+    unknown = sorted(set(all_of_them) - set(known))
+    if unknown and known.get("runner") in (None, "DirectRunner", "PrismRunner"):
+        parser.error(f"neither this program nor Beam has the flag --{unknown[0]}. See --help")
 
 
 def parse_args(argv=None):
@@ -297,6 +326,7 @@ def parse_args(argv=None):
         "--partitions", type=int, default=256, help="groups of hashes, for duplicates (default: 256)"
     )
     args, rest = parser.parse_known_args(argv)
+    check_flags(rest, parser)
     for name in FOR_LOCAL_PREPARATION:
         if getattr(args, name):
             parser.error(f"--{name} is a flag of prepare_wmt.py only")

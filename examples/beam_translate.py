@@ -5,9 +5,9 @@
     python examples/beam_translate.py gs://b/run gs://b/big.en gs://b/big.de --runner DataflowRunner
     cat out/big.de-*.txt > big.de
 
-Arguments that this program does not know are Beam's. An element of the pipeline is a chunk of lines, the same
-chunk that `translate.py` translates at once. It is sorted by length, so batches have sentences of like
-lengths, and the lines are those of `translate.py` to the byte. Each worker process loads the model once.
+Other arguments must be Beam's. An element of the pipeline is a chunk of lines, the same chunk that
+`translate.py` translates at once. It is sorted by length, so batches have sentences of like lengths, and the
+lines are those of `translate.py` to the byte. Each worker process loads the model once.
 Output files hold consecutive lines; each appears when it is complete. OUTPUT.json lists them when all are.
 An interrupted pipeline starts again, under another name or after its files are deleted. The workers of other
 runners need this package, in a container or by `--setup_file`.
@@ -15,8 +15,10 @@ runners need this package, in a container or by `--setup_file`.
 
 import argparse
 import json
+import logging
 import pathlib
 import sys
+import traceback
 import uuid
 
 import apache_beam as beam
@@ -24,16 +26,18 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.utils.shared import Shared
 
-from keras_transformer.text.lines import iterate_lines
+from keras_transformer.config import SearchConfig
+from keras_transformer.text.lines import DataError, LineReader, iterate_lines
 from keras_transformer.translation.lines import line_chunks
 
 
 def read_chunks(path, chunk_lines):
     """Yields (number of the chunk, number of its first line, list of lines) of a plain or compressed text."""
-    with FileSystems.open(path) as file:
+    # Not unpacked by Beam, which takes a truncated file for a complete one.
+    file = None if "://" not in path else FileSystems.open(path, compression_type="uncompressed")
+    with LineReader(path, file=file) as reader:
         first = 0
-        # Beam's files have no `readline` with a limit.
-        lines = iterate_lines(iter(file.readline, b""), path, on_bad_utf8="replace")
+        lines = iterate_lines(reader, path, on_bad_utf8="replace")
         for number, texts in enumerate(line_chunks(lines, chunk_lines, waits=True)):
             yield number, first, texts
             first += len(texts)
@@ -144,9 +148,40 @@ def check_inputs(run, text):
         raise ValueError(f"{text}: no such file. Check the path")
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message):
+        """Prints the line; ends with exit code 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def check_flags(given, parser):
+    """Refuses arguments that are not Beam's, either. Other runners than the local one may know more.
+
+    Args:
+        given: list of str, what `parser` does not know.
+        parser: `argparse.ArgumentParser`.
+    """
+    known, all_of_them = (
+        PipelineOptions(given).get_all_options(drop_default=True, retain_unknown_options=keep)
+        for keep in (False, True)
+    )
+    unknown = sorted(set(all_of_them) - set(known))
+    if unknown and known.get("runner") in (None, "DirectRunner", "PrismRunner"):
+        parser.error(f"neither this program nor Beam has the flag --{unknown[0]}. See --help")
+
+
+def data_error(error):
+    """Returns the message of a `DataError` that a worker raised; `None` for another exception."""
+    lines = "".join(traceback.format_exception_only(error)).splitlines()
+    found = [line.partition(f"{DataError.__name__}: ")[2] for line in lines]
+    return next((line.partition(" [while running")[0] for line in found if line), None)
+
+
 def parse_args(argv=None):
     """Parses the command line; returns the arguments, and those of Beam."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("run", help="run folder, or the name of a model that comes with the package")
     parser.add_argument("input", help="text, also .gz, .xz or .bz2")
     parser.add_argument("output", help="begins the names of the output files")
@@ -160,26 +195,12 @@ def parse_args(argv=None):
     for name in ("chunk_lines", "file_chunks", "threads"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1. Received: {getattr(args, name)}")
+    check_flags(rest, parser)
     return args, rest
 
 
-def main(argv=None):
-    """Runs the pipeline; returns its exit code."""
-    args, rest = parse_args(argv)
-    search = {name: getattr(args, name) for name in ("beam_size", "sampling", "seed")}
-    search = {name: value for name, value in search.items() if value is not None}
-    options = PipelineOptions(rest)
-    options.view_as(SetupOptions).save_main_session = True  # workers need the functions of this file
-    FileSystems.set_options(options)
-    try:
-        check_inputs(args.run, args.input)
-        check_unused(args.output)
-    except ValueError as error:
-        print(f"{pathlib.Path(__file__).name}: {error}", file=sys.stderr)
-        return 2
-    parent = FileSystems.split(args.output)[0]
-    if parent and not FileSystems.exists(parent):
-        FileSystems.mkdirs(parent)
+def run_pipeline(args, search, options):
+    """Translates the text and writes all files."""
     with beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline
@@ -193,6 +214,44 @@ def main(argv=None):
             | "All files" >> beam.combiners.ToList()
             | "List" >> beam.Map(write_list, args.output)
         )
+
+
+def stopped():
+    """Says that the program was interrupted; returns its exit code."""
+    print(f"{pathlib.Path(__file__).name}: stopped. The same command starts again", file=sys.stderr)
+    return 130
+
+
+def main(argv=None):
+    """Runs the pipeline; returns its exit code."""
+    args, rest = parse_args(argv)
+    search = {name: getattr(args, name) for name in ("beam_size", "sampling", "seed")}
+    search = {name: value for name, value in search.items() if value is not None}
+    options = PipelineOptions(rest)
+    options.view_as(SetupOptions).save_main_session = True  # workers need the functions of this file
+    FileSystems.set_options(options)
+    logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)  # errors are raised, too
+    try:
+        SearchConfig(**search)
+        check_inputs(args.run, args.input)
+        check_unused(args.output)
+    except ValueError as error:
+        print(f"{pathlib.Path(__file__).name}: {error}", file=sys.stderr)
+        return 2
+    parent = FileSystems.split(args.output)[0]
+    if parent and not FileSystems.exists(parent):
+        FileSystems.mkdirs(parent)
+    try:
+        run_pipeline(args, search, options)
+    except KeyboardInterrupt:
+        return stopped()
+    except Exception as error:
+        if "KeyboardInterrupt" in str(error):  # in a worker
+            return stopped()
+        if not (message := data_error(error)):
+            raise
+        print(f"{pathlib.Path(__file__).name}: {message}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -1,11 +1,15 @@
 """The examples with Apache Beam, which `make test-beam` runs: what the programs write, to the byte."""
 
+import bz2
 import gzip
 import importlib.util
 import json
+import lzma
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -24,6 +28,7 @@ def refusal(*command):
     done = subprocess.run([sys.executable, *map(str, command)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr[-3000:]
     name = pathlib.Path(command[0]).name
+    assert "Traceback" not in done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith(f"{name}: "))
     return line
 
@@ -144,7 +149,7 @@ def test_invalid_text_is_one_line_without_a_manifest(tmp_path, flags, message):
     command = ["examples/beam_prepare.py", corpora, tmp_path / "out", "--source", "en", "--target", "de"]
     command += ["--tokenizer", "en-de-tatoeba", "--shard-pairs", "20", *flags]
     assert message in refusal(*command)
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not (tmp_path / "out").exists()  # so the corrected command may have the same folder
 
 
 @pytest.mark.parametrize(
@@ -158,6 +163,58 @@ def test_a_pipeline_refuses_what_cannot_be_read(tmp_path, run_folder, text, mess
     command = ["examples/beam_translate.py", run_folder, text, tmp_path / "out/de", *SEARCH]
     assert message in refusal(*command)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
+def test_a_truncated_text_is_one_line_and_nothing_is_written(tmp_path, compress):
+    content = compress("".join(f"The cat has {i} books.\n" for i in range(3001)).encode())
+    (tmp_path / "text").write_bytes(content[: len(content) // 2])
+    command = ["examples/beam_translate.py", "en-de-tatoeba", tmp_path / "text", tmp_path / "out/de", *SEARCH]
+    assert refusal(*command).startswith(f"beam_translate.py: {tmp_path}/text: damaged or truncated (")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--mbr", "--samples", "8"], "neither this program nor Beam has the flag --mbr. See --help"),
+        (["--beam-size", "-2"], "`search.beam_size` must be from 1 to 1000. Received: beam_size=-2"),
+        (["--threads", "0"], "--threads must be at least 1. Received: 0"),
+    ],
+)
+def test_flags_that_mean_nothing_are_one_line_before_anything_is_done(tmp_path, flags, message):
+    command = ["examples/beam_translate.py", "en-de-tatoeba", "README.md", tmp_path / "out/de", *flags]
+    assert refusal(*command) == f"beam_translate.py: {message}"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_misspelled_flag_of_preparation_is_refused(tmp_path):
+    corpora = make_corpora(tmp_path / "text")
+    command = ["examples/beam_prepare.py", corpora, tmp_path / "out", "--source", "en", "--target", "de"]
+    assert "has the flag --vocabsize" in refusal(*command, "--vocabsize", "10")
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_is_one_line(tmp_path):
+    (tmp_path / "text").write_text("".join(f"My old friend Tom has {i} books.\n" for i in range(5003)))
+    command = ["examples/beam_translate.py", "en-de-tatoeba", tmp_path / "text", tmp_path / "out/de", *SEARCH]
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out").exists() and time.monotonic() < deadline:  # the pipeline begins
+        time.sleep(0.1)
+    time.sleep(5)
+    process.send_signal(signal.SIGINT)
+    _, messages = process.communicate(timeout=100)
+    assert process.returncode == 130, messages[-3000:]
+    assert "Traceback" not in messages
+    assert messages.splitlines()[-1] == "beam_translate.py: stopped. The same command starts again"
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_text_without_lines_gives_a_file_without_lines(tmp_path):

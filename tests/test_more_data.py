@@ -27,7 +27,7 @@ from keras_transformer.text.lines import DataError
 from keras_transformer.text.noise import Noise
 from keras_transformer.text.synthetic import read_manifest, tags_of_sources
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, load_tokenizers
-from keras_transformer.translation.synthetic import nearest
+from keras_transformer.translation.synthetic import SyntheticCorpus, nearest
 from keras_transformer.translation.texts import NBest, Translation
 from keras_transformer.translation.translator import Translator
 
@@ -86,7 +86,8 @@ def test_translations_become_tagged_sources(tmp_path, text, capsys):
     printed = capsys.readouterr().out
     assert "- a side is blank: 2\n- occurred before: 1\nlines translated: 5" in printed
     tail = "--source de --target en --set 'data.tags=<BT>' --preset auto --run-dir RUN"
-    assert printed.endswith(f"next:\n  keras-transformer train --dataset REAL,{out} {tail}\n")
+    command = f"keras-transformer train --dataset REAL,{out} {tail}"
+    assert printed.endswith(f"next, where REAL is your parallel corpus:\n  {command}\n")
     settings = read_manifest(out)["settings"]
     assert (settings["method"], settings["tag"], settings["noise"]) == ("beam", "<BT>", None)
     # The same command does nothing, also with a copy of the text; another one is refused.
@@ -126,6 +127,7 @@ def test_a_complete_corpus_that_has_changed_is_refused(tmp_path, text, monkeypat
         (["--method", "noised-beam", "--drop-words", "1.5"], "--drop-words must be at least 0 and below 1"),
         (["--method", "noised-beam", "--shuffle-words", "-1"], "--shuffle-words must be a whole number of"),
         (["--method", "noised-beam", "--filler", "a b"], "--filler must be one word"),
+        (["--method", "noised-beam", "--filler", "<BT>"], "--filler must not be the --tag of the sources"),
     ],
 )
 def test_tags_and_noise_that_cannot_be_used_are_refused(tmp_path, text, capsys, flags, words):
@@ -139,6 +141,17 @@ def test_tags_and_noise_that_cannot_be_used_are_refused(tmp_path, text, capsys, 
     assert words in error
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["text.en"]
+
+
+def test_a_model_without_translations_is_named_as_the_cause(tmp_path, text, capsys, monkeypatch):
+    monkeypatch.setattr(SyntheticCorpus, "_translated", lambda self, n_best, language: iter([(LINES[0], "")]))
+    out = tmp_path / "out"
+    assert call(back_translate, MODEL, *FAST, "--input", text, "--output", out) == 2
+    assert capsys.readouterr().err.endswith(
+        f": {out}: the filters drop all pairs (1 read, a side is blank: 1). The translations "
+        f"are blank: train the model longer, or choose another, and delete {out}.progress\n"
+    )
+    assert not out.exists()
 
 
 @pytest.mark.slow

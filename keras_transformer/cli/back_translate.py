@@ -84,6 +84,8 @@ def parse_args(argv=None):
     args.tag = args.tag or ""
     if args.filler in RESERVED_NAMES:
         parser.error(f"--filler must not be {RESERVED}. Received: {args.filler!r}")
+    if args.filler and args.filler == args.tag:
+        parser.error(f"--filler must not be the --tag of the sources. Received: {args.filler!r}")
     if args.n_best is not None:
         parser.error("--n-best: each line has one translation. Remove this flag")
     if args.sampling is not None:
@@ -218,4 +220,5 @@ def next_steps(folder, run, manifest):
         more = ["--set", f"data.dataset_weights={','.join(weights)}"]
     if tags := manifest["tags"]:
         more += ["--set", f"data.tags={','.join(tags)}"]
-    return "next:\n" + train_command(f"{dataset or 'REAL'},{folder}", manifest["languages"], *more)
+    command = train_command(f"{dataset or 'REAL'},{folder}", manifest["languages"], *more)
+    return f"next{'' if dataset else ', where REAL is your parallel corpus'}:\n{command}"

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config.types import Tensor
-from keras_transformer.model.kernels.basics import transposed_copies
+from keras_transformer.model.kernels.products import transposed_copies
 from keras_transformer.model.kernels.switch import decoding_step, reading_copies
 from keras_transformer.model.kernels.tensor_ops import gather, take_along
 from keras_transformer.model.layers.attention import KeyValue

@@ -199,6 +199,8 @@ class LineReader:
         path: the file.
         begin, end: int, the bytes to read, counted without compression; both are 0 or the end of a line.
             `None` is the end of the file.
+        file: `io.BufferedReader` of the file as it is stored, for a file that is not on this machine; closed
+            at the end.
 
     Attributes:
         is_compressed: bool, whether the file is compressed.
@@ -208,13 +210,13 @@ class LineReader:
             while reading: it is damaged or truncated, is UTF-16, or has a line of more than `MAX_LINE_BYTES`.
     """
 
-    def __init__(self, path, begin=0, end=None):
+    def __init__(self, path, begin=0, end=None, *, file=None):
         self.path = pathlib.Path(path)
         self._begin, self._end = begin, end
-        if self.path.is_dir():
+        if file is None and self.path.is_dir():
             raise DataError(f"{path} is a folder. Choose a text file")
         try:
-            self._file = self.path.open("rb")
+            self._file = self.path.open("rb") if file is None else file
         except FileNotFoundError as error:
             raise DataError(f"{path}: no such file. Check the path") from error
         except OSError as error:

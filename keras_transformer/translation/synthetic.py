@@ -264,11 +264,11 @@ class SyntheticCorpus:
                         digest.update(data := f"{text}\n".encode())
                         file.write(data)
         if not report.num_kept:
-            said = report.num_pairs, report.dropped
-            raise DataError(
-                f"{self.folder}: the filters drop all pairs ({_list(*said)}){_change(said[1])}, and delete "
-                f"{self.progress}"
-            )
+            change = _change(report.dropped)
+            if report.dropped["empty"] == max(report.dropped.values()):  # blank lines are not translated
+                change = ". The translations are blank: train the model longer, or choose another"
+            reason = f"the filters drop all pairs ({_list(report.num_pairs, report.dropped)}){change}"
+            raise DataError(f"{self.folder}: {reason}, and delete {self.progress}")
         manifest = {
             "format": FORMAT,
             "version": keras_transformer.__version__,

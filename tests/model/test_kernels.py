@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_transformer.config import ModelConfig
 from keras_transformer.model import kernels
-from keras_transformer.model.kernels import basics
+from keras_transformer.model.kernels import products
 from keras_transformer.model.kernels.attention import masked_softmax, scaled_scores
 from keras_transformer.model.kernels.basics import (
     adam_update,
@@ -23,11 +23,10 @@ from keras_transformer.model.kernels.basics import (
     copies,
     dropout,
     layer_norm,
-    product,
     rms_norm,
-    transposed_copies,
 )
 from keras_transformer.model.kernels.losses import projected_losses, token_losses
+from keras_transformer.model.kernels.products import product, transposed_copies
 from keras_transformer.model.kernels.switch import (
     decoding_step,
     reading_copies,
@@ -202,10 +201,10 @@ def test_values_and_gradients_are_those_of_the_formula(number, dtype, in_graph):
 def test_few_rows_of_a_decoding_step_are_multiplied_by_the_halves_of_a_matrix(
     monkeypatch, dtype, rows, features, units, transposed
 ):
-    monkeypatch.setattr(basics, "LARGE_MATRIX", 97 * 43)
+    monkeypatch.setattr(products, "LARGE_MATRIX", 97 * 43)
     x, weights = normal(rows, features), normal(97, 43)
-    halves, shapes = basics._halves, []
-    monkeypatch.setattr(basics, "_halves", lambda *args: shapes.append(args[0].shape) or halves(*args))
+    halves, shapes = products._halves, []
+    monkeypatch.setattr(products, "_halves", lambda *args: shapes.append(args[0].shape) or halves(*args))
     specs = [tf.TensorSpec((None, features), dtype), tf.TensorSpec((97, 43), dtype)]
     compute = tf.function(lambda x, w: product(x, w, transposed=transposed), specs, autograph=False)
     wanted = x @ (weights.T if transposed else weights)
@@ -213,21 +212,21 @@ def test_few_rows_of_a_decoding_step_are_multiplied_by_the_halves_of_a_matrix(
         found = tf.cast(compute(tf.cast(x, dtype), tf.cast(weights, dtype)), "float32").numpy()
         assert len(shapes) == 1  # in the graph, for whatever number of rows comes
         eager = product(tf.constant(x), tf.constant(weights), transposed=transposed)
-        assert len(shapes) == (2 if rows <= basics.FEW_ROWS else 1)
+        assert len(shapes) == (2 if rows <= products.FEW_ROWS else 1)
     for each in (found, eager.numpy()):
         np.testing.assert_allclose(each, wanted, rtol=0, atol=2 * TOLERANCE[dtype] * np.abs(wanted).max())
     product(tf.constant(x), tf.constant(weights), transposed=transposed)  # not in a step
-    monkeypatch.setattr(basics, "LARGE_MATRIX", 97 * 43 + 1)
+    monkeypatch.setattr(products, "LARGE_MATRIX", 97 * 43 + 1)
     with decoding_step():
         product(tf.constant(x), tf.constant(weights), transposed=transposed)
-    assert len(shapes) == (2 if rows <= basics.FEW_ROWS else 1)
+    assert len(shapes) == (2 if rows <= products.FEW_ROWS else 1)
 
 
 @pytest.fixture
 def copied(monkeypatch):
     """Copies matrices as on a CPU without AVX-512; a list of the results."""
-    monkeypatch.setattr(basics, "reads_matrices_in_place", lambda: True)
-    monkeypatch.setattr(basics, "LARGE_MATRIX", 3 * 512)
+    monkeypatch.setattr(products, "reads_matrices_in_place", lambda: True)
+    monkeypatch.setattr(products, "LARGE_MATRIX", 3 * 512)
 
 
 def matrix(rows, columns):
@@ -236,7 +235,7 @@ def matrix(rows, columns):
 
 def test_matrices_whose_rows_conflict_in_the_cache_are_copied_for_a_search(copied, monkeypatch):
     matrices = [matrix(3, 512), matrix(5, 1024), matrix(7, 511), matrix(512, 512)]
-    for rows, heights in ((basics.COPIED_FROM_ROWS, [0, 0]), (basics.COPIED_FROM_ROWS + 1, [512, 1024])):
+    for rows, heights in ((products.COPIED_FROM_ROWS, [0, 0]), (products.COPIED_FROM_ROWS + 1, [512, 1024])):
         found = transposed_copies(matrices, tf.constant(rows))
         assert list(found) == [id(matrices[0]), id(matrices[1])]
         assert [copy.shape[0] for copy in found.values()] == heights
@@ -244,16 +243,16 @@ def test_matrices_whose_rows_conflict_in_the_cache_are_copied_for_a_search(copie
         np.testing.assert_array_equal(copy, one.numpy().T)
     with without_gradients():
         assert transposed_copies(matrices, 100) == {}  # the graph may run on any machine
-    monkeypatch.setattr(basics, "MAX_COPIED_ELEMENTS", 3 * 512 + 5 * 1024 - 1)
+    monkeypatch.setattr(products, "MAX_COPIED_ELEMENTS", 3 * 512 + 5 * 1024 - 1)
     assert transposed_copies(matrices, 100) == {}
-    monkeypatch.setattr(basics, "MAX_COPIED_ELEMENTS", 3 * 512 + 5 * 1024)
+    monkeypatch.setattr(products, "MAX_COPIED_ELEMENTS", 3 * 512 + 5 * 1024)
     assert len(transposed_copies(matrices, 100)) == 2
-    monkeypatch.setattr(basics, "reads_matrices_in_place", lambda: False)
+    monkeypatch.setattr(products, "reads_matrices_in_place", lambda: False)
     assert transposed_copies(matrices, 100) == {}
 
 
-@pytest.mark.parametrize("start", [basics.COPIED_FROM_ROWS, basics.COPIED_FROM_ROWS + 1])
-@pytest.mark.parametrize("rows", [basics.FEW_ROWS, basics.FEW_ROWS + 1, 43])
+@pytest.mark.parametrize("start", [products.COPIED_FROM_ROWS, products.COPIED_FROM_ROWS + 1])
+@pytest.mark.parametrize("rows", [products.FEW_ROWS, products.FEW_ROWS + 1, 43])
 def test_a_step_multiplies_many_rows_by_the_copy(copied, rows, start):
     weights, x = matrix(67, 512), normal(rows, 67)
     read = []
@@ -266,11 +265,95 @@ def test_a_step_multiplies_many_rows_by_the_copy(copied, rows, start):
             read.append(product(x, weights))
         return read[-1]
 
-    factor = 2 if rows > basics.FEW_ROWS and start > basics.COPIED_FROM_ROWS else 1
+    factor = 2 if rows > products.FEW_ROWS and start > products.COPIED_FROM_ROWS else 1
     wanted = factor * (x @ weights.numpy())
     found = compute(x, start).numpy()
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2 * TOLERANCE["float32"] * np.abs(wanted).max())
     assert read[0].shape == (None, 512)
+
+
+@pytest.fixture
+def padded(monkeypatch):
+    """Pads as on a CPU without AVX-512; a list of the shapes of all padded products."""
+    monkeypatch.setattr(products, "reads_matrices_in_place", lambda: True)
+    shapes, concat = [], tf.concat
+
+    def keep(parts, axis):
+        if axis == 1:
+            shapes.append([part.shape[1] for part in parts])
+        return concat(parts, axis)
+
+    monkeypatch.setattr(tf, "concat", keep)
+    return shapes
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize(
+    ("features", "units", "widths"),
+    [
+        (256, 29, [256]),
+        (29, 512, [512]),
+        (512, 256, [512, 256]),
+        (13, 8192, [8192]),
+        (13, 8448, []),  # the probabilities of a vocabulary would take much memory twice
+        (255, 29, []),
+        (768, 768, []),  # oneDNN copies the operands itself
+    ],
+)
+def test_the_gradient_of_weights_by_padded_operands_is_the_product(padded, features, units, widths, in_graph):
+    x, weights, upstream = normal(TOKENS, features), normal(features, units), normal(TOKENS, units)
+
+    def gradients(x, weights, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch([x, weights])
+            result = product(x, weights)
+        return result, *tape.gradient(result, [x, weights], upstream)
+
+    if in_graph:
+        specs = [(None, features), (features, units), (None, units)]
+        gradients = tf.function(gradients, [tf.TensorSpec(shape) for shape in specs], autograph=False)
+    found = gradients(*map(tf.constant, (x, weights, upstream)))
+    assert padded == [[width, 16] for width in widths]
+    for one, wanted in zip(found, [x @ weights, upstream @ weights.T, x.T @ upstream], strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+
+
+def test_operands_are_padded_where_it_pays_only(padded, monkeypatch):
+    def trace(dtype="float32", transposed=False):
+        x, weights = (tf.cast(normal(3, 256), dtype) for _ in range(2))
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            result = product(x, weights if transposed else tf.transpose(weights), transposed=transposed)
+        tape.gradient(result, weights)
+        found, padded[:] = len(padded), []
+        return found
+
+    assert trace() == 1
+    assert trace("bfloat16") == 0
+    assert trace(transposed=True) == 0
+    with decoding_step():
+        assert trace() == 0
+    monkeypatch.setattr(products, "on_cpu", lambda: False)
+    assert trace() == 0
+    monkeypatch.setattr(products, "on_cpu", lambda: True)
+    monkeypatch.setattr(products, "reads_matrices_in_place", lambda: False)
+    assert trace() == 0
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_loss_has_the_gradient_of_its_matrix_by_padded_operands(padded, transposed):
+    hidden, matrix = normal(TOKENS, 256), normal(VOCAB, 256) / 16
+    inputs = [tf.constant(hidden), tf.constant(matrix.T if transposed else matrix)]
+    found = []
+    for form in (projected_losses, projected_losses.plain):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            losses = form(tf.constant(LABELS), *inputs, None, 0.9, 0.1 / (VOCAB - 1), transposed=transposed)
+            total = tf.reduce_sum(losses[0])
+        found.append([total, *tape.gradient(total, inputs)])
+    assert [256, 16] in padded
+    for one, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize(
@@ -294,7 +377,8 @@ def test_the_halves_of_a_product_do_not_wait_for_each_other():
     weights, x = tf.constant(normal(97, 43)), tf.constant(normal(3, 97))
     for transposed in (False, True):
         rows = x if not transposed else x[:, :43]
-        graph = tf.function(lambda x, w=transposed: basics._halves(x, weights, w)).get_concrete_function(rows)
+        halves = tf.function(lambda x, w=transposed: products._halves(x, weights, w))
+        graph = halves.get_concrete_function(rows)
         one, other = (op for op in graph.graph.get_operations() if op.type == "MatMul")
         assert other.name not in names_before(one)
         assert one.name not in names_before(other)
@@ -302,10 +386,10 @@ def test_the_halves_of_a_product_do_not_wait_for_each_other():
 
 
 def test_only_the_large_products_of_a_decoding_step_have_halves(monkeypatch):
-    monkeypatch.setattr(basics, "LARGE_MATRIX", 12 * 29)
+    monkeypatch.setattr(products, "LARGE_MATRIX", 12 * 29)
     seen = []
-    halves = basics._halves
-    monkeypatch.setattr(basics, "_halves", lambda *args: seen.append(args[1].shape) or halves(*args))
+    halves = products._halves
+    monkeypatch.setattr(products, "_halves", lambda *args: seen.append(args[1].shape) or halves(*args))
     config = ModelConfig(
         source_vocab_size=VOCAB,
         target_vocab_size=VOCAB,
@@ -324,7 +408,7 @@ def test_only_the_large_products_of_a_decoding_step_have_halves(monkeypatch):
     step = tf.function(model.step, autograph=False)
     logits = step(tf.constant([4, 5, 6, 7]), tf.constant(0), state).logits
     assert [tuple(shape) for shape in seen] == [(12, 29), (29, 12)]  # the embeddings are smaller
-    monkeypatch.setattr(basics, "LARGE_MATRIX", 2**18)
+    monkeypatch.setattr(products, "LARGE_MATRIX", 2**18)
     plain = tf.function(model.step, autograph=False)(tf.constant([4, 5, 6, 7]), tf.constant(0), state).logits
     np.testing.assert_allclose(logits, plain, rtol=0, atol=1e-5)
 

@@ -16,8 +16,8 @@ import keras_transformer
 from keras_transformer.config.settings import ModelConfig, SearchConfig, SpecialIds
 from keras_transformer.model import decoding
 from keras_transformer.model.decoding import NO_KERNELS
-from keras_transformer.model.kernels import basics
-from keras_transformer.model.kernels.basics import transposed_copies
+from keras_transformer.model.kernels import products
+from keras_transformer.model.kernels.products import transposed_copies
 from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import TokenAccuracy
 from keras_transformer.model.optimizer import TransformerSchedule
@@ -228,8 +228,8 @@ def test_the_search_reads_copies_of_the_matrices_of_a_step(monkeypatch):
         return transposed_copies(matrices, num_rows)
 
     monkeypatch.setattr(decoding, "transposed_copies", copies)
-    monkeypatch.setattr(basics, "LARGE_MATRIX", model.config.d_model * 512)
-    monkeypatch.setattr(basics, "reads_matrices_in_place", lambda: True)
+    monkeypatch.setattr(products, "LARGE_MATRIX", model.config.d_model * 512)
+    monkeypatch.setattr(products, "reads_matrices_in_place", lambda: True)
     found = search_ids(model, sources, config)
     np.testing.assert_array_equal(found.ids, plain.ids)
     np.testing.assert_allclose(found.scores, plain.scores, rtol=1e-5)

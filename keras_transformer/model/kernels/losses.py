@@ -9,6 +9,7 @@ import itertools
 
 from keras import ops
 
+from keras_transformer.model.kernels.products import weight_gradient
 from keras_transformer.model.kernels.switch import custom_gradient, kernel
 from keras_transformer.model.kernels.tensor_ops import add_to_rows, on_cpu, owned, set_rows, take_along
 
@@ -149,7 +150,7 @@ def _projected_losses(labels, hidden, matrix, bias, p_label, p_other, *, transpo
             scaled_hidden = upstream[:, None] * tf.cast(hidden, tf.float32)
             factor = tf.cast(scaled_hidden, hidden.dtype)
             operands = (factor, r) if transposed else (r, factor)
-            grad_matrix = tf.cast(tf.matmul(*operands, transpose_a=True), tf.float32)
+            grad_matrix = tf.cast(weight_gradient(*operands, matrix.shape), tf.float32)
             grad_bias = None
             if has_bias:
                 grad_bias = tf.linalg.matvec(tf.cast(r, tf.float32), upstream, transpose_a=True)

@@ -7,7 +7,8 @@ import keras
 from keras import ops
 
 from keras_transformer.config.types import Shape
-from keras_transformer.model.kernels.basics import add_bias, dropout, layer_norm, product
+from keras_transformer.model.kernels.basics import add_bias, dropout, layer_norm
+from keras_transformer.model.kernels.products import product
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, restore_leading_axes
 from keras_transformer.model.layers.other_names import own_names_of_call
 

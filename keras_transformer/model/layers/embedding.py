@@ -9,7 +9,8 @@ from keras import ops
 
 from keras_transformer.config.types import Shape, Tensor
 from keras_transformer.model.inputs import check_ids
-from keras_transformer.model.kernels.basics import copies, product
+from keras_transformer.model.kernels.basics import copies
+from keras_transformer.model.kernels.products import product
 from keras_transformer.model.kernels.tensor_ops import flatten_leading_axes, gather, restore_leading_axes
 from keras_transformer.model.layers.basics import PACKAGE, Layer
 from keras_transformer.model.layers.other_names import accepts_other_names
