@@ -31,8 +31,8 @@ class ExitCode(enum.IntEnum):
     |---|---|---|
     | 0 | `DONE` | done |
     | 1 | `FAULT` | a bug: a traceback was printed |
-    | 2 | `REFUSED` | bad arguments, input or settings: one line names the remedy |
-    | 3 | `STORAGE` | the disk is full or not writable; the same command resumes or repeats the work |
+    | 2 | `REFUSED` | bad arguments, input or settings, or no permission to begin: one line names the remedy |
+    | 3 | `STORAGE` | the disk is full, or no longer writable; the same command resumes or repeats the work |
     | 4 | `NOT_FINITE` | training: loss, gradient or weights are not finite |
     | 5 | `OUT_OF_MEMORY` | training: a batch does not fit into the memory of a device |
     | 6 | `WORKER_LOST` | training: another worker of the cluster ended or cannot be reached |
