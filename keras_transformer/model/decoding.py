@@ -169,7 +169,8 @@ class CachedDecoding:
             part.kernel
             for layer in self.decoder_layers
             for part in layer._flatten_layers()
-            if isinstance(part, Projection) and all(part is not other for other in once)
+            # A layer that was replaced, as docs/extending.md does, is still tracked but has no matrix.
+            if isinstance(part, Projection) and part.built and all(part is not other for other in once)
         ]
 
     @decoding_step()

@@ -462,28 +462,43 @@ def test_both_forms_of_adam_move_weights_and_state_alike():
         np.testing.assert_allclose(fast, plain, rtol=1e-5, atol=1e-6)
 
 
+def weights_after_a_step():
+    """Weights of a small model after one step, and the types of the operations of its graph."""
+    sizes = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB, "d_model": 12, "d_ff": 17}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 3}
+    no_dropout = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
+    model = Transformer(ModelConfig(**sizes, **layers, **no_dropout))
+    rng = np.random.default_rng(1)
+    model.set_weights([rng.normal(0, 0.3, weight.shape) for weight in model.weights])
+    model.compile(keras.optimizers.SGD(1.0))
+    source, target, labels = (rng.integers(1, VOCAB, (3, n), dtype="int32") for n in (7, 5, 5))
+    source[0, 3:], labels[1, 2:] = 0, 0
+    model.train_on_batch((source, target), labels)
+    return model.get_weights(), {operation.type for operation in operations(model, (source, target))}
+
+
 @pytest.mark.slow
 def test_the_variable_chooses_for_a_whole_training_step(monkeypatch):
     def trained(form):
         monkeypatch.setenv("KERAS_TRANSFORMER_KERNELS", form)
         assert uses_fast_forms() == (form == "fast")
-        sizes = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB, "d_model": 12, "d_ff": 17}
-        layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 3}
-        no_dropout = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
-        model = Transformer(ModelConfig(**sizes, **layers, **no_dropout))
-        rng = np.random.default_rng(1)
-        model.set_weights([rng.normal(0, 0.3, weight.shape) for weight in model.weights])
-        model.compile(keras.optimizers.SGD(1.0))
-        source, target, labels = (rng.integers(1, VOCAB, (3, n), dtype="int32") for n in (7, 5, 5))
-        source[0, 3:], labels[1, 2:] = 0, 0
-        model.train_on_batch((source, target), labels)
-        types = {operation.type for operation in operations(model, (source, target))}
-        return model.get_weights(), types
+        return weights_after_a_step()
 
     (fast, fast_types), (plain, plain_types) = trained("fast"), trained("plain")
     for one, other in zip(fast, plain, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert fast_types != plain_types
+
+
+@pytest.mark.slow
+def test_a_training_step_by_padded_operands_is_that_without(padded, monkeypatch):
+    monkeypatch.setattr(products, "_PADDED_MULTIPLE", 1)
+    by_padded, _ = weights_after_a_step()
+    # Both operands for four matrices of three attentions, two of two feed-forward networks, and the tied one.
+    assert len(padded) >= 2 * (3 * 4 + 2 * 2 + 1)
+    monkeypatch.setattr(products, "reads_matrices_in_place", lambda: False)
+    for one, other in zip(by_padded, weights_after_a_step()[0], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def operations(model, inputs):

@@ -239,6 +239,25 @@ def test_the_search_reads_copies_of_the_matrices_of_a_step(monkeypatch):
     assert not any(f"cross_attention/{name}" in path for path in names for name in ("key", "value"))
 
 
+class Replaced(Transformer):
+    """With layers of one's own, as docs/extending.md has them."""
+
+    def build(self, input_shape=None):
+        if not self.built:
+            for layer in (*self.encoder_layers, *self.decoder_layers):
+                layer.feed_forward = keras.layers.Dense(self.config.d_model)
+        super().build(input_shape)
+
+
+def test_a_model_whose_layers_were_replaced_translates():
+    model = Replaced(model_with().config)
+    parts = [part for layer in model.decoder_layers for part in layer._flatten_layers()]
+    # The network that was replaced stays tracked.
+    assert {part.name for part in parts if not part.built} == {"feed_forward", "inner"}
+    found = search_ids(model, SOURCE, SearchConfig(beam_size=2))
+    assert found.ids.shape[:2] == (3, 1)
+
+
 def test_caches_have_one_row_per_sentence():
     model = model_with()
     state = model.start(model.encode(SOURCE), max_length=4, num_hypotheses=5)
