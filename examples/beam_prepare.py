@@ -299,24 +299,10 @@ def prepare(config, out, options, *, tokenizers, shard_pairs, partitions):
     return report
 
 
-def check_flags(given, parser):
-    """Refuses arguments that are not Beam's, either. Other runners than the local one may know more.
-
-    Args:
-        given: list of str, what `parser` does not know.
-        parser: `argparse.ArgumentParser`.
-    """
-    known, all_of_them = (
-        PipelineOptions(given).get_all_options(drop_default=True, retain_unknown_options=keep)
-        for keep in (False, True)
-    )
-    unknown = sorted(set(all_of_them) - set(known))
-    if unknown and known.get("runner") in (None, "DirectRunner", "PrismRunner"):
-        parser.error(f"neither this program nor Beam has the flag --{unknown[0]}. See --help")
-
-
 def parse_args(argv=None):
     """Parses the command line; returns the arguments, and those of Beam."""
+    from beam_translate import check_flags
+
     from keras_transformer.cli.prepare import make_parser
 
     parser = make_parser()
