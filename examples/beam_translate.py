@@ -169,7 +169,7 @@ def check_flags(given, parser):
     )
     unknown = sorted(set(all_of_them) - set(known))
     if unknown and known.get("runner") in (None, "DirectRunner", "PrismRunner"):
-        parser.error(f"neither this program nor Beam has the flag --{unknown[0]}. See --help")
+        parser.error(f"neither this program nor Beam has the flag --{unknown[0]}")
 
 
 def data_error(error):
