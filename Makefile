@@ -16,7 +16,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test lint
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
-# The tests that `make test` leaves out because each takes some seconds.
+# Longer tests, and variants of tests, that `make test` leaves out.
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "slow and not very_slow"
 

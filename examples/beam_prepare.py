@@ -327,6 +327,8 @@ def main(argv=None):
     """Runs the program; returns its exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     args, rest = parse_args(argv)
+    from beam_translate import ctrl_c_stops
+
     from keras_transformer.batches.preparing import SHARD_PAIRS
     from keras_transformer.checkpoints.pretrained import resolve as folder_of
     from keras_transformer.cli.prepare import resolve
@@ -338,10 +340,19 @@ def main(argv=None):
     try:
         config = resolve(args)
         tokenizers = read_tokenizers(folder_of(args.tokenizer)) if args.tokenizer else None
-        report = prepare(
-            config, args.out, options,
-            tokenizers=tokenizers, shard_pairs=args.shard_pairs or SHARD_PAIRS, partitions=args.partitions,
-        )  # fmt: skip
+        with ctrl_c_stops():
+            report = prepare(
+                config,
+                args.out,
+                options,
+                tokenizers=tokenizers,
+                shard_pairs=args.shard_pairs or SHARD_PAIRS,
+                partitions=args.partitions,
+            )
+    except KeyboardInterrupt:
+        remedy = f"Delete {args.out}, if it is there: the same command then starts again"
+        print(f"{pathlib.Path(__file__).name}: stopped. {remedy}", file=sys.stderr)
+        return 130
     except ValueError as error:
         print(f"{pathlib.Path(__file__).name}: {error}", file=sys.stderr)
         return 2

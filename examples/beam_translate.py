@@ -14,9 +14,11 @@ runners need this package, in a container or by `--setup_file`.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import pathlib
+import signal
 import sys
 import traceback
 import uuid
@@ -216,10 +218,24 @@ def run_pipeline(args, search, options):
         )
 
 
-def stopped():
-    """Says that the program was interrupted; returns its exit code."""
-    print(f"{pathlib.Path(__file__).name}: stopped. The same command starts again", file=sys.stderr)
-    return 130
+@contextlib.contextmanager
+def ctrl_c_stops():
+    """Raises `KeyboardInterrupt` if Ctrl-C ends the block, whatever Beam, TensorFlow or Keras make of it."""
+    pressed = []
+
+    def interrupt(*_):
+        pressed.append(True)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except BaseException as error:
+        if pressed:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def main(argv=None):
@@ -242,12 +258,13 @@ def main(argv=None):
     if parent and not FileSystems.exists(parent):
         FileSystems.mkdirs(parent)
     try:
-        run_pipeline(args, search, options)
+        with ctrl_c_stops():
+            run_pipeline(args, search, options)
     except KeyboardInterrupt:
-        return stopped()
+        remedy = f"Delete the files {args.output}-*, if any: the same command then starts again"
+        print(f"{pathlib.Path(__file__).name}: stopped. {remedy}", file=sys.stderr)
+        return 130
     except Exception as error:
-        if "KeyboardInterrupt" in str(error):  # in a worker
-            return stopped()
         if not (message := data_error(error)):
             raise
         print(f"{pathlib.Path(__file__).name}: {message}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Makes the programs and what tests share importable, and the CPU two devices."""
 
+import collections
 import os
 import pathlib
 import shutil
@@ -33,6 +34,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
+
+
+def _function(item):
+    return item.nodeid.split("[")[0]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items):
+    """Marks `slow` what comes after the first n items of a test that has the mark `slow_after(n)`."""
+    seen = collections.Counter()
+    for item in items:
+        if mark := item.get_closest_marker("slow_after"):
+            seen[_function(item)] += 1
+            if seen[_function(item)] > mark.args[0]:
+                item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

@@ -392,6 +392,7 @@ def test_every_program_has_refusals():
     assert REFUSED.keys() == SCRIPTS.keys()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_can_be_refused_without_tensorflow_does_not_wait_for_it(name, tmp_path):
     (tmp_path / "empty").mkdir()

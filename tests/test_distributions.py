@@ -57,6 +57,7 @@ def test_the_source_distribution_is_the_repository(tracked, source_distribution)
         assert (source_distribution / name).read_bytes() == (ROOT / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_the_long_description_is_the_readme_with_absolute_links_only(source_distribution):
     shown = (source_distribution / "PKG-INFO").read_text(encoding="utf-8").partition("\n\n")[2]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -59,6 +59,7 @@ def test_the_image_installs_extras_that_exist_and_starts_the_console_script():
     assert f"Python :: {version}\n" in settings["metadata"]["classifiers"] + "\n"
 
 
+@pytest.mark.slow
 def test_the_copied_files_are_enough_to_build_a_wheel(tmp_path):
     *files, folder = [source for line in instructions(TRAINING, "COPY") for source in line.split()[:-1]]
     assert folder == "keras_transformer"

@@ -194,6 +194,7 @@ def test_every_choice_of_the_model_has_its_row():
     assert differ - sizes <= listed
 
 
+@pytest.mark.slow
 def test_the_examples_of_extending_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     *examples, _ = found.blocks(TEXTS["docs/extending.md"], "python")  # the last trains: see below

@@ -101,6 +101,7 @@ def test_the_extra_all_has_what_the_others_for_users_have():
     assert requirements()["all"] == set().union(*(requirements()[extra] for extra in others))
 
 
+@pytest.mark.slow
 def test_every_extra_that_a_message_names_exists():
     named = [
         node.args[0].value
@@ -187,6 +188,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_a_feature_without_its_extra_ends_in_one_line_that_names_it(folder):
     code = """
 from keras_transformer.cli.main import program_module

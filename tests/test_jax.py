@@ -334,6 +334,7 @@ assert not os.path.exists("{tmp_path}/run")
     assert all(translator.translate(["a b c", "d e f"]))
 
 
+@pytest.mark.slow
 def test_what_keras_would_compute_over_padding_is_refused():
     run("""
 model = make_model()

@@ -247,6 +247,7 @@ def test_in_a_functional_model_saved_loaded_and_cloned(kind, dtype, tmp_path):
     assert np.abs((changed - before).astype("float32"))[1].max() > 2e-3
 
 
+@pytest.mark.slow
 def test_a_clone_of_the_model_is_another_of_the_same_configuration():
     special = SpecialIds(pad=3, bos=2, eos=1, unk=0)
     model = Transformer(ModelConfig(**SMALL, norm_first=True), special=special, dtype="mixed_bfloat16")
@@ -277,6 +278,7 @@ def test_it_is_made_of_a_model_config(arguments, message):
         Transformer(*arguments)
 
 
+@pytest.mark.slow
 def test_a_dict_of_the_two_names_is_the_pair():
     model = small()
     named = {"target_ids": TARGET, "source_ids": SOURCE}

@@ -143,6 +143,7 @@ def test_tags_and_noise_that_cannot_be_used_are_refused(tmp_path, text, capsys, 
     assert [path.name for path in tmp_path.iterdir()] == ["text.en"]
 
 
+@pytest.mark.slow
 def test_a_model_without_translations_is_named_as_the_cause(tmp_path, text, capsys, monkeypatch):
     monkeypatch.setattr(SyntheticCorpus, "_translated", lambda self, n_best, language: iter([(LINES[0], "")]))
     out = tmp_path / "out"
@@ -216,6 +217,7 @@ def test_samples_are_of_the_whole_distribution_whatever_the_run_says(tmp_path, c
     assert not back_translate.plan_of(args, [run]).search["mbr"]
 
 
+@pytest.mark.slow
 def test_ctranslate2_makes_both_kinds_of_corpora(tmp_path, text, parallel, capsys):
     pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
     given = [MODEL, *FAST, "--early-stop", "--engine"]
@@ -429,6 +431,7 @@ def test_distilled_targets_are_the_models_translations(tmp_path, parallel, capsy
     assert len(read_manifest(tmp_path / "two")["settings"]["models"]) == 2
 
 
+@pytest.mark.slow
 def test_a_prepared_corpus_stands_for_its_text(tmp_path, parallel, monkeypatch, capsys):
     monkeypatch.setattr(Translator, "load", lambda *args, **options: StandIn())
     config = override(Config(), [f"data.dataset={parallel}", "data.vocab_size=300"])
@@ -441,6 +444,7 @@ def test_a_prepared_corpus_stands_for_its_text(tmp_path, parallel, monkeypatch, 
     assert "warning" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_prepared_corpus_brings_its_filters(tmp_path, parallel):
     """Those of the preparation, by name or as the corpus of the run; `--set` changes them further."""
     for language in ("en", "de"):
@@ -509,6 +513,7 @@ def test_interpolated_targets_are_the_nearest_of_the_n_best_lists(tmp_path, para
         assert "--interpolate needs several translations: --n-best of at least 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("source", "target"), [("xx", "de"), ("de", "xx")])
 def test_a_language_without_known_scripts_needs_a_filter_less(
     tmp_path, config, tokenizer, text, capsys, source, target

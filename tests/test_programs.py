@@ -100,6 +100,7 @@ def test_training_ends_with_what_to_do_next(trained):
     assert f"keras-transformer translate {run}" in printed.split("next:")[1]
 
 
+@pytest.mark.slow
 def test_a_next_command_quotes_the_folder(run, tmp_path, capsys):
     folder = tmp_path / "x [1]"
     shutil.copytree(run, folder)
@@ -123,6 +124,7 @@ def test_every_set_is_in_the_configuration(run):
         assert str(written[section][name]) == value
 
 
+@pytest.mark.slow
 def test_training_again_continues(run, corpus, capsys):
     assert train.main(train_arguments(corpus, run)) == 0
     assert "at step 6" in capsys.readouterr().out
@@ -151,6 +153,7 @@ def test_translates_one_line_for_every_line(run):
     assert out[:-1] == [" ".join(text.split("\n")) for text in expected]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("data", "number"),
     [(b"", 0), (b"\n", 1), (b"the man", 1), (b"a\r\nb\x00c\xe2\x80\xa8d\n", 2), (b"\xff\n", 1)],

@@ -62,6 +62,7 @@ def test_several_heads_of_a_layer_can_be_removed_together(model):
     np.testing.assert_allclose(without, by_the_paper(attention, query, value, {0, 2}), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_weights_are_restored_even_after_an_error(model):
     before = [weight.numpy() for weight in model.weights]
     logits = model(INPUTS).numpy()

@@ -69,6 +69,7 @@ def test_a_pattern_of_another_shape_is_refused():
         attention_mass([np.ones((1, 1, 2, 3))], [np.ones((3, 2), bool)])
 
 
+@pytest.mark.slow
 def test_maps_are_those_of_the_model_for_each_pair_alone():
     config = ModelConfig(
         source_vocab_size=23, target_vocab_size=23, num_encoder_layers=2, num_decoder_layers=3, d_model=12,

@@ -61,6 +61,7 @@ def test_a_validation_after_the_last_training_record_is_shown():
     assert figure.get_axes()[1].get_xlim()[1] > 7.5
 
 
+@pytest.mark.slow
 def test_dollars_in_titles_are_no_formulas():
     tree = read_tree("(S (NP ($ $) (CD 5)) (VP (VBD fell)))")
     for figure in (

@@ -69,6 +69,7 @@ def test_attention_has_the_blocks_of_figure_2_in_its_order():
     assert words(blocks(right).values()) == [*inputs, *after]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("diagram", DIAGRAMS)
 def test_texts_are_inside_their_blocks_and_cover_nothing(diagram):
     figure = diagram()

@@ -118,6 +118,7 @@ def test_the_exponent_of_a_power_is_found():
     assert fitted_exponent(sizes, 5.0 * sizes**1.5) == pytest.approx(1.5)
 
 
+@pytest.mark.slow
 def test_costs_are_drawn_with_the_power_that_fits_them():
     over_length = {"attention": ([2, 4], [4.0, 16.0]), "recurrent": ([2, 4], [4.0, 8.0])}
     over_width = {"attention": ([8, 16], [1.0, 2.0]), "recurrent": ([8, 16], [1.0, 4.0])}

@@ -168,6 +168,7 @@ def test_longest_pads_to_the_longest_of_the_batch(seed):
             assert ids.shape[1] == max(np.sum(ids != SPECIAL.pad, axis=1))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_the_same_seed_and_epoch_give_the_same_batches(padding):
     first, second = (make_batches(padding=padding) for _ in range(2))
@@ -200,6 +201,7 @@ def test_an_epoch_ends_with_long_and_short_batches_mixed(padding):
     assert lengths != sorted(lengths, reverse=True)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("where", ["first epoch", "epoch border", "third epoch"])
 def test_starting_later_continues_the_same_sequence(padding, where):
@@ -211,6 +213,7 @@ def test_starting_later_continues_the_same_sequence(padding, where):
     assert same(whole[start:], take(batches.dataset(start, epochs=3), epoch + 2))
 
 
+@pytest.mark.slow
 def test_a_dataset_says_how_long_it_is():
     batches = make_batches()
     made = list(batches.dataset())
@@ -330,6 +333,7 @@ def test_no_pairs_are_refused():
         EpochPlanner(*IdPairs(nothing, nothing).lengths, batch_tokens=100)
 
 
+@pytest.mark.slow
 def test_sequences_in_several_arrays_are_as_in_one():
     texts = random_texts(3, 97)[0]
     whole = encode_pairs(texts, texts, WordTokenizer()).source
@@ -366,6 +370,7 @@ def mapped(tmp_path):
     return Batches(IdPairs(*sides), make_batches().planner)
 
 
+@pytest.mark.slow
 def test_ids_may_be_of_a_narrow_type_and_mapped_from_files(mapped):
     expected = make_batches()
     assert same(take(mapped.dataset(3, epochs=2), 99), take(expected.dataset(3, epochs=2), 99))
@@ -430,6 +435,7 @@ def test_mapped_ids_are_named_by_their_files_in_the_graph(tmp_path):
         assert ("ImmutableConst" in operations) is (most == 10**5)
 
 
+@pytest.mark.slow
 def test_a_dataset_is_mapped_sharded_and_saved(mapped, tmp_path):
     dataset = mapped.dataset(epochs=2)
     whole = take(dataset, 99)

@@ -45,6 +45,7 @@ def real_rows(batch):
     return sorted(found)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("num_workers", "num_replicas", "device_tokens"),
     [(1, 1, 0), (1, 3, 0), (2, 1, 0), (2, 3, 0), (1, 1, 50), (1, 2, 37), (3, 2, 23), (5, 7, 13)],

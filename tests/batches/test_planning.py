@@ -144,6 +144,7 @@ def test_no_other_regions_of_the_walk_cost_less(seed):
         assert cost == pytest.approx(best)
 
 
+@pytest.mark.slow
 def test_little_of_a_batch_is_padding():
     source, target = news_lengths(20_011)
     shapes = {
@@ -221,6 +222,7 @@ def corpus_counts(planner, sizes, epoch):
     return np.split(counts, np.cumsum(sizes)[:-1])
 
 
+@pytest.mark.slow
 def test_weights_say_how_often_each_corpus_is_seen():
     sizes, weights = (211, 503, 97), (1, 0.37, 2.5)
     source, target = random_lengths(sum(sizes))

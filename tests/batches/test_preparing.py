@@ -103,6 +103,7 @@ def test_the_next_commands_quote_the_folder(prepared, tmp_path):
     assert f"keras-transformer train --dataset '{folder}' --source en" in told
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("limit", "chosen"), [(700, "auto"), (699, "base")])
 def test_the_next_command_has_a_preset_that_fits_the_number_of_pairs(prepared, monkeypatch, limit, chosen):
     monkeypatch.setattr(presets, "PAIRS_FOR_BASE", limit)
@@ -155,6 +156,7 @@ def test_the_manifest_tells_counts_and_the_sum_of_every_file(prepared):
     assert [shard["num_pairs"] for shard in manifest["shards"]] == [97] * 7 + [21]
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_does_not_matter(corpus, prepared, tmp_path):
     alone = prepare_some(corpus, tmp_path / "out", num_workers=1)
     assert contents(alone.path) == contents(prepared.path)
@@ -168,6 +170,7 @@ def test_either_direction_is_read(prepared):
         PreparedCorpus(prepared.path, "en", "fr")
 
 
+@pytest.mark.slow
 def test_a_given_vocabulary_is_used_and_kept(corpus, tmp_path):
     tokenizer = train_tokenizer([pair[1] for pair in SENTENCES], model_type="unigram", vocab_size=290)
     prepared = prepare_some(corpus, tmp_path / "out", tokenizers=as_tokenizers(tokenizer))
@@ -176,6 +179,7 @@ def test_a_given_vocabulary_is_used_and_kept(corpus, tmp_path):
     assert texts_of(prepared) == SENTENCES
 
 
+@pytest.mark.slow
 def test_separate_vocabularies(corpus, tmp_path):
     prepared = prepare_some(corpus, tmp_path / "out", separate_vocabularies=True, vocab_size=310)
     tokenizers = prepared.load_tokenizers()
@@ -192,6 +196,7 @@ def test_ids_beyond_16_bits_are_written_wider():
     assert np.iinfo(sharding.id_type(2**16 + 1)).max >= 2**16
 
 
+@pytest.mark.slow
 def test_what_cleaning_drops_is_counted_and_left_out(tmp_path):
     train = [
         *SENTENCES[:200],
@@ -219,6 +224,7 @@ def test_what_cleaning_drops_is_counted_and_left_out(tmp_path):
     assert prepared.manifest["report"]["num_pairs"] == 207
 
 
+@pytest.mark.slow
 def test_several_corpora_keep_their_sizes(tmp_path):
     folders = [
         write_corpus(tmp_path / "a", SENTENCES[:150]),
@@ -550,6 +556,7 @@ def test_it_continues_where_it_stopped(corpus, tmp_path, monkeypatch):
     assert texts_of(prepared) == SENTENCES
 
 
+@pytest.mark.slow
 def test_changed_text_is_not_mixed_with_what_was_prepared_before(tmp_path, monkeypatch):
     corpus = write_corpus(tmp_path / "corpus")
     with monkeypatch.context() as patch:
@@ -612,6 +619,7 @@ def test_a_full_disk_ends_with_exit_code_3_and_continues_later(corpus, tmp_path)
 # What a refusal leaves.
 
 
+@pytest.mark.slow
 def test_a_refused_preparation_leaves_nothing_and_the_mended_text_is_prepared_there(tmp_path):
     corpus = write_corpus(tmp_path / "corpus")
     text = (corpus / "train.de").read_bytes()
@@ -627,6 +635,7 @@ def test_a_refused_preparation_leaves_nothing_and_the_mended_text_is_prepared_th
     assert texts_of(prepare_some(corpus, tmp_path / "empty")) == SENTENCES
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_read_for_a_while_is_no_end(corpus, tmp_path, monkeypatch):
     jobs = sharding.shard_jobs
 
@@ -649,6 +658,7 @@ class Deadly:
         return os._exit, (9,)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_told_and_the_next_call_continues(corpus, tmp_path, monkeypatch):
     jobs = sharding.shard_jobs
 
@@ -664,6 +674,7 @@ def test_a_killed_worker_is_told_and_the_next_call_continues(corpus, tmp_path, m
     assert texts_of(prepare_some(corpus, tmp_path / "out")) == SENTENCES
 
 
+@pytest.mark.slow
 def test_a_lock_that_was_left_behind_is_no_other_file(corpus, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".lock").touch()

@@ -103,6 +103,7 @@ def test_of_the_demo(demo, place):
     assert digest(batches, *place) == DEMO[place]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", [pytest.param(place, marks=[pytest.mark.very_slow] * (place != (137, 2))) for place in SAMPLED]
 )
@@ -135,6 +136,7 @@ def multi30k():
     return encode_pairs(*(side.split("\n")[:29_000] for side in sides), WordNumbers())
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "place"), [(name, place) for name, (_, digests) in OF_MULTI30K.items() for place in digests]
 )

@@ -95,6 +95,7 @@ def test_every_text_is_in_an_epoch_once_whatever_its_segmentation(vocabularies, 
         assert np.mean([pair[side] in known for pair in rows]) < 0.8
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
 def test_more_dropout_gives_more_pieces(vocabularies, kind):
     means = [
@@ -147,6 +148,7 @@ def test_the_sides_of_a_pair_are_drawn_apart(vocabularies):
     assert np.mean([source == target for source, target in epoch_rows(batches, 0)]) < 0.3
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_depends_on_seed_epoch_and_place_alone(vocabularies, kind):
     number = make_batches(vocabularies[kind]).per_epoch + 4

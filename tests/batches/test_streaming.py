@@ -66,6 +66,7 @@ def as_tuples(pairs):
     return [(tuple(source), tuple(target)) for source, target in pairs]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_every_pair_is_in_one_batch_within_the_limit(padding):
     pairs = random_pairs(3, 300)
@@ -90,6 +91,7 @@ def test_the_elements_are_those_of_counted_pairs():
     assert batches_of(random_pairs(0, 9)).element_spec == counted.element_spec
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("padding", "shapes"),
     [
@@ -108,6 +110,7 @@ def test_positions_are_counted_with_padding_as_by_hand(padding, shapes):
     assert [len(pairs_in([batch])) for batch in batches] == [16, 16, 8, 1]
 
 
+@pytest.mark.slow
 def test_with_fixed_padding_there_are_few_shapes():
     batches = arrays(batches_of(random_pairs(1, 500), padding="fixed", max_shapes=4))
     shapes = {(source_ids.shape, labels.shape) for source_ids, _, labels in batches}
@@ -200,6 +203,7 @@ def test_what_is_dropped_is_counted_on_standard_error(capfd):
     assert reports == [f"token_batches: 5 of {number} pairs dropped: {what}" for number in (1024, 1310)]
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_when_nothing_is_dropped(capfd):
     assert len(pairs_in(arrays(batches_of([([11], [12])] * 1100)))) == 1100
     assert "token_batches" not in capfd.readouterr().err
@@ -211,6 +215,7 @@ def test_a_dataset_without_a_pair_that_fits_is_refused(pairs, count):
         arrays(batches_of(pairs))
 
 
+@pytest.mark.slow
 def test_blank_texts_are_dropped(tokenizer, capfd):
     dataset = tf.data.Dataset.from_tensor_slices((["a dog", " ", "a text"], ["Hund", "T", "\x85\u3000"]))
     batches = kt.token_batches(dataset, tokenizer=tokenizer, batch_tokens=256, max_length=32)

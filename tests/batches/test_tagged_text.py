@@ -30,6 +30,7 @@ def settings(corpus, *more):
     return override(Config(), [f"data.{name}" for name in names])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
 def test_only_training_sources_have_tags(corpus, tmp_path, kind):
     size = {"bpe": 330, "wordpiece": 71}[kind]
@@ -50,6 +51,7 @@ def test_only_training_sources_have_tags(corpus, tmp_path, kind):
         assert [row.tolist() for row in side] == [row.tolist() for row in other]
 
 
+@pytest.mark.slow
 def test_tagged_sources_are_no_targets(corpus, tmp_path):
     """A prepared corpus is read in either direction, unless the model would learn to produce tags."""
     prepare(settings(corpus, "tags=<BT>"), tmp_path / "out", num_workers=0)
@@ -82,6 +84,7 @@ def test_without_the_setting_all_is_text(corpus, tmp_path):
         prepare(settings(corpus, "tags=<BT>"), tmp_path / "out", num_workers=0)
 
 
+@pytest.mark.slow
 def test_a_given_vocabulary_must_have_the_tags(corpus, tmp_path):
     texts = [text for pair in PAIRS for text in pair]
     lacks = as_tokenizers(train_tokenizer(texts, model_type="bpe", vocab_size=320, tags=("<BLANK>",)))

@@ -144,6 +144,7 @@ def test_a_prepared_corpus_gives_what_its_raw_text_gives(corpora, prepared):
         np.testing.assert_array_equal(a[1], b[1])
 
 
+@pytest.mark.slow
 def test_a_prepared_corpus_serves_the_other_direction(prepared):
     there = load(make_config(prepared))
     back = load(make_config(prepared, source="de", target="en"))
@@ -153,6 +154,7 @@ def test_a_prepared_corpus_serves_the_other_direction(prepared):
     assert back.test == there.test[::-1]
 
 
+@pytest.mark.slow
 def test_separate_vocabularies_change_places_in_the_other_direction(corpora, tmp_path):
     config = make_config(corpora[0], separate_vocabularies=True, model_type="wordpiece", vocab_size=44)
     prepare(config, tmp_path / "prepared", num_workers=1)
@@ -163,6 +165,7 @@ def test_separate_vocabularies_change_places_in_the_other_direction(corpora, tmp
     assert texts_of(back) == [(target, source) for source, target in SENTENCES[24:180]]
 
 
+@pytest.mark.slow
 def test_the_configuration_has_the_vocabulary_of_the_preparation(corpora, tmp_path):
     settings = {"vocab_size": 312, "model_type": "unigram", "split_digits": True, "normalization": "nfkc"}
     prepare(make_config(corpora[0], **settings), tmp_path / "prepared", num_workers=1)
@@ -212,6 +215,7 @@ def test_the_vocabulary_of_an_earlier_run_encodes_raw_text(corpora):
     assert texts_of(loaded) == SENTENCES[24:]
 
 
+@pytest.mark.slow
 def test_the_test_split_is_that_of_the_first_dataset_prepared_or_not(tmp_path):
     for name, test in (("one", "test_b"), ("two", "test_a")):
         write_split(tmp_path / name, "train", SENTENCES[24:60])
@@ -224,6 +228,7 @@ def test_the_test_split_is_that_of_the_first_dataset_prepared_or_not(tmp_path):
         assert list(zip(*loaded.test, strict=True)) == SENTENCES[:5]
 
 
+@pytest.mark.slow
 def test_what_is_prepared_cannot_be_cleaned_in_another_way(dirty, tmp_path):
     prepare(make_config(dirty, cleaning=CLEANING), tmp_path / "prepared", num_workers=1)
     for cleaning in ({}, CLEANING):
@@ -267,6 +272,7 @@ def test_every_filter_drops_its_pair_of_raw_text(dirty):
     )
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("cleaning", "dropped"),
     [
@@ -309,6 +315,7 @@ def test_validation_is_never_cleaned_but_for_its_length(dirty, tmp_path):
         validation_batches(configs.replace(config.data, max_length=2), loaded)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("data", "weights"),
     [
@@ -442,6 +449,7 @@ def test_a_flipped_bit_of_a_shard_is_refused_by_name(prepared, tmp_path, capsys)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_identity_of_the_text_is_that_of_its_ids(corpora, prepared, tmp_path):
     raw = load(make_config(*corpora)).sha256
     assert load(make_config(*corpora)).sha256 == raw
@@ -508,6 +516,7 @@ def content_of(loaded):
     return rows_of(loaded.train), loaded.validation, loaded.sha256, loaded.notes
 
 
+@pytest.mark.slow
 def test_raw_text_is_encoded_once_and_again_when_its_files_change(dirty, tmp_path, capsys):
     corpus, folder = shutil.copytree(dirty, tmp_path / "text"), tmp_path / "corpus"
     config = make_config(corpus, cleaning=CLEANING)
@@ -590,6 +599,7 @@ def sum_of_earlier_versions(folder, config, tokenizers):
     return digest.hexdigest()
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_keeps_the_identity_of_its_text(dirty, tmp_path):
     config = make_config(dirty, cleaning=CLEANING)
     first = load_in(config, tmp_path / "corpus")

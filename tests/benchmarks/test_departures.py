@@ -46,6 +46,7 @@ def test_each_row_changes_the_departures_setting_only():
     }
 
 
+@pytest.mark.slow
 def test_gated_networks_have_as_many_weights_as_the_base_row():
     rows = {row.name: row for row in grid(CONFIG)}
     models = [Transformer(override(CONFIG, rows[name].settings).model) for name in (BASE, "SwiGLU", "GEGLU")]

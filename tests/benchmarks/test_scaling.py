@@ -26,6 +26,7 @@ def measured(pace):
     return {axis: [(point, pace[axis] * KNOWN(point)) for point in points] for axis, points in POINTS.items()}
 
 
+@pytest.mark.slow
 def test_multiply_adds_are_three_times_the_weights_for_each_token():
     point = Point(vocabulary=50, layers=2)
     model = Transformer(override(Config(), scaling.settings_of(point)).model)

@@ -68,6 +68,7 @@ def test_clients_send_one_text_at_a_time_over_connections_that_stay_open():
     assert all(0.01 <= each.end - each.begin < 30 for each in answers)
 
 
+@pytest.mark.slow
 def test_an_open_load_keeps_its_rate_and_counts_what_it_cannot_send():
     load = {"connections": 3, "seconds": 0.3, "rate": 100.0, "texts_per_request": 2}
     answers, skipped, seen = sent(load, delay=1.0)

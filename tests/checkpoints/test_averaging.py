@@ -48,6 +48,7 @@ def test_averaged_weights_are_the_mean_of_the_newest_checkpoints(run):
     assert_weights(run.load_model(checkpoint="last-2"), mean_of(run, (9, 12)))
 
 
+@pytest.mark.slow
 def test_averages_have_names_and_stay(run):
     assert run.average(last=3) == [6, 9, 12]
     assert run.average(last=1) == [12]
@@ -65,6 +66,7 @@ def test_averaging_more_than_there_are_takes_all(run):
     assert_weights(run.load_model(checkpoint="last-20"), mean_of(run, (6, 9, 12)))
 
 
+@pytest.mark.slow
 def test_averaging_again_replaces_the_average(run):
     training = Training(run)
     training.checkpoints.restore()
@@ -75,6 +77,7 @@ def test_averaging_again_replaces_the_average(run):
     assert names == {"last-2.index", "last-2.data-00000-of-00001"}
 
 
+@pytest.mark.slow
 def test_the_mean_is_taken_in_float64(new_run):
     """In float32, 1 disappears beside 2**24, and the mean of all three would be 0."""
     training = Training(new_run)
@@ -88,6 +91,7 @@ def test_the_mean_is_taken_in_float64(new_run):
         np.testing.assert_array_equal(weight.numpy(), np.float32(1 / 3))
 
 
+@pytest.mark.slow
 def test_the_state_before_training_is_never_averaged(new_run):
     training = Training(new_run)
     training.save(0)
@@ -121,16 +125,19 @@ def test_a_damaged_checkpoint_is_not_averaged_and_the_average_stays(run):
     assert_weights(run.load_model(), expected)
 
 
+@pytest.mark.slow
 def test_the_best_are_averaged(with_best):
     assert with_best.average(best=2) == [2, 4]
     assert_weights(with_best.load_model(checkpoint="best-2"), mean_of(with_best, (2, 4)))
     assert with_best.average(best=9) == [1, 2, 4]
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_those_of_the_best_validation(with_best):
     assert_weights(with_best.load_model(checkpoint="best"), weights_of_step(with_best, 2, folder="best"))
 
 
+@pytest.mark.slow
 def test_one_checkpoint_is_found_wherever_it_is_kept(with_best):
     assert steps_on_disk(with_best) == [2, 3, 4]
     for step, folder in ((1, "best"), (3, "checkpoints")):
@@ -142,6 +149,7 @@ def test_the_last_weights_are_those_of_the_newest_checkpoint(run):
     assert_weights(run.load_model(checkpoint="last"), weights_of_step(run, 12))
 
 
+@pytest.mark.slow
 def test_the_moving_average_is_that_of_the_newest_checkpoint(new_run):
     training = Training(new_run, ema_decay=0.9)
     training.save(3)
@@ -160,6 +168,7 @@ def test_weights_are_put_into_a_model_that_is_there(run):
     assert_weights(model, mean_of(run, (9, 12)))
 
 
+@pytest.mark.slow
 def test_the_average_of_an_earlier_version_is_found(run):
     shutil.rmtree(run.path / "averaged")
     training = Training(run)
@@ -210,6 +219,7 @@ def test_a_run_that_never_trained_has_no_weights(new_run):
             new_run.load_model(checkpoint=weights)
 
 
+@pytest.mark.slow
 def test_who_asks_for_the_delivered_weights_too_early_is_told_of_the_last(new_run):
     Training(new_run).save(5)
     with pytest.raises(
@@ -219,6 +229,7 @@ def test_who_asks_for_the_delivered_weights_too_early_is_told_of_the_last(new_ru
         new_run.load_model()
 
 
+@pytest.mark.slow
 def test_states_that_were_forced_are_averaged_only_when_asked_for(new_run):
     training = Training(new_run)
     training.save(5)
@@ -231,6 +242,7 @@ def test_states_that_were_forced_are_averaged_only_when_asked_for(new_run):
     assert_weights(new_run.load_model(checkpoint="last-2"), mean_of(new_run, (6, 7)))
 
 
+@pytest.mark.slow
 def test_where_all_states_were_forced_the_way_to_average_them_is_told(new_run):
     Training(new_run).save(6, on_schedule=False)
     with pytest.raises(ValueError, match="saved on schedule. --off-schedule includes the others"):

@@ -43,6 +43,7 @@ def test_none_are_kept_where_none_are_wanted(new_run):
     assert not (new_run.path / "best").exists()
 
 
+@pytest.mark.slow
 def test_they_are_the_weights_of_their_step(new_run):
     training = Validated(new_run, keep_best=2)
     for step, loss in ((1, 2.0), (2, 3.0), (3, 1.0)):

@@ -57,6 +57,7 @@ def assert_weights(run, expected):
         np.testing.assert_array_equal(value, expected[name])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("best_metric", "measured", "delivered"),
     [
@@ -90,6 +91,7 @@ def test_the_average_itself_is_what_is_measured(new_run):
         np.testing.assert_array_equal(found, average[weight.path])
 
 
+@pytest.mark.slow
 def test_figures_of_all_are_recorded_and_printed(new_run, capsys):
     Ended(new_run).deliver(loss=3.25, bleu=7.0)
     assert read_final(new_run.path) == {
@@ -112,17 +114,20 @@ def test_figures_of_all_are_recorded_and_printed(new_run, capsys):
     assert err == ""
 
 
+@pytest.mark.slow
 def test_best_weights_that_are_not_kept_are_found_among_the_checkpoints(new_run):
     Ended(new_run, keep_best=0).deliver()
     assert_weights(new_run, weights_of_step(new_run, 8))
 
 
+@pytest.mark.slow
 def test_the_last_is_named_once_where_it_is_the_best(new_run):
     ended = Ended(new_run, best_metric="bleu")
     ended.deliver(bleu=0.0)
     assert list(ended.finals[0]["candidates"]) == ["last", "averaged"]
 
 
+@pytest.mark.slow
 def test_nothing_is_averaged_where_no_state_is_of_after_the_warm_up(new_run, capsys):
     ended = Ended(new_run, warmup_steps=13, checkpoint_every_steps=4)
     ended.deliver()
@@ -134,6 +139,7 @@ def test_nothing_is_averaged_where_no_state_is_of_after_the_warm_up(new_run, cap
     )
 
 
+@pytest.mark.slow
 def test_a_missing_state_is_told_at_the_end(new_run, capsys):
     ended = Ended(new_run)
     flip_a_byte(data_of(new_run, 8))
@@ -142,6 +148,7 @@ def test_a_missing_state_is_told_at_the_end(new_run, capsys):
     assert ended.finals[0]["candidates"]["averaged"]["steps"] == [12]
 
 
+@pytest.mark.slow
 def test_what_a_signal_interrupts_is_not_delivered(new_run):
     ended = Ended(new_run)
     ended.deliver(loss=None)
@@ -151,6 +158,7 @@ def test_what_a_signal_interrupts_is_not_delivered(new_run):
     assert len(ended.finals) == 1
 
 
+@pytest.mark.slow
 def test_a_step_is_delivered_once(new_run):
     ended = Ended(new_run)
     ended.deliver()
@@ -181,6 +189,7 @@ def test_a_step_that_a_prolonged_run_goes_back_to_is_delivered_again(new_run, ca
     assert len(ended.finals) == 2
 
 
+@pytest.mark.slow
 def test_another_number_of_averaged_checkpoints_is_delivered(new_run, capsys):
     ended = Ended(new_run)
     ended.deliver(loss=1.0)
@@ -193,6 +202,7 @@ def test_another_number_of_averaged_checkpoints_is_delivered(new_run, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_finished_run_of_before_the_number_was_recorded_says_how_to_average(new_run):
     ended = Ended(new_run)
     ended.deliver()
@@ -210,6 +220,7 @@ def test_a_finished_run_of_before_the_number_was_recorded_says_how_to_average(ne
     new_run.load_model(checkpoint="averaged")
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_keeps_its_average(run):
     """It has no record of a delivery, and was tested."""
     assert read_final(run.path) is None
@@ -222,6 +233,7 @@ def test_a_run_of_an_earlier_version_keeps_its_average(run):
     assert_weights(run, average)
 
 
+@pytest.mark.slow
 def test_workers_measure_together_and_the_chief_alone_writes(new_run):
     ended = Ended(new_run)
     chief, told = [], []
@@ -239,6 +251,7 @@ def test_workers_measure_together_and_the_chief_alone_writes(new_run):
     assert {path: path.stat().st_mtime_ns for path in new_run.path.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_damaged_weights_are_refused(new_run):
     Ended(new_run).deliver()
     flip_a_byte(new_run.path / "final" / "weights.data-00000-of-00001")
@@ -246,6 +259,7 @@ def test_damaged_weights_are_refused(new_run):
         new_run.load_model()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("harm", [flip_a_byte, lambda path: path.with_name("weights.index").unlink()])
 def test_what_is_delivered_is_made_anew_where_it_is_damaged_or_missing(new_run, harm, capsys):
     ended = Ended(new_run)
@@ -261,6 +275,7 @@ def test_what_is_delivered_is_made_anew_where_it_is_damaged_or_missing(new_run, 
     assert len(ended.finals) == 2
 
 
+@pytest.mark.slow
 def test_damaged_best_weights_give_way_to_the_next(new_run, capsys):
     ended = Ended(new_run)
     flip_a_byte(data_of(new_run, 8, "best"))
@@ -270,6 +285,7 @@ def test_damaged_best_weights_give_way_to_the_next(new_run, capsys):
     assert_weights(new_run, weights_of_step(new_run, 12))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("weights", "file", "remedy"),
     [

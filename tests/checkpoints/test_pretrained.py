@@ -45,6 +45,7 @@ def test_the_folder_is_complete_and_at_most_12_megabytes(folder):
     assert pretrained.pretrained_models() == [NAME]
 
 
+@pytest.mark.slow
 def test_the_card_states_what_the_settings_are(folder):
     config, card = RunFolder(NAME).config, (folder / "README.md").read_text(encoding="utf-8")
     assert (config.data.source, config.data.target, config.data.dataset) == ("en", "de", "tatoeba")

@@ -361,6 +361,7 @@ def test_a_folder_that_cannot_be_made_is_known_before_all_work(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["run[1]", "a\\b", "[x]/run"])
 def test_a_path_may_have_brackets_and_backslashes(name, saved, tmp_path):
     run = RunFolder(shutil.copytree(saved, tmp_path / name))
@@ -374,6 +375,7 @@ def test_a_path_may_have_brackets_and_backslashes(name, saved, tmp_path):
     assert run.load_model(checkpoint="last-2").count_params() == training.model.count_params()
 
 
+@pytest.mark.slow
 def test_a_run_whose_folder_was_renamed_says_so_and_begins_no_other(run):
     training = Training(run)
     training.checkpoints.restore()

@@ -59,6 +59,7 @@ def test_forced_states_drive_none_out_that_is_to_be_averaged(new_run):
     assert scheduled_steps(new_run.path / "checkpoints", 0) == [8, 12, 16]
 
 
+@pytest.mark.slow
 def test_a_state_that_was_forced_is_still_one_in_the_continued_run(new_run):
     Training(new_run).save(4, on_schedule=False)
     training = Training(new_run)
@@ -67,6 +68,7 @@ def test_a_state_that_was_forced_is_still_one_in_the_continued_run(new_run):
     assert scheduled_steps(new_run.path / "checkpoints", 0) == [8]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("every_steps", "expected"), [(0, [7, 8, 12]), (4, [8, 12])])
 def test_in_states_of_earlier_versions_the_step_tells_what_was_on_schedule(new_run, every_steps, expected):
     training = Training(new_run)
@@ -85,6 +87,7 @@ def test_a_state_holds_every_weight(run):
     }
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("settings", [{}, {"ema_decay": 0.9}, {"loss_scale": True}])
 def test_all_of_a_state_comes_back(new_run, settings):
     first = Training(new_run, **settings)
@@ -104,6 +107,7 @@ def test_all_of_a_state_comes_back(new_run, settings):
         assert (float(second.optimizer.dynamic_scale), int(second.optimizer.step_counter)) == (512.0, 5)
 
 
+@pytest.mark.slow
 def test_the_moving_average_is_under_the_names_of_the_weights(new_run):
     training = Training(new_run, ema_decay=0.9)
     training.save(1)
@@ -120,6 +124,7 @@ def test_a_moving_average_that_is_new_begins_with_the_weights(run):
         np.testing.assert_array_equal(average.numpy(), weight.numpy())
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("before", [False, True])
 def test_a_change_of_precision_keeps_weights_and_moments(new_run, before):
     first = Training(new_run, loss_scale=before, ema_decay=0.9)
@@ -134,6 +139,7 @@ def test_a_change_of_precision_keeps_weights_and_moments(new_run, before):
     assert_same(*moments)
 
 
+@pytest.mark.slow
 def test_dropout_continues_where_it_was(run):
     ids = np.arange(4, 12)[None]
     first = Training(run)
@@ -177,6 +183,7 @@ def old_tree(model, optimizer, seconds):
     )
 
 
+@pytest.mark.slow
 def test_an_old_list_is_read_and_keeps_the_newest(new_run):
     first = Training(new_run)
     manager = tf.train.CheckpointManager(
@@ -212,6 +219,7 @@ def test_a_state_is_saved_once(run):
     assert {path: path.stat().st_mtime_ns for path in (run.path / "checkpoints").iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_write_restores_and_changes_nothing(run):
     flip_a_byte(data_of(run, 12))
     before = files_of(run)
@@ -245,6 +253,7 @@ def break_state(run, step, damage):
 DAMAGES = ["bit", "index bit", "truncated", "truncated index", "empty index", "no index", "no data"]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_state_is_passed_over_said_and_put_aside(run, capfd, damage):
     break_state(run, 12, damage)
@@ -330,6 +339,7 @@ def test_states_of_another_model_are_refused_and_stay(run, config, change):
     assert files_of(run) == before
 
 
+@pytest.mark.slow
 def test_an_earlier_step_is_restored_when_asked_and_later_ones_are_dropped(run):
     training = Training(run)
     expected = weights_of_step(run, 9)
@@ -386,6 +396,7 @@ def test_a_state_that_was_written_but_not_yet_listed_is_the_newest(run):
     assert listed_steps(run) == [6, 9, 12]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("where", "value"), [("weight", np.nan), ("weight", np.inf), ("moment", np.inf), ("average", -np.inf)]
 )
@@ -409,6 +420,7 @@ def test_what_is_not_finite_is_not_saved(new_run, where, value):
     assert steps_on_disk(new_run) == [1, 3]
 
 
+@pytest.mark.slow
 def test_the_first_state_counts_without_the_list_that_follows_it(new_run):
     training = Training(new_run)
     training.save(0)
@@ -495,6 +507,7 @@ def fill_history(run):
         run.append_history({"kind": "train", "step": step})
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_all_states_of_before_and_history_whole(small_disk, config, tokenizer):
     run = RunFolder.create(small_disk / "run", config, tokenizer)
     training = Training(run)

@@ -125,6 +125,7 @@ def test_a_line_that_cannot_be_written_is_an_error(unconfigured, monkeypatch):
             full.close()
 
 
+@pytest.mark.slow
 def test_the_package_configures_nothing_when_it_is_imported():
     code = (
         "import logging, keras_transformer.batches.preparing as module;"

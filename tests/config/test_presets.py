@@ -119,6 +119,7 @@ def test_the_hand_count_gives_the_published_figures(name):
     assert by_hand(37_000, SIZES[name]) == PUBLISHED[name]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_model_has_as_many_weights_as_counted_by_hand(name, without_random_numbers):
     config = PRESETS[name]
@@ -135,16 +136,19 @@ def test_the_model_has_as_many_weights_as_counted_by_hand(name, without_random_n
         assert wanted == PUBLISHED[name]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("vocab_size", "millions"), [(32_000, 60.49), (33_708, 61.36), (36_000, 62.53)])
 def test_base_with_other_vocabularies(vocab_size, millions, without_random_numbers):
     found = count(with_vocab_size(PRESETS["base"], vocab_size))
     assert round(found / 1e6, 2) == millions
 
 
+@pytest.mark.slow
 def test_pre_norm_adds_a_norm_to_each_stack(without_random_numbers):
     assert count(preset("base", norm_first=True)) == 63_047_680
 
 
+@pytest.mark.slow
 def test_three_separate_matrices(without_random_numbers):
     assert round(count(preset("base", tie_embeddings="none")) / 1e6, 2) == 100.93
 

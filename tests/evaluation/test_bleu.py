@@ -88,6 +88,7 @@ def test_multi_bleu_case():
     ).score == pytest.approx(100)
 
 
+@pytest.mark.slow
 def test_multi_bleu_of_a_published_system():
     hypotheses = reference_lines("hyp.tok.en")
     references = reference_lines("ref.tok.en")

@@ -220,6 +220,7 @@ def test_deleting_by_each_trees_own_tags_is_evalbs(evalb, rules):
     assert by_gold.all.num_skipped == by_gold.all.num_without_words
 
 
+@pytest.mark.slow
 def test_scores_without_labels_are_evalbs(evalb, tmp_path):
     parameters = (EVALB / "COLLINS.prm").read_text(encoding="utf-8").replace("LABELED 1", "LABELED 0")
     (tmp_path / "unlabelled.prm").write_text(parameters, encoding="utf-8")

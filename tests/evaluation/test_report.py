@@ -177,6 +177,7 @@ def test_systems_are_tested_against_the_first(significance, test):
     assert str(found).count("p = 0.0050") == 7  # all measures but exact match
 
 
+@pytest.mark.slow
 def test_randomization_can_have_intervals_beside_it():
     found = scored(GOOD, BAD, significance="randomization", bootstrap_samples=100, confidence=True, ter=False)
     assert all(figure(found, "bleu", i)["half_width"] > 0 for i in (0, 1))

@@ -173,6 +173,7 @@ def test_any_text_is_answered_with_json_or_one_line(explorer, text):
     test_hostile_texts_are_answered_with_json_or_one_line(explorer, text)
 
 
+@pytest.mark.slow
 def test_faults_that_the_model_decides(explorer):
     with pytest.raises(InvalidRequestError, match="`text` is blank"):
         explorer.search({"text": "  "})

@@ -74,6 +74,7 @@ def test_the_tokens_are_those_of_a_softmax_in_numpy(explorer, translator, rows):
     assert answer["target_text"] == TARGET
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("heads", [[], HEADS], ids=["all", "some"])
 def test_the_attention_is_that_of_attention_maps(explorer, translator, rows, heads):
     answer = explorer.inspect({"text": TEXT, "target": TARGET, "heads_off": off(heads)})
@@ -98,6 +99,7 @@ def test_heads_that_are_off_change_the_answer(explorer):
     assert again | {"milliseconds": 0} == whole | {"milliseconds": 0}
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("heads", [[], HEADS[:2]], ids=["all", "some"])
 def test_the_alignment_is_that_of_a_translation_with_details(explorer, translator, heads):
     with without_heads(translator.models[0], heads):
@@ -141,6 +143,7 @@ def test_threads_wait_for_each_other_and_leave_the_translator_alone(explorer, tr
         np.testing.assert_array_equal(weights, kept)
 
 
+@pytest.mark.slow
 def test_a_forced_pass_is_compiled_once_for_all_lengths_and_heads(translator):
     explorer = Explorer(translator)
     for text, target, heads in zip(TEXTS, TEXTS[::-1], (HEADS, [], HEADS[:1], HEADS[2:]), strict=True):
@@ -174,6 +177,7 @@ def test_a_hypothesis_that_the_limit_cut_off_is_shown_without_an_end():
     assert "answers" in explore(explorer, TEXT).state
 
 
+@pytest.mark.slow
 def test_a_hypothesis_that_its_own_limit_cut_off_is_shown_without_an_end():
     """The limit depends on the length of the source; it is below the largest one here."""
     endless = tiny_translator(max_length=50, max_length_ratio=0.5, eos_bias=-50.0)
@@ -195,6 +199,7 @@ def test_an_alpha_above_that_of_the_page_is_reduced():
     assert explorer.search({"text": TEXT})["alpha"] == 5.0
 
 
+@pytest.mark.slow
 def test_the_description_of_a_model(explorer, tmp_path, translator):
     model = explorer.model()
     sizes = {"encoder_layers": 3, "decoder_layers": 2, "heads": 2, "d_model": 14, "vocab_size": 293}

@@ -121,6 +121,7 @@ def died_at(row, tree):
     return None if left or tree[row][2] != "live" else max(map(len, below)) - 1
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("beam_size", BEAMS)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_the_tree_is_that_of_a_search_in_plain_numpy(translator, explorer, beam_size, alpha):
@@ -130,6 +131,7 @@ def test_the_tree_is_that_of_a_search_in_plain_numpy(translator, explorer, beam_
     assert not any(node["forced"] for node in answer["nodes"])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("beam_size", BEAMS)
 @pytest.mark.parametrize("text", TEXTS[1:3])
 def test_a_prefix_and_a_length_limit(translator, explorer, beam_size, text):
@@ -195,6 +197,7 @@ def test_the_settings_of_the_translator_hold(settings):
     check_hypotheses(answer, translator, TEXT, beam_size=3, sampling=False)
 
 
+@pytest.mark.slow
 def test_heads_that_are_off(translator, explorer):
     heads = [Head("encoder", 1, 0), Head("decoder", 0, 1), Head("cross", 1, 0)]
     body = {"text": TEXT, "beam_size": 5, "heads_off": [head._asdict() for head in heads]}

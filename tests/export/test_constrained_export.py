@@ -15,6 +15,8 @@ from keras_transformer.export.phrases import MAX_PHRASES
 from keras_transformer.export.saved_model import check_constraints
 from keras_transformer.export.serving import WARMUP
 
+pytestmark = pytest.mark.slow
+
 PHRASES = [
     "Hund\tder Text",
     "",
@@ -73,7 +75,6 @@ def test_a_process_without_this_package_gets_the_translations_with_their_phrases
             assert tokenizer.decode(tokenizer.encode([phrase]))[0] in translation
 
 
-@pytest.mark.slow
 def test_without_phrases_it_is_the_default_signature(model, tools):
     found = ask(model, tools.texts, [""] * len(tools.texts))
     default = model.signatures["serving_default"](text=tf.constant(tools.texts))

@@ -129,6 +129,7 @@ def named(rows, names):
     return [[names[one] for one in row] for row in rows]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", QUICK)
 def test_given_translations_have_our_log_probabilities(kind, tmp_path):
     model = random_model(kind)
@@ -187,6 +188,7 @@ SEARCH = {
 ROWS = [4, 7, 2, 9, 5, 6, 3, 8]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", QUICK)
 def test_beams_without_end_are_ours(kind, tmp_path):
     model = random_model(kind)
@@ -201,6 +203,7 @@ def test_beams_without_end_are_ours(kind, tmp_path):
         np.testing.assert_allclose(theirs.scores, ours.scores[i], atol=1e-4)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["the paper's", "biases", "learned positions"])
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_search_ends_where_ours_does(kind, beam_size, tmp_path):
@@ -484,6 +487,7 @@ def test_n_best_translations_are_ranked_and_have_log_probabilities(folder, run):
         assert one.score == pytest.approx(one.log_prob / len(one.ids) ** 0.6)
 
 
+@pytest.mark.slow
 def test_a_folder_is_complete_or_absent(run, tmp_path, monkeypatch):
     out = tmp_path / "deep" / "out"
     monkeypatch.setattr("keras_transformer.export.versions.write_manifest", lambda folder: 1 / 0)
@@ -516,6 +520,7 @@ def test_what_cannot_be_exported_is_refused(run, tmp_path, settings, message):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_query_key_norm_is_refused_by_name(tmp_path, capsys):
     run = make_run(tmp_path / "run", kind="shared", qk_norm=True)
     with pytest.raises(ValueError, match="run: CTranslate2 cannot compute model.qk_norm=true: it"):
@@ -677,6 +682,7 @@ def test_the_program_refuses_in_one_line(folder, tmp_path, capsys):
         assert re.search(message, error), error
 
 
+@pytest.mark.slow
 def test_the_program_needs_neither_tensorflow_nor_keras_nor_the_run(folder):
     code = (
         "import sys, io; from keras_transformer.cli import translate_ctranslate2 as program\n"

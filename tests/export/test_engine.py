@@ -56,6 +56,7 @@ def conversions_of(path):
     return sorted(one.name for one in (path / "ctranslate2").iterdir() if one.name[0] != ".")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("search", SAME)
 def test_results_are_those_of_tensorflow(search, both):
     for ours, theirs in zip(
@@ -143,6 +144,7 @@ def test_a_conversion_belongs_to_its_weights_and_settings(both, path, tmp_path):
     assert conversions_of(copy) == [conversion_path(run).name] != [second.name]
 
 
+@pytest.mark.slow
 def test_what_a_user_keeps_beside_the_conversions_stays(path, tmp_path):
     copy = pathlib.Path(shutil.copytree(path, tmp_path / "copy"))
     kept = ["int8", "my-export", "final-0123", ".int8.01234567.tmp"]
@@ -176,6 +178,7 @@ def test_the_key_of_a_conversion_has_vocabularies_languages_and_the_version(path
     assert changed()
 
 
+@pytest.mark.slow
 def test_a_damaged_conversion_is_made_again(both, path, tmp_path):
     copy = pathlib.Path(shutil.copytree(path, tmp_path / "copy"))
     file = conversion_path(RunFolder(copy)) / "model.bin"
@@ -188,6 +191,7 @@ def test_a_damaged_conversion_is_made_again(both, path, tmp_path):
     assert calls == [1]
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_left_alone(path, capsys):
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         ignore = shutil.ignore_patterns("ctranslate2")
@@ -207,6 +211,7 @@ def test_a_folder_that_cannot_be_written_is_left_alone(path, capsys):
     assert "run/ctranslate2: cannot be written (Permission denied)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_of_the_package_is_converted_into_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = conversion_path(RunFolder("en-de-tatoeba"))
@@ -323,6 +328,7 @@ def test_the_program_gives_the_same_details(both, path):
         assert theirs["token_log_probs"] == pytest.approx(ours["token_log_probs"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_parts_are_translated_as_in_one_go(both, path, tmp_path, capsys):
     lines = [f"I am {number} here." for number in range(11)]
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines))

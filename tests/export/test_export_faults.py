@@ -125,6 +125,7 @@ def test_f51_invalid_utf8_is_replaced_everywhere(model, raw, signature):
             np.testing.assert_array_equal(values, answers[1][name])
 
 
+@pytest.mark.slow
 def test_f52_a_batch_of_none_gives_none(model):
     empty = tf.constant([], tf.string)
     shapes = {
@@ -167,6 +168,7 @@ def test_f54_short_and_long_together_are_translated_as_alone(model):
     assert truncated == [False, False, False, True]
 
 
+@pytest.mark.slow
 def test_f55_sixty_four_callers_get_their_own_answers(model, tools):
     texts = [f"{text} {number}" for number in range(8) for text in tools.texts]
     assert len(texts) == 64
@@ -293,6 +295,7 @@ def test_f61_two_processes_do_not_write_in_one_folder(tmp_path):
     assert versions(out) == [1]
 
 
+@pytest.mark.slow
 def test_f62_without_tensorflow_text_the_message_names_it(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     with pytest.raises(ImportError, match="pip install tensorflow-text"):
@@ -354,6 +357,7 @@ PATIENT = hypothesis.settings(
 )
 
 
+@pytest.mark.slow
 @PATIENT
 @hypothesis.given(strategies.lists(ANY_TEXT, max_size=4))
 def test_any_text_gives_valid_utf8_on_one_line(model, texts):

@@ -88,6 +88,7 @@ def values(model):
     return [weight.numpy() for weight in model.weights]
 
 
+@pytest.mark.slow_after(1)
 def test_a_loaded_model_has_the_weights_of_the_run(exported, run):
     expected = values(run.load_model(checkpoint="last"))
     for one, other in zip(values(load_keras(exported)), expected, strict=True):
@@ -105,6 +106,7 @@ def test_the_same_run_gives_the_same_bytes_of_weights(exported, run, tmp_path):
         assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", FILES)
 def test_the_program_exports_both(kind, run, tmp_path, capsys):
     out = tmp_path / "out"
@@ -305,6 +307,7 @@ def test_f70_weights_that_point_elsewhere_are_refused(harm, folder, run, tmp_pat
     assert str(refusal.value).startswith(str(path))
 
 
+@pytest.mark.slow
 def test_f70_weights_of_another_model_are_refused(run, tmp_path):
     out = export_keras(run, tmp_path / "out", checkpoint="last", weights_only=True)
     wider = Transformer(replace(run.config.model, d_ff=13))
@@ -368,6 +371,7 @@ def test_f63_a_folder_that_was_changed_is_refused(folder, harm, message):
         load_keras(folder)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     "name", ["a; touch harmed", "$(touch harmed)", "`touch harmed`", "a b'\"&|*?", "-rf"]
 )
@@ -390,6 +394,7 @@ def test_f68_nothing_is_written_outside_of_the_folder(run, tmp_path, monkeypatch
 # F66, F67: nothing that is read can run.
 
 
+@pytest.mark.slow
 def test_f66_f67_no_program_reads_pickles_or_yaml_or_asks_a_shell():
     """`test_structure.py` says the same of the package."""
     forbidden = {"pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "torch.load"}

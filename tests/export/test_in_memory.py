@@ -15,6 +15,8 @@ from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers
 from keras_transformer.translation.parser import Parser
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["The dog reads a text.", "Ein Hund liest einen Text.", "Hund und Text", "a text and a dog"]
 SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 16, "d_ff": 24, "num_heads": 2}
 SEARCH = SearchConfig(beam_size=3, max_length_offset=5, max_source_length=41, batch_tokens=64)
@@ -50,7 +52,6 @@ def translator(tokenizer):
     return fitted(Tokenizers(tokenizer, tokenizer))
 
 
-@pytest.mark.slow
 def test_what_fit_trained_is_served_in_three_lines(translator, tmp_path):
     exported = translator.export(tmp_path / "served", warmup=False, with_ids=False)
     assert (exported.name, exported.version) == ("served", 1)
@@ -64,7 +65,6 @@ def test_what_fit_trained_is_served_in_three_lines(translator, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["served"]
 
 
-@pytest.mark.slow
 def test_a_saved_folder_is_a_run(translator, tmp_path):
     assert translator.save(tmp_path / "run") == tmp_path / "run"
     loaded = kt.Translator.load(tmp_path / "run")
@@ -75,7 +75,6 @@ def test_a_saved_folder_is_a_run(translator, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.slow
 def test_two_vocabularies_and_learned_positions(tokenizer, tmp_path):
     target = kt.SubwordTokenizer.train(TEXTS[1:3] * 5, vocab_size=290)
     translator = fitted(

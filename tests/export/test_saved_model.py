@@ -31,6 +31,7 @@ def case(request, tools):
     return request.getfixturevalue("other_model"), request.getfixturevalue("inputs")
 
 
+@pytest.mark.slow_after(1)
 def test_the_best_translation_is_the_translators(case, tools):
     model, inputs = case
     found = model.signatures["serving_default"](text=tf.constant(tools.texts), **inputs)
@@ -99,6 +100,7 @@ def test_a_coverage_penalty_is_the_translators(model, tools):
         np.testing.assert_allclose(scores, [x.score for x in one.translations], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_ids_become_the_ids_of_the_best_translation(model, tools):
     texts = [text for text in tools.texts if text.strip()]
     special = model.translator.tokenizers.source.special
@@ -127,6 +129,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow_after(1)
 def test_scores_are_the_scorers(case):
     model, _ = case
     source, target = map(list, zip(*PAIRS, strict=True))

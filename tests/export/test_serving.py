@@ -93,6 +93,7 @@ def test_no_operation_names_a_gradient_that_a_loader_would_miss_and_warn_of(mode
         assert not [node.name for node in nodes if "_gradient_op_type" in node.attr]
 
 
+@pytest.mark.slow
 def test_the_model_for_ids_has_core_operations_alone(core_operations, model):
     assert operations_in(model.ids_path) <= core_operations - PYTHON
 
@@ -146,6 +147,7 @@ def test_sixteen_callers_of_a_session_without_keras_get_what_the_translator_give
     assert b"must be at least 0 and below 300" in outside["error"].item()
 
 
+@pytest.mark.slow
 def test_warm_up_asks_every_signature_for_something_that_it_answers(model):
     (prediction_log_pb2,) = serving("prediction_log_pb2")
     for path in (model.path, model.ids_path):
@@ -253,6 +255,7 @@ def client_output(capsys, texts, *arguments):
     return code, captured.out.splitlines(), captured.err
 
 
+@pytest.mark.slow
 def test_the_client_translates_over_rest(model, tools, rest_server, capsys):
     code, lines, _ = client_output(capsys, tools.texts, "--rest", rest_server, "--lines", "3")
     assert (code, lines) == (0, model.translator.translate(tools.texts))

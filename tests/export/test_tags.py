@@ -50,6 +50,7 @@ def padded(translator, texts):
     )
 
 
+@pytest.mark.slow
 def test_ctranslate2(translator, tmp_path):
     pytest.importorskip("ctranslate2")
     from keras_transformer.export.ctranslate2 import CTranslate2Translator
@@ -61,6 +62,7 @@ def test_ctranslate2(translator, tmp_path):
         assert all(4 not in one.ids for one in result.translations)
 
 
+@pytest.mark.slow
 def test_the_explorer(translator, tmp_path):
     translator.save(tmp_path / "run")
     found = Explorer.load(tmp_path / "run").search({"text": TEXTS[0]})

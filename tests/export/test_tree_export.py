@@ -21,6 +21,8 @@ from keras_transformer.tokenizers import SubwordTokenizer, Tokenizers
 from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.translation.parser import Parser
 
+pytestmark = pytest.mark.slow
+
 TREES = [
     "(S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (NP (DT the) (NN cat)) (PP (IN near) (NP (NNS birds))))))",
     "(FRAG (NP (NNS birds)) (. .))",
@@ -113,7 +115,6 @@ def test_a_process_without_this_package_gets_the_trees_of_the_parser(exported):
     assert [one.too_long for one in parsed] == [False] * 5 + [True, False, False]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -153,14 +154,12 @@ def test_every_tree_is_well_formed_over_the_words(tmp_path, options):
     assert num_trees >= 6
 
 
-@pytest.mark.slow
 def test_a_tree_does_not_depend_on_the_other_sentences(exported):
     together = decoded(exported.signatures["serving_default"](text=tf.constant(SENTENCES))["tree"])
     for text, tree in zip(SENTENCES, together, strict=True):
         assert decoded(exported.signatures["serving_default"](text=tf.constant([text]))["tree"]) == [tree]
 
 
-@pytest.mark.slow
 def test_ids_are_parsed_without_tensorflow_text(exported):
     texts, target = SENTENCES[:2], exported.tokenizers.target
     rows = exported.tokenizers.source.encode(texts)

@@ -447,6 +447,7 @@ def test_refused(row, place):
         assert not place.out.exists()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("row", SURVIVED, ids=name)
 def test_survived(row, place):
     row.make(place)
@@ -464,6 +465,7 @@ def test_survived(row, place):
         assert_same(place.out, place.prepared)
 
 
+@pytest.mark.slow
 def test_what_matters_is_seen(place):
     """The comparison of `test_survived` fails for one word more, and for two lines in the other order."""
     for function in (lambda d: d.replace(b" 7 dogs", b" 7 men", 1), lambda d: d[31:62] + d[:31] + d[62:]):

@@ -273,6 +273,7 @@ def test_detokenizing_mends_what_was_warned_of(folder, capsys, caplog, hypothesi
     assert scores["exact_match"]["score"] == 100
 
 
+@pytest.mark.slow
 def test_all_lines_of_a_set_are_scored_under_its_name(folder, capsys):
     arguments = f"--hypothesis {folder}/filtered.de {SET} wmt14 --no-ter"
     assert evaluate_wmt.main(arguments.split()) == 0
@@ -309,6 +310,7 @@ def test_an_ending_is_a_language_if_cldr_knows_it():
         assert evaluate_wmt.language_of([f"test.{ending}"]) == (ending if known else None)
 
 
+@pytest.mark.slow
 def test_files_are_scored_without_tensorflow_and_a_failed_download_is_one_line(folder):
     # The proxy is a closed port: whatever network there is, nothing is downloaded.
     env = {**os.environ, "PYTHONPATH": str(ROOT), "SACREBLEU": str(folder / "sets")}

@@ -729,6 +729,7 @@ def test_f33_sigterm_outside_training(owner, name, makes_run, place):
         assert place.files() == before
 
 
+@pytest.mark.slow
 def test_f33_sigterm_while_an_object_is_freed(place):
     """Python drops what is raised then."""
 
@@ -834,6 +835,7 @@ def test_f35_another_number_of_replicas(place):
         assert found[step] != expected[step - 1]
 
 
+@pytest.mark.slow
 def test_f37_a_finished_run(place):
     place.begin()
 
@@ -977,6 +979,7 @@ def two_devices():
     return mirrored(["CPU:0", "CPU:1"])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("layers", range(1, 7))
 def test_f45_padding_changes_nothing(layers):
     keras.utils.set_random_seed(layers)

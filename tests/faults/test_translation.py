@@ -309,6 +309,7 @@ def test_files_give_what_streams_give(run, tmp_path):
     assert sorted(one.name for one in tmp_path.iterdir()) == ["out", "text.gz"]
 
 
+@pytest.mark.slow
 def test_models_with_other_vocabularies_are_refused(run, tmp_path, capsys):
     other = make_run(tmp_path / "other", texts=[text[::-1] for text in TEXTS])
     code, out = call([run, other], b"Hund\n")

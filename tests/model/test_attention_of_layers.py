@@ -145,6 +145,7 @@ def test_only_selected_layers_are_returned_and_logits_equal_those_of_a_call(mode
     np.testing.assert_array_equal(attended.logits, model((SOURCE, TARGET), training=False))
 
 
+@pytest.mark.slow
 def test_weights_are_float32_under_mixed_precision():
     model = make_model(dtype="mixed_bfloat16")
     attended = model.attend((SOURCE, TARGET), **ALL)

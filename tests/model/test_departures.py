@@ -63,6 +63,7 @@ def model_with(kind, dtype=None, **changes):
     return model
 
 
+@pytest.mark.slow_after(1)
 @every_kind
 def test_turning_it_on_changes_the_output(kind):
     on, off = model_with(kind), model_with("")
@@ -73,6 +74,7 @@ def test_turning_it_on_changes_the_output(kind):
     assert np.abs(on((SOURCE, TARGET)) - off((SOURCE, TARGET))).max() > 0.05
 
 
+@pytest.mark.slow_after(1)
 @every_kind
 def test_padding_appended_to_the_source_does_not_matter(kind):
     model = model_with(kind)
@@ -80,6 +82,7 @@ def test_padding_appended_to_the_source_does_not_matter(kind):
     np.testing.assert_allclose(model((longer, TARGET)), model((SOURCE, TARGET)), atol=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["", *SHIFTED])
 def test_padding_in_front_of_the_source_shifts_all_positions(kind):
     model = model_with(kind)
@@ -88,6 +91,7 @@ def test_padding_in_front_of_the_source_shifts_all_positions(kind):
     assert change < 1e-5 if kind in SHIFTED else change > 0.01
 
 
+@pytest.mark.slow_after(1)
 @every_kind
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_the_order_of_tokens_matters(kind, side):
@@ -101,6 +105,7 @@ def test_the_order_of_tokens_matters(kind, side):
     np.testing.assert_array_equal(after[:2], before[:2])
 
 
+@pytest.mark.slow_after(1)
 @every_kind
 def test_a_logit_depends_on_no_later_target_token(kind):
     model = model_with(kind)
@@ -113,6 +118,7 @@ def test_a_logit_depends_on_no_later_target_token(kind):
         assert np.abs(after - before)[:, position].max(-1).min() > 1e-3
 
 
+@pytest.mark.slow_after(1)
 @every_kind
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_cached_steps_equal_the_whole_decoder(kind, norm_first):
@@ -182,6 +188,7 @@ def test_training_reaches_every_weight_and_recomputation_is_the_same(kind):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @kinds("relative", "RMSNorm", "together")
 def test_mixed_precision_is_near_and_keeps_float32_weights(kind):
     exact, mixed = model_with(kind), model_with(kind, dtype="mixed_bfloat16")
@@ -207,6 +214,7 @@ def test_plain_kernels_give_the_same(kind, monkeypatch):
     np.testing.assert_allclose(model((SOURCE, TARGET)), fast, atol=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @saves_files
 @every_kind
 def test_a_keras_file_keeps_the_model(kind, tmp_path):

@@ -99,6 +99,7 @@ def test_what_would_be_ignored_or_wrong_is_refused(strategy, optimizer, message)
         made(strategy, optimizer=made_optimizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [one_device, pytest.param(two_devices, marks=slow)])
 def test_a_constraint_of_a_weight_holds_after_each_step(strategy):
     def constrain(model):
@@ -114,6 +115,7 @@ def test_a_constraint_of_a_weight_holds_after_each_step(strategy):
 # --- moving averages -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_averages_are_of_their_own_weights_after_a_layer_is_frozen():
     model = made(ema_decay=0.75)
     weights = list(model.trainable_variables)
@@ -146,6 +148,7 @@ def test_averages_begin_at_weights_that_are_loaded(tmp_path):
         np.testing.assert_array_equal(averaged.numpy(), weight.numpy())
 
 
+@pytest.mark.slow_after(1)
 @saves_files
 @pytest.mark.parametrize("load", ["set_weights", "file", "checkpoint"])
 def test_averages_begin_at_the_weights_of_the_first_update(load, tmp_path):
@@ -171,6 +174,7 @@ def test_averages_begin_at_the_weights_of_the_first_update(load, tmp_path):
         np.testing.assert_allclose(averaged.numpy(), old - 0.25, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_copies_the_weights_copies_those_of_the_first_update():
     model = made(optimizer=keras.optimizers.ScheduleFreeAdamW(1e-6))
     values = [weight + 5.0 for weight in model.get_weights()]
@@ -190,6 +194,7 @@ def test_an_optimizer_of_other_weights_is_refused_in_compile():
     model.compile(keras.optimizers.Adam(0.1))
 
 
+@pytest.mark.slow
 def test_a_model_without_an_optimizer_is_evaluated_but_not_trained():
     model = small_model()
     model.compile(None, LabelSmoothedCrossEntropy(0.0), run_eagerly=True)
@@ -218,6 +223,7 @@ def test_quantization_by_keras_is_refused():
         small_model().quantize("int8")
 
 
+@pytest.mark.slow
 def test_jit_compile_of_several_replicas_is_kept_in_the_configuration():
     assert made(two_devices, jit_compile=True, run_eagerly=False).get_compile_config()["jit_compile"] is True
     assert made(one_device, run_eagerly=False).get_compile_config()["jit_compile"] is False

@@ -385,6 +385,7 @@ def test_the_halves_of_a_product_do_not_wait_for_each_other():
         assert sorted([one.inputs[1].shape[0], other.inputs[1].shape[0]]) == [32, 65]
 
 
+@pytest.mark.slow
 def test_only_the_large_products_of_a_decoding_step_have_halves(monkeypatch):
     monkeypatch.setattr(products, "LARGE_MATRIX", 12 * 29)
     seen = []

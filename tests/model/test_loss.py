@@ -99,6 +99,7 @@ def test_gradient_of_a_token_is_scaled_by_the_upstream_gradient():
     np.testing.assert_allclose(tape.gradient(value, logits), wanted, atol=1e-6)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_loss_and_gradient_are_the_same_in_a_graph(formula):
     loss = LabelSmoothedCrossEntropy(0.1, formula=formula)
@@ -255,6 +256,7 @@ def test_refuses(call, message):
         call()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_what_an_implicit_mask_hides_does_not_count(smoothing):
     """As in Keras, whose loss is a mean over what the mask of the predictions shows."""

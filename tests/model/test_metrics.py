@@ -156,6 +156,7 @@ def test_refuses_sample_weights(cls):
         cls().update_state(labels, logits, sample_weight=np.ones(labels.shape))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("metric", "operator"), [(TokenAccuracy, "greater"), (Perplexity, "less")])
 def test_early_stopping_knows_which_direction_is_better(metric, operator):
     callback = keras.callbacks.EarlyStopping(f"val_{metric().name}", patience=1)
@@ -166,6 +167,7 @@ def test_early_stopping_knows_which_direction_is_better(metric, operator):
     assert callback.monitor_op is getattr(keras.ops, operator)
 
 
+@pytest.mark.slow_after(1)
 @saves_files
 @pytest.mark.parametrize(
     ("monitor", "better"), [("val_token_accuracy", 2.0), ("val_perplexity", 0.5), ("val_accuracy", 2.0)]

@@ -164,6 +164,7 @@ def test_hidden_scores_are_finite_and_hidden(policy):
     assert np.all(gradient[0, :, 2] == 0)
 
 
+@pytest.mark.slow_after(1)
 @each_policy
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_loss_and_gradient_are_those_of_float32(policy, norm_first):
@@ -175,6 +176,7 @@ def test_loss_and_gradient_are_those_of_float32(policy, norm_first):
     assert error < 3 * STEP[policy]
 
 
+@pytest.mark.slow_after(1)
 @each_policy
 def test_rows_of_padding_give_no_nan_and_change_no_other_row(policy):
     _, mixed = both(policy)
@@ -197,6 +199,7 @@ def test_the_loss_of_very_many_tokens_does_not_overflow(policy):
     np.testing.assert_allclose(loss(np.full((100, 128), 5), ops.cast(logits, half(policy))), each, rtol=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @each_policy
 @pytest.mark.parametrize("tie_embeddings", ["all", "none"])
 def test_all_computations_of_logits_agree_and_have_the_compute_dtype(policy, tie_embeddings):
@@ -209,6 +212,7 @@ def test_all_computations_of_logits_agree_and_have_the_compute_dtype(policy, tie
         np.testing.assert_allclose(single(found), single(wanted), atol=8 * STEP[policy])
 
 
+@pytest.mark.slow_after(1)
 @each_policy
 def test_weights_and_optimizer_state_are_float32(policy):
     _, mixed = both(policy)

@@ -186,6 +186,7 @@ def test_any_number_of_tokens_has_the_losses_of_the_plain_form(tokens, dtype, on
         np.testing.assert_allclose(found, wanted, atol=tolerance * (1 + scale), rtol=0)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("grappler", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -74,6 +74,7 @@ def test_a_skipped_step_is_in_no_logged_mean():
     assert found["target_tokens"] == found["source_tokens"] == 5 * (3 + 7 + 5)
 
 
+@pytest.mark.slow
 def test_an_epoch_of_skipped_steps_logs_finite_numbers():
     _, found = shown([batch(3, 2, spoiled=True)] * 2, still())
     assert (found["steps"], found["skipped"]) == (2, 2)
@@ -98,6 +99,7 @@ def test_an_overflow_with_loss_scaling_counts_as_a_step_and_changes_no_weight():
         np.testing.assert_array_equal(weight.numpy(), before.numpy())
 
 
+@pytest.mark.slow
 def test_validation_has_no_dropout_in_micro_batches_either():
     whole = batch(1, 4)
     parted = tf.nest.map_structure(lambda ids: ids.reshape(2, 2, -1), whole)

@@ -107,6 +107,7 @@ class OwnLoss(keras.losses.Loss):
         return own_cross_entropy(labels, logits)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     "loss",
     [
@@ -134,6 +135,7 @@ def test_keras_cross_entropy_uses_the_fused_loss():
     assert not model._needs_logits()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("strategy", "micro_batches"), PLACES)
 def test_own_loss_is_a_mean_over_all_tokens_wherever_they_are(strategy, micro_batches):
     wanted, _ = gradient(made(), BATCH)
@@ -210,12 +212,14 @@ class TwiceTheLoss(LabelSmoothedCrossEntropy):
         return 2 * super().call(y_true, y_pred)
 
 
+@pytest.mark.slow
 def test_a_loss_of_this_package_with_another_call_is_used():
     wanted, _ = gradient(made(loss=LabelSmoothedCrossEntropy(0.1)), BATCH)
     found, _ = gradient(made(loss=TwiceTheLoss(0.1)), BATCH)
     np.testing.assert_allclose(found, 2 * wanted, atol=4e-6)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("strategy", "micro_batches"), PLACES)
 def test_a_sum_is_not_divided(strategy, micro_batches):
     wanted, wanted_logs = gradient(made(), BATCH)
@@ -239,6 +243,7 @@ BY_SENTENCE = np.array([0.5, 3.0, 2.0], "float32")
 BY_TOKEN = np.random.default_rng(3).uniform(0, 2, BATCH[1].shape).astype("float32")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("loss", [None, own_cross_entropy], ids=["ours", "own"])
 def test_weights_of_zero_train_nothing_and_of_a_half_half_as_much(loss):
     whole, _ = gradient(made(loss=loss), BATCH)
@@ -249,6 +254,7 @@ def test_weights_of_zero_train_nothing_and_of_a_half_half_as_much(loss):
     np.testing.assert_allclose(half, whole / 2, atol=1e-6)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("weights", [BY_SENTENCE, BY_TOKEN], ids=["sentence", "token"])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
 def test_weights_do_to_the_loss_what_they_do_in_keras_with_a_mask(weights, reduction):
@@ -269,6 +275,7 @@ def test_weights_do_to_the_loss_what_they_do_in_keras_with_a_mask(weights, reduc
     assert model.train_on_batch(inputs, labels, weights) == pytest.approx(keras_own, rel=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("strategy", "micro_batches"), PLACES)
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
 def test_weights_act_alike_on_replicas_and_micro_batches(strategy, micro_batches, reduction):
@@ -403,6 +410,7 @@ def test_standard_metrics_are_means_over_real_tokens_in_every_log(strategy):
             assert shown[name] == pytest.approx(value, rel=1e-5), name
 
 
+@pytest.mark.slow
 def test_a_metric_from_outside_of_the_scope_is_refused():
     top = keras.metrics.SparseTopKCategoricalAccuracy(3, name="top")
     with pytest.raises(ValueError, match="top was made outside of the strategy's scope.*strategy.scope"):
@@ -459,6 +467,7 @@ def test_metrics_that_are_not_per_token_are_refused_in_one_line(metrics, message
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @saves_files
 def test_a_saved_model_keeps_the_names_it_was_compiled_with(tmp_path):
     model = made(
@@ -527,6 +536,7 @@ class AddsLossInEncoder(Transformer):
         return encoded
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("cls", [AddsLoss, AddsLossInEncoder])
 def test_losses_added_in_a_call_are_in_gradient_and_loss_of_every_step(cls):
     plain, plain_logs = gradient(made(), BATCH)
@@ -587,6 +597,7 @@ def test_an_overridden_loss_is_trained_and_logged(strategy, micro_batches):
     assert logs["loss"] == pytest.approx(wanted_logs["loss"] / 2, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_an_overridden_loss_needs_neither_labels_nor_an_argument_for_training():
     model = made(cls=LossWithoutTraining, optimizer=keras.optimizers.SGD(0.01))
     wanted = np.mean(small_model()(BATCH[0]).numpy() ** 2)
@@ -624,6 +635,7 @@ def test_unsupported_arguments_are_refused():
 # --- what a step without a finite gradient shows ----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_is_seen_by_terminate_on_nan_and_changes_no_weight():
     model = made()
     spoiled = model.source_embedding.embeddings.numpy()
@@ -715,6 +727,7 @@ def test_labels_of_another_length_are_refused_where_no_length_is_known():
             )
 
 
+@pytest.mark.slow
 def test_logits_of_one_token_are_not_broadcast_to_many_labels():
     model, labels = made(), BATCH[1][:1]
     logits = model(BATCH[0])[:1, :1]
@@ -772,6 +785,7 @@ def test_inputs_of_other_forms_are_refused_in_one_line():
             assert "\n" not in str(caught.value), message
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_nothing_to_predict_is_refused_in_one_line():
     inputs = dataset().map(lambda inputs, labels: (inputs,))
@@ -780,6 +794,7 @@ def test_nothing_to_predict_is_refused_in_one_line():
             made().predict(stream, verbose=0)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("positions", [7, VOCAB])
 def test_a_sentence_longer_than_the_learned_positions_is_not_an_id_outside_the_vocabulary(positions):
     inputs, labels = batch(7, (5, positions + 1), target_length=positions + 1)

@@ -83,6 +83,7 @@ def changed(ids, *places_and_values):
 # What must not matter, and next to it what must.
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("layers", [1, 2, 6])
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_logit_depends_on_no_later_target_token(layers, norm_first):
@@ -97,6 +98,7 @@ def test_a_logit_depends_on_no_later_target_token(layers, norm_first):
         assert difference[:, position].min() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_logit_depends_on_every_earlier_target_token():
     model = model_with()
     before = model((SOURCE, TARGET)).numpy()
@@ -132,6 +134,7 @@ def test_the_embedding_of_source_padding_does_not_matter_and_that_of_tokens_does
     assert np.abs(after(13) - before)[0].max() > 0.01
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("position", range(7))
 def test_every_real_source_token_matters(position):
     model = model_with()
@@ -140,6 +143,7 @@ def test_every_real_source_token_matters(position):
     assert np.abs(after - before)[2].max(-1).min() > 1e-4
 
 
+@pytest.mark.slow
 def test_neighbours_in_the_batch_do_not_matter():
     model = model_with()
     before = model((SOURCE, TARGET)).numpy()
@@ -151,12 +155,14 @@ def test_neighbours_in_the_batch_do_not_matter():
     np.testing.assert_allclose(alone[0], before[1], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_the_order_of_source_tokens_matters():
     model = model_with()
     swapped = changed(SOURCE, (2, 2, SOURCE[2, 3]), (2, 3, SOURCE[2, 2]))
     assert np.abs(model((swapped, TARGET)) - model((SOURCE, TARGET)))[2].max() > 0.01
 
 
+@pytest.mark.slow
 def test_the_padding_id_is_that_of_the_special_ids():
     moved = Transformer(ModelConfig(**SMALL), special=SpecialIds(pad=7, bos=1, eos=2, unk=0))
     before = moved((SOURCE, TARGET)).numpy()
@@ -179,6 +185,7 @@ def test_a_row_of_nothing_but_padding_is_finite(kind):
 # Decoding step by step.
 
 
+@pytest.mark.slow_after(1)
 @every_kind
 def test_cached_steps_equal_the_whole_decoder(kind):
     model = model_with(**kind, output_bias=True, attention_bias=True)
@@ -194,6 +201,7 @@ def test_cached_steps_equal_the_whole_decoder(kind):
             np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_kernel_of_the_logits_is_the_transposed_tied_embedding(monkeypatch):
     class Doubled(Transformer):
         def _logits(self, x):
@@ -215,6 +223,7 @@ def test_the_kernel_of_the_logits_is_the_transposed_tied_embedding(monkeypatch):
     np.testing.assert_allclose(twice, 2 * logits, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_search_reads_copies_of_the_matrices_of_a_step(monkeypatch):
     model = model_with(d_ff=512)
     sources = np.random.default_rng(1).integers(3, VOCAB, (11, 5))
@@ -249,6 +258,7 @@ class Replaced(Transformer):
         super().build(input_shape)
 
 
+@pytest.mark.slow
 def test_a_model_whose_layers_were_replaced_translates():
     model = Replaced(model_with().config)
     parts = [part for layer in model.decoder_layers for part in layer._flatten_layers()]
@@ -272,6 +282,7 @@ def test_call_is_encode_and_then_decode():
     np.testing.assert_array_equal(model.decode(TARGET, model.encode(SOURCE)), model((SOURCE, TARGET)))
 
 
+@pytest.mark.slow
 def test_logits_are_the_same_eagerly_and_in_a_graph_of_unknown_shape():
     model = model_with()
     spec = tf.TensorSpec((None, None), tf.int32)
@@ -292,6 +303,7 @@ def test_number_of_vocabulary_matrices_for_each_kind_of_tying(tie_embeddings, ma
     assert (model.source_embedding is model.target_embedding) == (tie_embeddings == "all")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("tie_embeddings", "part", "moves"),
     [
@@ -349,6 +361,7 @@ def test_pre_norm_normalises_the_output_of_each_stack(norm_first):
     assert len(norms) == (4 if norm_first else 0)
 
 
+@pytest.mark.slow
 def test_the_output_bias_is_added_to_the_logits():
     model = model_with(output_bias=True)
     bias = model.output_bias.numpy()
@@ -358,6 +371,7 @@ def test_the_output_bias_is_added_to_the_logits():
     np.testing.assert_allclose(moved, np.broadcast_to(np.arange(VOCAB), moved.shape), atol=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     "rate", ["residual_dropout", "embedding_dropout", "attention_dropout", "relu_dropout"]
 )
@@ -379,6 +393,7 @@ def test_embedding_dropout_acts_in_both_stacks():
     assert np.abs(model.decode(TARGET, encoded, training=True) - decoded).max() > 0.01
 
 
+@pytest.mark.slow
 def test_mixed_precision_computes_in_bfloat16_with_float32_weights():
     exact, mixed = model_with(), model_with(dtype="mixed_bfloat16")
     logits = mixed((SOURCE, TARGET))
@@ -430,6 +445,7 @@ def test_config_survives_a_round_trip():
     assert again.get_config() == held
 
 
+@pytest.mark.slow
 def test_a_file_of_before_matrices_were_stacked_has_separate_ones():
     held = Transformer(ModelConfig(**SMALL)).get_config()
     assert held["config"].pop("attention_init") == "stacked"
@@ -519,6 +535,7 @@ def test_a_model_loaded_in_another_process_is_tied_as_before(loaded_elsewhere, n
     assert np.abs(moved - found[f"{name}_logits"]).max() > 0.01
 
 
+@pytest.mark.slow_after(1)
 @saves_files
 @every_kind
 def test_weights_saved_alone_come_back(kind, tmp_path):
@@ -529,6 +546,7 @@ def test_weights_saved_alone_come_back(kind, tmp_path):
     np.testing.assert_array_equal(model((SOURCE, TARGET)), other((SOURCE, TARGET)))
 
 
+@pytest.mark.slow
 @saves_files
 def test_other_precision_and_special_ids_survive_a_file(tmp_path):
     special = SpecialIds(pad=3, bos=2, eos=1, unk=0)

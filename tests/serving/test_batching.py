@@ -405,6 +405,7 @@ requests = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     requests=requests, workers=st.integers(1, 3), budget=st.integers(1, 61), wait=st.sampled_from([0, 1, 5])

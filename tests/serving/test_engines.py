@@ -109,6 +109,7 @@ def test_search_settings_are_those_of_every_run_and_export(tiny, tmp_path):
         assert texts(longer) != texts(expected)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["run", "ctranslate2"])
 def test_a_model_with_several_translations_answers_requests_that_do_not_ask_for_them(tiny, tmp_path, kind):
     run = RunFolder(shutil.copytree(tiny.path, tmp_path / "run"))

@@ -91,6 +91,7 @@ def test_the_attention_shown_is_that_of_the_model(client, translator):
     assert [tuple(link) for link in shown["alignment"]] == [tuple(link) for link in result.best.alignment]
 
 
+@pytest.mark.slow
 def test_a_head_that_is_off_changes_what_is_shown_and_nothing_else(client, translator):
     before = translator.translate([TEXT])
     off = [{"kind": "cross", "layer": 1, "head": head} for head in range(4)]

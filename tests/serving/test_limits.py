@@ -585,6 +585,7 @@ def test_an_old_version_is_unloaded_after_its_last_request(tmp_path):
         assert server.models["m30k"].versions[1].engine is None
 
 
+@pytest.mark.slow
 def test_an_old_version_is_freed_though_its_objects_were_frozen(tmp_path):
     engines = Engines({"1": FakeEngine(), "2": FakeEngine()})
     engines["1"].itself = engines["1"]  # Keras' models refer to themselves, too

@@ -626,6 +626,7 @@ def test_a_wrong_text_is_answered_with_one_line(client, values, message):
 # All of them
 
 
+@pytest.mark.slow
 def test_the_description_is_valid_and_has_every_route(engine):
     validator = pytest.importorskip("openapi_spec_validator", reason="needs openapi-spec-validator")
     explorer = importlib.util.find_spec("keras_transformer.explorer") is not None
@@ -673,6 +674,7 @@ ASKED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_answers_are_as_described(engine, versions):
     validation = pytest.importorskip("jsonschema", reason="needs jsonschema, of openapi-spec-validator")
     for name in ("3", "17"):

@@ -203,6 +203,7 @@ def start_requests(server, pool, number):
     return answers
 
 
+@pytest.mark.slow
 def test_the_objects_of_the_models_are_left_out_of_garbage_collections(fake):
     fake.gate.touch()
     with fake.start() as server:
@@ -279,6 +280,7 @@ def fails(capsys):
     return run
 
 
+@pytest.mark.slow
 def test_the_token_may_be_in_the_environment(fails, tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_TRANSFORMER_TOKEN", "a b")
     assert "`token` must be ASCII without spaces" in fails(tiny.path)
@@ -312,6 +314,7 @@ def test_wrong_arguments_are_answered_with_one_line(fails, tiny, tmp_path, capsy
     assert "a Keras export. Serve the run folder" in fails(keras_export)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_answered_with_one_line(fails, tiny, tmp_path):
     damaged = shutil.copytree(tiny.path, tmp_path / "damaged")
     (weights,) = (path for path in damaged.rglob("*") if path.suffix == ".h5" or "data-0" in path.name)

@@ -114,6 +114,7 @@ def test_joins_a_list_with_or():
 
 @pytest.mark.parametrize("pair", LOCALE_PAIRS)
 class TestPromises:
+    @pytest.mark.slow_after(1)
     def test_no_source_is_repeated_within_or_across_splits(self, examples, pair):
         sources = [example.source.casefold() for split in examples(pair) for example in split]
         assert len(sources) == len(set(sources)) == NUM_PAIRS
@@ -163,6 +164,7 @@ def test_default_held_out_splits_have_every_kind_but_bare_names(default_splits):
         assert {example.kind for example in split} == set(KINDS) - {"name"}
 
 
+@pytest.mark.slow
 def test_training_has_every_name_alone_and_in_lists(default_splits):
     names = {example.source for example in default_splits.train if example.kind == "name"}
     listed = [e.source for e in default_splits.train if e.kind in ("country", "language", "currency")]
@@ -177,6 +179,7 @@ def words(text):
     return re.findall(r"[^\W\d_]+", text.casefold())
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("pair", [("en", "de"), ("de", "en"), ("fr", "en"), ("ja", "en")])
 def test_another_seed_never_gives_a_source_another_target(pair):
     target_of = {}
@@ -186,18 +189,21 @@ def test_another_seed_never_gives_a_source_another_target(pair):
                 assert target_of.setdefault(source, target) == target
 
 
+@pytest.mark.slow
 def test_leaves_out_the_date_that_reads_like_another_in_may():
     options = cldr.find_options(cldr.Locales(cldr.parse_locale("en"), cldr.parse_locale("de")))
     assert ("long",) in options["date"]
     assert ("medium",) not in options["date"]  # May 3, 2015 -> 3. Mai 2015 or 03.05.2015
 
 
+@pytest.mark.slow
 def test_leaves_out_years_that_are_written_as_the_number():
     options = cldr.find_options(cldr.Locales(cldr.parse_locale("fr"), cldr.parse_locale("de")))
     assert "cardinal" in options
     assert "year" not in options  # mille neuf cent ... -> eintausendneunhundert... or neunzehnhundert...
 
 
+@pytest.mark.slow
 def test_language_without_spelled_numbers_has_the_other_kinds():
     # num2words has no Filipino; its own rule would take the Finnish numbers.
     splits = cldr.make_examples("en", "fil", num_pairs=2000)
@@ -205,12 +211,14 @@ def test_language_without_spelled_numbers_has_the_other_kinds():
     assert kinds == set(KINDS) - set(SPELLED_KINDS)
 
 
+@pytest.mark.slow
 def test_pairs_are_the_examples_without_their_kind(examples):
     pairs = cldr.make_pairs("en", "de", num_pairs=NUM_PAIRS, seed=3)
     for split, labelled in zip(pairs, examples(("en", "de")), strict=True):
         assert split == [(example.source, example.target) for example in labelled]
 
 
+@pytest.mark.slow
 def test_seed_changes_the_corpus():
     assert cldr.make_pairs("en", "de", num_pairs=500, seed=1) != cldr.make_pairs(
         "en", "de", num_pairs=500, seed=2

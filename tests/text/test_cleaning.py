@@ -262,6 +262,7 @@ def slow_reason(config, source, target, languages):
     return "identical" if source.strip() == target.strip() else "keep"
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("languages", [("en", "ru"), ("ja", "de"), ("sr", "ar")])
 def test_a_block_is_its_lines_one_by_one(languages):
     rng = random.Random(5)

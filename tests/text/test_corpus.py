@@ -204,6 +204,7 @@ def test_a_misspelt_folder_is_answered_with_a_folder_or_archive_beside_it(tmp_pa
         check_dataset("nowhere")
 
 
+@pytest.mark.slow
 def test_the_built_in_corpus_is_that_of_cldr(small_cldr):
     corpus = load_corpus("cldr/en-de", "en", "de")
     splits = cldr.make_pairs("en", "de")
@@ -213,12 +214,14 @@ def test_the_built_in_corpus_is_that_of_cldr(small_cldr):
     assert corpus.test_name == "test"
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_a_split_of_the_built_in_corpus_is_that_of_the_whole(small_cldr, split):
     whole = load_corpus("cldr/en-de", "en", "de")
     assert load_split("cldr/en-de", split, "en", "de") == getattr(whole, split)
 
 
+@pytest.mark.slow
 def test_the_built_in_corpus_can_be_turned_round(small_cldr):
     turned = load_corpus("cldr/en-de", "de", "en")
     german, english = (" ".join(texts) for texts in turned.train)
@@ -264,6 +267,7 @@ def test_a_name_tells_its_languages(dataset, languages):
     assert languages_of(dataset) == languages
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_cldr")
 def test_the_built_in_corpus_comes_in_blocks_and_tells_its_version():
     dataset = open_dataset("cldr/en-de", "de", "en")

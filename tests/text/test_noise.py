@@ -28,6 +28,7 @@ def line(length, number=0):
     return " ".join(f"w{number}x{i}" for i in range(length))
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(words=WORDS, noise=RATES, number=st.integers(0, 10**9))
 def test_words_are_dropped_replaced_and_moved_and_nothing_else(words, noise, number):

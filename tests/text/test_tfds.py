@@ -78,6 +78,7 @@ def test_a_prepared_set_is_found_under_each_of_its_names(prepared, name):
     }
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en")])
 def test_all_pairs_come_in_the_order_in_which_they_are_stored(prepared, source, target):
     builder = tfds.builder("wmt14_translate/de-en", data_dir=prepared)

@@ -46,6 +46,7 @@ def test_a_backslash_is_no_code_point(by_hand):
     assert (found.coverage, found.fallback_rate, found.pieces) == (1, 0, 7 + 0)
 
 
+@pytest.mark.slow
 def test_bytes_and_unknown_pieces_are_counted():
     texts = ["ab ab ab"]
     with_bytes = SubwordTokenizer.train(texts, vocab_size=265)

@@ -128,6 +128,7 @@ def test_the_ids_are_those_of_keras_hub(pair, texts):
     assert not {0, 1, 2} & {number for row in wanted for number in row}
 
 
+@pytest.mark.slow_after(1)
 def test_the_decoded_text_is_that_of_keras_hub(pair, texts):
     theirs, ours, ids, moved = pair
     wanted = tf.function(theirs.detokenize)(tf.ragged.constant(ids, tf.int32, ragged_rank=1)).numpy()
@@ -245,6 +246,7 @@ def test_a_damaged_vocabulary_is_refused_by_name(change, tmp_path):
         load_tokenizer(path)
 
 
+@pytest.mark.slow
 def test_keras_hub_must_be_installed(monkeypatch):
     ours = tokenizer_from_keras_hub(hub.tokenizers.WordPieceTokenizer([*SPECIAL, "a"]))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

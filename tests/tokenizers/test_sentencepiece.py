@@ -98,6 +98,7 @@ def test_a_text_comes_back(tokenizer, name):
     assert all(0 <= one < VOCAB_SIZE for one in ids)
 
 
+@pytest.mark.slow
 def test_random_unicode_comes_back(tokenizer):
     texts = random_texts(count=2000, length=11)
     assert tokenizer.decode(tokenizer.encode(texts)) == [expected(text) for text in texts]
@@ -184,6 +185,7 @@ def test_refuses_what_is_not_a_list_of_str(tokenizer, method, texts, received):
         getattr(tokenizer, method)(texts)
 
 
+@pytest.mark.slow
 def test_training_is_deterministic(tokenizer):
     again = SubwordTokenizer.train(iter(LATIN), vocab_size=VOCAB_SIZE)
     assert again.model_bytes == tokenizer.model_bytes
@@ -298,6 +300,7 @@ def test_every_sample_of_the_texts_is_as_likely():
     assert counts.keys() == set(pairs)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_a_vocabulary_is_the_same_bytes_whatever_the_number_of_cores(model_type, monkeypatch):
     texts = [f"wort{number} {number * 7919}" for number in range(300)]
@@ -308,6 +311,7 @@ def test_a_vocabulary_is_the_same_bytes_whatever_the_number_of_cores(model_type,
     assert len(set(found)) == 1
 
 
+@pytest.mark.slow
 def test_refuses_a_vocabulary_larger_than_the_texts_allow():
     with pytest.raises(ValueError, match=r"largest possible is (\d+).*vocab_size=8000") as info:
         SubwordTokenizer.train(["hello world"] * 3, vocab_size=8000)
@@ -455,6 +459,7 @@ def test_graph_equals_python_on_any_ids(tokenizer, tf):
     assert decoded(tokenizer.decode_tensor(ids)) == tokenizer.decode(ids)
 
 
+@pytest.mark.slow
 def test_graph_works_within_functions_and_pipelines(tf):
     # A new tokenizer, so that its model is first loaded while a graph is traced.
     fresh = SubwordTokenizer.train(LATIN, vocab_size=VOCAB_SIZE)

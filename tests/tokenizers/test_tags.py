@@ -115,6 +115,7 @@ def test_without_tags_a_vocabulary_has_the_bytes_of_before(kind):
     assert b"tags" not in before.model_bytes
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     "search",
     [

@@ -44,6 +44,7 @@ def test_every_kind_is_learned_and_recognised_from_its_file(kind, tmp_path):
         load_tokenizer(tmp_path / "vocabulary", special=SpecialIds(pad=3, unk=0))
 
 
+@pytest.mark.slow
 def test_bpe_and_unigram_are_what_sentencepiece_learns():
     for kind in ("bpe", "unigram"):
         theirs = SubwordTokenizer.train(TEXTS, vocab_size=SIZES[kind], model_type=kind)
@@ -110,6 +111,7 @@ def model(source, target, tie_embeddings="decoder"):
     return ModelConfig(source_vocab_size=source, target_vocab_size=target, tie_embeddings=tie_embeddings)
 
 
+@pytest.mark.slow
 def test_vocabularies_of_the_model_are_accepted(tokenizers):
     check_vocabularies(tokenizers, model(300, 46), special=SpecialIds())
     check_vocabularies(as_tokenizers(tokenizers.source), model(300, 300, "all"))

@@ -135,6 +135,7 @@ def test_a_text_comes_back(tokenizer, text):
     assert all(len(SPECIAL.__slots__) <= one < tokenizer.vocab_size for one in ids)
 
 
+@pytest.mark.slow
 def test_random_unicode_comes_back(tokenizer):
     texts = random_texts(count=2000, length=11)
     assert tokenizer.decode(tokenizer.encode(texts)) == [expected(text) for text in texts]

@@ -63,6 +63,7 @@ def break_weight(model, path, value=np.nan):
     return weight
 
 
+@pytest.mark.slow
 def test_the_report_names_step_rate_batch_and_the_last_records(dump):
     report = dump()
     assert report["step"] == 9
@@ -133,6 +134,7 @@ def test_examining_in_parts_finds_the_same(tiny, dump, model):
     assert parts["gradients_not_finite"]
 
 
+@pytest.mark.slow
 def test_micro_batches_are_put_under_each_other(tiny, dump):
     whole = dump()
     (source_ids, target_ids), labels = tiny.batch(1, *LENGTHS)
@@ -140,6 +142,7 @@ def test_micro_batches_are_put_under_each_other(tiny, dump):
     assert dump(((source_ids, target_ids), labels)) == whole
 
 
+@pytest.mark.slow
 def test_weights_metrics_and_seeds_stay_as_they_are(tiny, dump, model):
     values, sums = tiny.state_of(model)
     dump()
@@ -160,6 +163,7 @@ def test_a_batch_that_does_not_fit_leaves_the_rest_of_the_report(dump, monkeypat
     assert (dump.run.path / "crash" / "step-9" / "batch.npz").exists()
 
 
+@pytest.mark.slow
 def test_a_dump_of_the_same_step_replaces_the_old_one(dump):
     dump()
     (dump.run.path / "crash" / "step-9" / "old").write_text("old")

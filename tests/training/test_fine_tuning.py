@@ -116,6 +116,7 @@ def check_rows(before, fresh, now, old_ids, new_ids):
     return len(new_ids.keys() & old_ids.keys())
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("tie_embeddings", ["all", "decoder", "none"])
 def test_the_same_vocabulary_gives_the_same_weights(make_run, tie_embeddings):
     tokenizer = bpe(ENGLISH + GERMAN, 310)
@@ -138,6 +139,7 @@ def test_with_the_same_vocabulary_the_translations_are_those_of_the_run(make_run
     assert Translator(model, tokenizer, search).translate(ENGLISH[:3]) == theirs
 
 
+@pytest.mark.slow
 def test_the_newest_checkpoint_can_be_chosen(make_run):
     tokenizer = bpe(ENGLISH, 290)
     run = make_run(tokenizer)
@@ -149,6 +151,7 @@ def test_the_newest_checkpoint_can_be_chosen(make_run):
     assert f"{run.path} (last): " in report
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("model_type", "sizes"), [("bpe", (295, 320)), ("unigram", (278, 281))])
 def test_pieces_keep_their_rows_whatever_their_ids(make_run, model_type, sizes):
     old = bpe(ENGLISH, sizes[0], model_type=model_type)
@@ -202,6 +205,7 @@ def test_two_vocabularies_are_matched_each_on_its_side(make_run, tie_embeddings)
     )
 
 
+@pytest.mark.slow
 def test_word_pieces_are_matched_by_their_lines(make_run):
     old = WordPieceTokenizer.train(ENGLISH, vocab_size=40)
     new = WordPieceTokenizer.train(OTHER, vocab_size=44)
@@ -212,6 +216,7 @@ def test_word_pieces_are_matched_by_their_lines(make_run):
     assert min(counts(report)[0]) > 0
 
 
+@pytest.mark.slow
 def test_word_pieces_find_the_pieces_of_a_sentencepiece_vocabulary(make_run):
     old, new = bpe(ENGLISH, 300), WordPieceTokenizer.train(ENGLISH, vocab_size=40)
     before, fresh, now, report, _ = start(make_run(old), new)
@@ -224,6 +229,7 @@ def test_word_pieces_find_the_pieces_of_a_sentencepiece_vocabulary(make_run):
     assert counts(report)[0][0] == kept > 10
 
 
+@pytest.mark.slow
 def test_entries_tell_bytes_and_roles_from_text():
     special = SpecialIds(pad=3, bos=0, eos=1, unk=2)
     texts = ["<pad> <0x41> pad <s> A"] * 9
@@ -253,6 +259,7 @@ def test_a_byte_is_not_the_text_that_its_name_spells():
     assert shared == {("special", role) for role in special} | {("text", "\u2581")}
 
 
+@pytest.mark.slow
 def test_dropout_rates_unused_positions_and_initial_matrices_may_differ(make_run):
     tokenizer = bpe(ENGLISH, 290)
     run = make_run(tokenizer, key_dim=4)
@@ -264,6 +271,7 @@ def test_dropout_rates_unused_positions_and_initial_matrices_may_differ(make_run
         np.testing.assert_array_equal(now[path], value)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("earlier", "changes", "message"),
     [
@@ -298,6 +306,7 @@ def test_another_shape_is_refused_in_one_line_and_nothing_changes(make_run, earl
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.slow
 def test_learned_positions_of_the_same_number_are_copied(make_run):
     old, new = bpe(ENGLISH, 285), bpe(ENGLISH, 295)
     changes = {"positions": "learned", "max_positions": 40}
@@ -306,6 +315,7 @@ def test_learned_positions_of_the_same_number_are_copied(make_run):
     np.testing.assert_array_equal(now[path], before[path])
 
 
+@pytest.mark.slow
 def test_tokenizers_of_another_model_are_refused(make_run):
     tokenizer = bpe(ENGLISH, 290)
     run = make_run(tokenizer, saved=False)
@@ -313,6 +323,7 @@ def test_tokenizers_of_another_model_are_refused(make_run):
         initialize_from(Transformer(model_config(tokenizer)), bpe(ENGLISH, 285), run)
 
 
+@pytest.mark.slow
 def test_a_model_of_half_precision_and_another_name_takes_the_weights(make_run):
     tokenizer = bpe(ENGLISH, 290)
     run = make_run(tokenizer)

@@ -22,7 +22,10 @@ from keras_transformer.training.run import train
 from keras_transformer.training.validation import Validation
 
 # Keras' own `TensorBoard` draws histograms of variables, which NumPy 2 warns about.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 EVERY, STEPS, WARMUP = 4, 12, 6
 
@@ -136,7 +139,6 @@ def stock_fit(initial_epoch, epochs, batches, validation_batches=1):
     return recorder
 
 
-@pytest.mark.slow
 def test_a_run_calls_what_one_fit_of_keras_calls(parts):
     """10 steps: two epochs of four, and one that ends after two."""
     count = max(number for number, _ in parts[0].of("on_test_batch_end")) + 1
@@ -253,7 +255,6 @@ def fit(tiny, made, steps, *others):
     made.model.fit(tiny.stream(batches), steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=[*others])
 
 
-@pytest.mark.slow
 def test_means_are_those_of_the_metrics_that_keras_resets_at_each_epoch(tiny, make_given, tmp_path):
     recorder, whole = Recorder(), Recorder()
     made, run = make_given(recorder), tiny.Run(tmp_path / "run")

@@ -26,6 +26,8 @@ from keras_transformer.evaluation.brackets import bracket_scores
 from keras_transformer.text.trees import read_tree, words
 from keras_transformer.translation.parser import Parser
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "data.vocab_size": 290,
     "model.num_encoder_layers": 1,
@@ -71,7 +73,6 @@ def run(treebank, tmp_path_factory, printed):
     return RunFolder(path)
 
 
-@pytest.mark.slow
 def test_validations_have_f1_of_what_search_finds(run, treebank):
     records = [record for record in run.read_history() if record["kind"] == "validation"]
     assert [record["step"] for record in records] == [3, 6]
@@ -129,7 +130,6 @@ def test_a_prepared_treebank_gives_the_same_vocabularies(run, treebank, tmp_path
     assert [side.sha256 for side in one] == [side.sha256 for side in other]
 
 
-@pytest.mark.slow
 def test_a_run_is_evaluated_with_both_kinds_of_search(run, tmp_path, capfd):
     argv = [str(run.path), "--split", "valid", "--threads", "1", "--output", str(tmp_path / "out.trees")]
     assert evaluate_program.main([*argv, "--json"]) == 0
@@ -153,7 +153,6 @@ def test_a_run_is_evaluated_with_both_kinds_of_search(run, tmp_path, capfd):
     assert "free search" not in printed
 
 
-@pytest.mark.slow
 def test_lines_of_words_become_lines_of_trees(run, tmp_path):
     rng = random.Random(5)
     gold = [read_tree(tiny_trees.draw(rng)) for _ in range(7)]

@@ -34,6 +34,7 @@ def start(workers, number, ended):
     return thread
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_nobody_goes_on_before_all_are_there(order):
     workers = [f"localhost:{port}" for port in free_ports(3)]

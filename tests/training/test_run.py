@@ -169,6 +169,7 @@ def test_a_continued_run_equals_an_uninterrupted_one_to_the_bit(whole, resumed):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_continued_run_is_translated_alike(whole, resumed):
     assert len(resumed.translations) == 21
     assert resumed.translations == whole.translations
@@ -193,6 +194,7 @@ def test_a_continued_run_skips_the_batches_it_has_read(resumed, batch_starts):
     assert batch_starts == [0, 5]
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_as_it_is(whole, corpus, capsys):
     def files():
         return {
@@ -361,6 +363,7 @@ def test_history_has_the_logged_steps(whole):
         assert record["target_tokens_per_second"] > 0
 
 
+@pytest.mark.slow
 def test_the_first_loss_is_about_that_of_a_guess(timed):
     # Logits of a new model have variance 1 or so: ln V, and half of it at most on top.
     assert math.log(310) - 0.3 < of_kind(timed.run, "train")[0]["loss"] < math.log(310) + 2
@@ -370,6 +373,7 @@ def test_validations_are_at_their_steps_and_at_the_end(whole):
     assert [record["step"] for record in of_kind(whole.run, "validation")] == [8, 12]
 
 
+@pytest.mark.slow
 def test_validation_loss_and_perplexity_are_those_of_the_last_weights(whole, corpus):
     model = whole.run.load_model(checkpoint="last")
     tokenizer = whole.run.load_tokenizers().source
@@ -395,6 +399,7 @@ def test_validation_loss_and_perplexity_are_those_of_the_last_weights(whole, cor
     assert record["token_accuracy"] == pytest.approx(sums[2] / count, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_validation_bleu_is_of_searched_translations(whole, corpus):
     sources, references = (
         (corpus / f"val.{ending}").read_text(encoding="utf-8").splitlines()[:6] for ending in ("en", "de")
@@ -445,6 +450,7 @@ def test_one_update_is_made_even_if_the_time_is_up_before(corpus):
     assert [fitting._is_finished(run, step, clock) for step in (0, 1)] == [False, True]
 
 
+@pytest.mark.slow
 def test_time_of_earlier_parts_counts(timed, capsys):
     again = train(timed.run.config, timed.run.path)
     assert checkpoint_names(again) == ["step-0", "step-1"]  # no step is left

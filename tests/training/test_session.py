@@ -58,6 +58,7 @@ def test_text_is_prepared_into_the_run_folder(config, tmp_path):
     }
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("folders", ["there", "to be made"])
 def test_a_run_refused_after_its_text_was_prepared_leaves_nothing(config, corpus, tmp_path, folders):
     run = tmp_path / "runs" / "new"
@@ -72,6 +73,7 @@ def test_a_run_refused_after_its_text_was_prepared_leaves_nothing(config, corpus
     start(config, run)
 
 
+@pytest.mark.slow
 def test_an_interrupted_first_start_goes_on_where_it_was(config, corpus, tmp_path, monkeypatch, capsys):
     def interrupt(*arguments):
         raise KeyboardInterrupt
@@ -90,6 +92,7 @@ def test_an_interrupted_first_start_goes_on_where_it_was(config, corpus, tmp_pat
     assert "learning" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_interrupted_first_start_does_not_bind_the_next_one(config, corpus, tmp_path):
     run = tmp_path / "run"
     child = os.fork()
@@ -131,6 +134,7 @@ def test_a_text_of_their_own_in_an_earlier_run_is_left_alone(config, tmp_path):
     assert names(run / "corpus") == {"precious.txt"}
 
 
+@pytest.mark.slow
 def test_a_change_that_is_allowed_is_kept_only_if_the_run_starts(config, corpus, tmp_path):
     run = tmp_path / "run"
     start(config, run)

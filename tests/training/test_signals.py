@@ -40,6 +40,7 @@ def ended(text):
         return process.communicate(timeout=PATIENCE)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)]
 )
@@ -60,6 +61,7 @@ def test_while_no_python_runs_a_signal_is_heard_and_a_second_one_ends_the_proces
         )
 
 
+@pytest.mark.slow
 def test_outside_of_training_too_it_is_heard_before_python_can_act():
     out, err = ended(
         "timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))\n"

@@ -155,6 +155,7 @@ def whole(name):
 slow = functools.partial(pytest.param, marks=pytest.mark.very_slow)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "strategy", "micro_batches", "towers"),
     [
@@ -289,6 +290,7 @@ def masks(strategy, seed):
     return [[each.numpy() for each in strategy.experimental_local_results(draw())] for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_replicas_draw_masks_of_their_own_and_the_same_ones_again():
     first, second = masks(two_devices(), 3)
     again, _ = masks(two_devices(), 3)
@@ -446,6 +448,7 @@ def test_an_overflow_of_float16_is_skipped_counted_and_lowers_the_scale():
         np.testing.assert_array_equal(weight.numpy(), value)
 
 
+@pytest.mark.slow
 def test_what_keras_gets_wrong_is_refused_with_the_reason():
     strategy = two_devices()
     for optimizer, reason in (

@@ -190,6 +190,7 @@ def divided_on_lists(toy, sentence, limit, alpha, beam_size, number):
     return ranked(finished)[:beam_size] + ranked(cut_off)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 @pytest.mark.parametrize("beam_size", [2, 3, 5])
 def test_the_beam_is_divided_as_on_lists(beam_size, alpha):
@@ -206,6 +207,7 @@ def test_the_beam_is_divided_as_on_lists(beam_size, alpha):
             check_same(found, row, divided_on_lists(toy, row, limit, alpha, beam_size, numbers[row]))
 
 
+@pytest.mark.slow
 def test_a_divided_beam_finds_better_translations_than_the_length_limit_enforces():
     toy, sentences, limits, numbers = Toy(5, 9), list(range(12)), [12] * 12, [2] * 12
     toy.table[:, 3] -= 4.0
@@ -273,6 +275,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "size"),
     [
@@ -335,6 +338,7 @@ def num_operations(function):
     return len(definition.node) + sum(len(each.node_def) for each in definition.library.function)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     "name",
     ["greedy", "beam", *(pytest.param(name, marks=pytest.mark.very_slow) for name in ("wide", "early"))],
@@ -428,6 +432,7 @@ def test_sampling_obeys_and_draws_as_often_as_the_model_says():
     np.testing.assert_allclose(np.exp(found.log_probs[0, second == 4]), 0.3, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_limits_are_raised_and_a_prefix_comes_first():
     model = make_model(5)
     config = SearchConfig(beam_size=3, max_length_offset=1, max_length=4)

@@ -154,6 +154,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("layers", "settings"),
     [
@@ -268,6 +269,7 @@ def test_required_phrases_and_prefixes_keep_the_score():
         np.testing.assert_allclose(found.scores[row, place], score, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_without_the_penalty_nothing_is_accumulated():
     decoder = Ensemble([make_model(3)], grows=False)
     (state,) = decoder.start(sources(), max_length=5, num_hypotheses=2)

@@ -33,6 +33,7 @@ def counted(limits, n):
     return run(np.array(limits, "int32")).numpy(), sizes
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("batch", [1, 2, 7, 8, 9, 13, 37, 131])
 def test_every_sentence_advances_until_it_is_done_while_the_batch_shrinks(batch, n):
@@ -51,6 +52,7 @@ def test_every_sentence_advances_until_it_is_done_while_the_batch_shrinks(batch,
             assert left[position] > max(small for small in [0, *SIZES] if small <= 0.75 * size)
 
 
+@pytest.mark.slow
 def test_sentences_that_end_together_are_removed_together():
     # 37 of 41 end after 2 steps: one smaller batch, not a chain of them.
     found, sizes = counted([2] * 37 + [5] * 4, 1)

@@ -111,6 +111,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.very_slow), 4])
 def test_cached_search_is_the_search_without_a_cache(kind, beam_size):
@@ -263,6 +264,7 @@ def test_sampling_without_random_numbers_is_refused():
         search_ids(make_model(), sources(), SearchConfig(sampling=True))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     "search", [{"beam_size": 1}, {"beam_size": 3}, {"sampling": True, "n_best": 2}], ids=str
 )

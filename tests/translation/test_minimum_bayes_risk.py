@@ -67,6 +67,7 @@ def test_another_utility_is_refused():
         by_utility([sample("x")], "ter")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("utility", ["chrf", "bleu"])
 def test_the_translation_is_the_sample_of_greatest_mean_utility(translator, utility):
     settings = {"seed": 5, "temperature": 0.7}
@@ -86,6 +87,7 @@ def test_the_translation_is_the_sample_of_greatest_mean_utility(translator, util
     assert differs
 
 
+@pytest.mark.slow
 def test_neighbours_order_batches_and_threads_change_nothing(translator, tokenizer):
     together = translator.n_best(TEXTS, first_number=11, **MBR)
     for number, text in enumerate(TEXTS):
@@ -113,6 +115,7 @@ def test_many_equal_samples_win(translator):
     assert found == translator.translate(TEXTS, beam_size=1)
 
 
+@pytest.mark.slow
 def test_blank_and_split_texts_and_details(translator):
     long = f"{TEXTS[3]} {TEXTS[0]}"
     encode, limit = translator.tokenizers.source.encode, 7
@@ -130,6 +133,7 @@ def test_blank_and_split_texts_and_details(translator):
     assert len(results[1].best.token_log_probs) == len(results[1].best.ids)
 
 
+@pytest.mark.slow
 def test_output_lines_have_the_utility(translator):
     (result,) = translator.n_best(TEXTS[:1], n_best=2, **MBR)
     best, second = result.translations

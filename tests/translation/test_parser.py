@@ -54,6 +54,7 @@ def test_every_sentence_gets_a_tree_over_its_words(parser):
         assert parsed.score < 0
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("search", [{"beam_size": 1}, {}, {"beam_size": 7}, {"sampling": True}])
 def test_with_the_grammar_nothing_needs_mending(parser, search):
     results = parser.parse(SENTENCES, tree_grammar=True, max_length_offset=1, **search)
@@ -70,6 +71,7 @@ def test_the_grammar_does_not_depend_on_the_rest_of_the_batch(parser):
     assert [parsed.text for parsed in together] == [parsed.text for parsed in alone]
 
 
+@pytest.mark.slow
 def test_the_grammar_is_for_trees(config, tokenizers):
     model = Transformer(replace(config.model, target_vocab_size=config.model.source_vocab_size))
     translator = Translator(model, Tokenizers(tokenizers.source, tokenizers.source))
@@ -111,6 +113,7 @@ def test_a_translation_model_is_no_parser(config, tokenizers):
         Parser(Transformer(model), Tokenizers(tokenizers.source, tokenizers.source))
 
 
+@pytest.mark.slow
 def test_a_sentence_has_one_tree_whatever_the_search_settings(config, tokenizers):
     model = Transformer(config.model)
     one, several = (Parser(model, tokenizers, replace(config.search, n_best=number)) for number in (1, 3))
@@ -118,6 +121,7 @@ def test_a_sentence_has_one_tree_whatever_the_search_settings(config, tokenizers
     assert several.parse(SENTENCES, beam_size=1) == one.parse(SENTENCES, beam_size=1)
 
 
+@pytest.mark.slow
 def test_with_the_grammar_a_sentence_needs_three_more_positions_than_words(config, tokenizers):
     model = replace(config.model, positions="learned", max_positions=17)
     parser = Parser(Transformer(model), tokenizers, config.search)

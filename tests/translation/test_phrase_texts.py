@@ -49,6 +49,7 @@ def check_contains(tokenizer, translation, phrases):
         assert tokenizer.decode([row])[0] in translation.text
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_every_translation_contains_its_phrases(translator, search):
     tokenizer = translator.tokenizers.target
@@ -88,6 +89,7 @@ def test_samples_do_not_depend_on_the_phrases_of_others(translator):
     assert [one.ids for one in alone.translations] == [one.ids for one in found.translations]
 
 
+@pytest.mark.slow_after(1)
 def test_texts_without_phrases_use_the_search_without_constraints(translator, monkeypatch):
     found = translator.n_best(TEXTS)
     monkeypatch.setattr(translator_module, "Phrases", None)
@@ -128,6 +130,7 @@ def test_phrases_that_cannot_be_are_refused(translator, changes, search, message
     translator.n_best(texts, prefixes, [[]] * 4, **search)
 
 
+@pytest.mark.slow_after(1)
 def test_a_text_that_is_cut_may_have_phrases(translator):
     search = {"max_source_length": 12, "long_lines": "cut"}
     (found,) = translator.n_best([LONG], constraints=[["Hund"]], **search)

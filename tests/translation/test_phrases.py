@@ -45,6 +45,7 @@ def keeps_the_rules(tokens, phrases, limit):
     return False
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_a_wide_beam_lists_exactly_the_hypotheses_that_keep_the_rules(alpha):
     toy, limit = Toy(3, 4), 5
@@ -61,6 +62,7 @@ def test_a_wide_beam_lists_exactly_the_hypotheses_that_keep_the_rules(alpha):
         check_same(found, row, expected)
 
 
+@pytest.mark.slow
 def test_a_wide_beam_finds_the_best_of_all_that_contain_the_phrases():
     # Phrases without a common token: the rules then exclude nothing that contains them and ends.
     toy, limit = Toy(7, 5), 5
@@ -108,6 +110,7 @@ def check_phrases(found, rows):
     return found.finished.sum()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("has_prefix", [pytest.param(False, marks=pytest.mark.very_slow), True])
 def test_random_models_give_only_hypotheses_with_all_phrases(name, has_prefix):
@@ -246,6 +249,7 @@ def test_limits_are_raised_to_what_the_phrases_need():
         assert found.lengths.max() <= length
 
 
+@pytest.mark.slow
 def test_tokens_of_a_prefix_count():
     config = SearchConfig(beam_size=1, max_length_offset=1)
     found = to_numpy(
@@ -274,6 +278,7 @@ def test_too_many_tokens_for_learned_positions_have_no_hypothesis():
         check_phrases(type(found)(*(x[1:] for x in found)), rows[1:])
 
 
+@pytest.mark.slow
 def test_the_divided_beam_finds_better_translations_than_the_limit_enforces():
     toy, limits = Toy(5, 9), [13] * 12
     toy.table[:, 5:] -= 4.0  # what must occur is improbable

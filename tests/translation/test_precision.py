@@ -32,6 +32,7 @@ def both(path):
     return Translator.load(path), Translator.load(path, precision="bfloat16")
 
 
+@pytest.mark.slow
 def test_all_weights_are_rounded_to_bfloat16(both):
     plain, rounded = (translator.models[0].weights for translator in both)
     for exact, weight in zip(plain, rounded, strict=True):
@@ -56,6 +57,7 @@ def test_translations_and_their_log_probabilities_are_nearly_the_same(both):
     assert 1e-4 < max(differences) < 0.5  # rounded, and not wrong
 
 
+@pytest.mark.slow
 def test_a_search_does_not_depend_on_the_batch(both):
     together = both[1].n_best(TEXTS)
     for text, expected in zip(TEXTS, together, strict=True):

@@ -109,6 +109,7 @@ def test_log_probabilities_are_those_of_softmax_over_the_logits_of_each_pair_alo
     assert [scored.source_pieces for scored in found] == tokenizers.source.pieces(SOURCES)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
 def test_neighbours_order_and_budget_change_nothing(model, tokenizers, scorer, batch_tokens):
     alone = [scorer.score([a], [b], layers=(0, 1))[0] for a, b in zip(SOURCES, TARGETS, strict=True)]
@@ -120,6 +121,7 @@ def test_neighbours_order_and_budget_change_nothing(model, tokenizers, scorer, b
             np.testing.assert_allclose(one.attention, another.attention, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_batch_is_over_the_budget_on_either_side(model, monkeypatch):
     shapes = []
     forced = ForcedDecoder(model, batch_tokens=24)
@@ -146,6 +148,7 @@ def test_perplexity_is_that_of_training_without_smoothing(scorer, tokenizers):
     assert perplexity(scorer.score(SOURCES, TARGETS)) == pytest.approx(measured, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_float32_under_mixed_precision(tokenizers):
     model = make_model(tokenizers, dtype="mixed_bfloat16")
     found = Scorer(model, tokenizers).score(SOURCES[:1], TARGETS[:1])[0]
@@ -156,6 +159,7 @@ def test_log_probabilities_are_float32_under_mixed_precision(tokenizers):
     assert not np.array_equal(found.log_probs, keras.ops.cast(found.log_probs, "bfloat16"))
 
 
+@pytest.mark.slow
 def test_scores_follow_the_weights(tokenizers):
     model = make_model(tokenizers)
     scorer = Scorer(model, tokenizers)
@@ -164,6 +168,7 @@ def test_scores_follow_the_weights(tokenizers):
     assert abs(scorer.score(SOURCES[:1], TARGETS[:1])[0].log_prob - before) > 0.1
 
 
+@pytest.mark.slow
 def test_ids_are_scored_as_they_are_with_or_without_an_end(scorer, tokenizers):
     sources = rows_of(tokenizers.source, SOURCES[:3])
     letters = [tokenizers.target.encode([letter])[0][-1] for letter in "Hund"]
@@ -324,6 +329,7 @@ def test_the_output_file_is_complete_or_absent(run, files, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.de", "text.en"]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("data", "number"),
     [
@@ -343,6 +349,7 @@ def test_odd_input_gives_as_many_lines(run, data, number, caplog):
     assert ("replaced invalid UTF-8" in caplog.text) == (b"\xff" in data)
 
 
+@pytest.mark.slow
 def test_bytes_in_files_that_are_not_utf_8_are_replaced_and_counted(run, files, caplog):
     pathlib.Path(files[1]).write_bytes(b"\xff\n" * 6)
     with caplog.at_level(logging.WARNING):
@@ -385,6 +392,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert "not a run folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_line_without_a_tab_is_refused_with_its_number(run, capsys):
     code, _ = run_program(run, "--chunk-lines", "2", data=b"a\tb\n\nc\td\nno tab\n")
     assert code == 2

@@ -305,6 +305,7 @@ def test_with_early_stop_an_end_below_the_beam_does_not_count():
     np.testing.assert_allclose(found.scores[0], np.log([0.144, 0.126]), rtol=1e-6)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize(("beam_size", "n_best"), [(1, 1), (2, 1), (3, 3), (4, 1), (4, 2)])
 def test_early_stop_is_that_of_a_search_on_lists(beam_size, n_best, alpha):
@@ -347,6 +348,7 @@ def test_wide_beam_finds_the_best_hypothesis_of_all(seed, alpha):
         check_same(found, row, enumerate_all(toy, sentence, 4, alpha))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize(("beam_size", "n_best"), [(2, 1), (2, 2), (3, 1), (4, 1), (4, 3)])
 def test_stopping_early_loses_nothing(beam_size, n_best, alpha):
@@ -390,6 +392,7 @@ def test_score_is_that_of_the_ids_and_at_most_the_best_of_all(beam_size):
                 assert found.scores[row, place] == -math.inf
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 @pytest.mark.parametrize("seed", range(5))
 def test_beam_of_one_is_greedy_search(seed, alpha):
@@ -603,6 +606,7 @@ def test_half_logits_give_float32_scores(beam_size):
     check_equal(whole, half)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.function is TensorFlow's")
 @pytest.mark.parametrize("beam_size", [None, 1, 3])
 @pytest.mark.parametrize("known_batch", [True, False])

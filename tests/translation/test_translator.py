@@ -131,6 +131,7 @@ def test_greedy_search_ends_where_full_forward_passes_end(translator_that_ends, 
     assert translator_that_ends.translate(TEXTS) == tokenizer.decode(expected)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_the_score_is_the_penalised_log_probability_of_the_tokens(model, tokenizer, beam_size):
     source_ids = with_eos(tokenizer, TEXTS[3])
@@ -158,6 +159,7 @@ def test_beam_search_finds_nothing_worse_than_greedy_search(translator, model, t
     assert better
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_neighbours_in_the_batch_change_nothing(translator, beam_size):
     alone = [translator.translate([text], beam_size=beam_size)[0] for text in TEXTS]
@@ -165,6 +167,7 @@ def test_neighbours_in_the_batch_change_nothing(translator, beam_size):
     assert translator.translate(TEXTS, beam_size=beam_size) == alone
 
 
+@pytest.mark.slow
 def test_neighbours_that_end_earlier_change_nothing(translator_that_ends):
     alone = [translator_that_ends.translate([text])[0] for text in TEXTS]
     assert len(set(map(len, alone))) > 2
@@ -215,6 +218,7 @@ def test_a_bad_setting_is_refused(translator, change, message):
         translator.translate(TEXTS, **change)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_a_model_that_never_ends_stops_at_the_limit(tokenizer, beam_size):
     model = make_model(tokenizer)
@@ -232,6 +236,7 @@ def test_a_model_that_never_ends_stops_at_the_limit(tokenizer, beam_size):
         assert np.all(ids[len(row) + 5 :] == 0)
 
 
+@pytest.mark.slow
 def test_a_model_that_ends_at_once_gives_blank_translations(tokenizer):
     model = make_model(tokenizer)
     bias_of_eos(model, 1e4)
@@ -326,6 +331,7 @@ def mixed_texts():
     return [" ".join(rng.choice(words, size=size)) for size in rng.integers(1, 30, 64)]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "beam_size", "distinct"), [("translator", 3, 60), ("translator_that_ends", 1, 6)]
 )
@@ -347,6 +353,7 @@ def test_translations_do_not_depend_on_the_batch(request, name, beam_size, disti
                 assert one.best.log_prob == pytest.approx(alone[i].log_prob, abs=1e-4)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_scores_and_log_probabilities_are_those_of_full_forward_passes(translator_that_ends, beam_size):
     model = translator_that_ends.models[0]
@@ -405,6 +412,7 @@ def test_a_long_text_is_translated_in_parts(translator, tokenizer):
     assert whole.best.alignment == one.alignment + moved
 
 
+@pytest.mark.slow
 def test_nothing_is_put_between_the_parts_of_a_chinese_translation(model, tokenizer):
     first, second = "The dog reads the text, and the dog.", "Hund und Text und Hund und Text."
     search = SearchConfig(beam_size=1, max_source_length=1 + max(map(len, tokenizer.encode([first, second]))))
@@ -496,6 +504,7 @@ def test_an_ensemble_aligns_by_its_mean_attention(model, tokenizer):
     assert any(differ[1::2])
 
 
+@pytest.mark.slow
 def test_details_are_computed_in_batches_of_the_setting(translator, monkeypatch):
     wanted = translator.n_best(TEXTS, n_best=2, details=True)
     (decoder,) = translator._decoders
@@ -525,6 +534,7 @@ def test_details_are_computed_in_batches_of_the_setting(translator, monkeypatch)
                 np.testing.assert_allclose(a.token_log_probs, b.token_log_probs, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_samples_of_equal_parts_of_a_line_differ(translator, tokenizer):
     text = "The dog reads a text. " * 2
     limit = len(with_eos(tokenizer, TEXTS[0]))

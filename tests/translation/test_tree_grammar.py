@@ -116,6 +116,7 @@ def check_trees(found, num_words=NUM_WORDS, **limits):
     return np.isfinite(found.scores).sum()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("offset", [1, 7, pytest.param(40, marks=pytest.mark.very_slow)])
 @pytest.mark.parametrize("beam_size", [1, pytest.param(2, marks=pytest.mark.very_slow), 5, 21])
 def test_random_models_give_only_trees_with_all_words(beam_size, offset):
@@ -176,6 +177,7 @@ def named(function, values):
     return dict(zip(names, values, strict=True))
 
 
+@pytest.mark.slow
 def test_the_limit_is_raised_to_a_tree_without_inner_constituents():
     config = SearchConfig(beam_size=3, n_best=3, max_length=4, max_length_offset=1)
     found = to_numpy(
@@ -197,6 +199,7 @@ def test_a_sentence_without_words_is_not_searched():
         check_trees(type(found)(*(x[1:] for x in found)), [2])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_too_many_words_for_learned_positions_have_no_tree(beam_size):
     model = make_model(2, positions="learned", max_positions=13)

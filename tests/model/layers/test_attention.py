@@ -346,6 +346,7 @@ def test_values_are_as_wide_as_keys_unless_given():
     assert layer.value_projection.kernel.shape == (D_MODEL, HEADS * KEY_DIM)
 
 
+@pytest.mark.slow
 def test_batch_and_lengths_may_be_unknown_in_a_graph(query, value):
     layer = built()
     mask = visible(16, BATCH, 1, SOURCE)
@@ -369,6 +370,7 @@ def test_batch_and_lengths_may_be_unknown_in_a_graph(query, value):
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_a_step_may_run_in_a_loop_of_the_graph():
     layer, x = self_attention()
     expected = layer(x, x, attention_mask=causal_mask(TARGET))

@@ -57,6 +57,7 @@ class Subclassed(keras.Model):
         return y
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("make", [functional, Subclassed])
 def test_more_padding_changes_no_real_position(make, norm_first):
