@@ -100,6 +100,11 @@ def test_a_wrong_choice_is_answered_with_the_nearest(parser, capsys):
     assert "Did you mean text?" in error
 
 
+def test_a_value_for_a_flag_without_one_is_shown(parser, capsys):
+    error = refused(capsys, parser.parse_args, "r", "--scores=3")
+    assert "--scores is a flag without a value. Received: 3." in error
+
+
 def test_help_has_what_the_docstring_has(parser):
     text = parser.format_help()
     assert "Does it." in text

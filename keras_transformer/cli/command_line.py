@@ -30,6 +30,7 @@ _BEAM_SETTINGS = ("beam_size", "early_stop")
 
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 _PATHS = ("FILE", "DIR", "RUN")  # metavars of flags whose value cannot be empty
+_UNWANTED = re.compile(r"argument (.*): ignored explicit argument '(.*)'")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
@@ -119,6 +120,8 @@ class Parser(argparse.ArgumentParser):
             return f"unknown argument {unknown}." + self._hint(unknown)
         if match := _CHOICE.search(message):
             return f"{message}." + _nearest(match[1], re.findall(r"[\w.-]+", match[2]))
+        if match := _UNWANTED.fullmatch(message):
+            return f"{match[1]} is a flag without a value. Received: {match[2]}."
         return message if message.endswith(("?", ".")) else f"{message}."
 
     def _unknown_flag(self):

@@ -1,5 +1,6 @@
 """Flags of `translate` for texts that are translated in parts."""
 
+import pathlib
 import re
 
 MAX_PARTS = 99_999  # names have five digits
@@ -28,6 +29,8 @@ def check_shard_flags(parser, args):
     for name in ("shard", "num_shards"):
         if getattr(args, name) is not None and not args.shards:
             parser.error(f"--{name.replace('_', '-')} needs --shards DIR")
+    if args.shards and pathlib.Path(args.shards).is_file():
+        parser.error(f"--shards {args.shards} is a file. Choose a folder")
     if args.shards and not args.input:
         parser.error("--shards needs --input FILE, as each part is read from it")
     if args.shard is not None:
@@ -35,7 +38,9 @@ def check_shard_flags(parser, args):
         if not match or not 1 <= int(match[1]) <= int(match[2]):
             parser.error(f"--shard must be I/N, part I of N with I from 1 to N, not {args.shard}")
         if args.num_shards not in (None, int(match[2])):
-            parser.error(f"--shard {args.shard} names another number of parts than --num-shards")
+            parser.error(
+                f"--shard {args.shard} names another number of parts than --num-shards, which is not needed"
+            )
         args.part, args.num_shards = int(match[1]), int(match[2])
     if args.num_shards is not None and not 1 <= args.num_shards <= MAX_PARTS:
         parser.error(f"the number of parts must be from 1 to {MAX_PARTS:,}, not {args.num_shards}")

@@ -60,7 +60,14 @@ def translate_shards(args, search, engine=None):
     later = f". The command that completes the last one writes {result}" if result else ""
     if args.output and complete == number:
         shards.join(args.output)
-    _say(args, f"{shards.folder}: {complete} of {number} parts are complete{later * (complete < number)}")
+    empty = sum(not part.num_lines for part in shards.parts)
+    reason = (
+        f" ({empty} without lines, as a part is a number of whole chunks: see --chunk-lines)" if empty else ""
+    )
+    _say(
+        args,
+        f"{shards.folder}: {complete} of {number} parts are complete{reason}{later * (complete < number)}",
+    )
 
 
 def open_shards(args, runs, search, engine):

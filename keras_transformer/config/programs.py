@@ -36,7 +36,7 @@ class ExitCode(enum.IntEnum):
     | 4 | `NOT_FINITE` | training: loss, gradient or weights are not finite |
     | 5 | `OUT_OF_MEMORY` | training: a batch does not fit into the memory of a device |
     | 6 | `WORKER_LOST` | training: another worker of the cluster ended or cannot be reached |
-    | 130 | `INTERRUPTED` | Ctrl-C (SIGINT); training has saved its state |
+    | 130 | `INTERRUPTED` | Ctrl-C (SIGINT); training, parts and synthetic corpora keep their state |
     | 141 | `READER_LEFT` | the output pipe was closed (`| head -1`): 128 + SIGPIPE |
     | 143 | `TERMINATED` | SIGTERM or, in training, SIGUSR1; training has saved its state |
     """

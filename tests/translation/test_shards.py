@@ -290,6 +290,10 @@ def test_another_model_is_refused(saved, run, tmp_path, capsys):
         (["--input", "t", "--shards", "parts", "--shard", "1/100000"], "from 1 to 99,999, not 100000"),
         (["--input", "t", "--shards", "parts", "--num-shards", "0"], "from 1 to 99,999, not 0"),
         (["--input", "t", "--shards", "p", "--shard", "1/2", "--num-shards", "3"], "another number of parts"),
+        (
+            ["--input", "t", "--shards", __file__, "--shard", "1/2"],
+            "test_shards.py is a file. Choose a folder",
+        ),
     ],
 )
 def test_flags_of_parts_that_cannot_be_used_are_refused(saved, capsys, arguments, words):
@@ -298,6 +302,18 @@ def test_flags_of_parts_that_cannot_be_used_are_refused(saved, capsys, arguments
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_parts_without_lines_are_counted(saved, tmp_path, capsys):
+    (tmp_path / "text").write_bytes(TEXT)
+    given = ["--input", tmp_path / "text", "--shards", tmp_path / "parts", "--num-shards", 3]
+    assert call(saved, *given) == 0
+    assert "3 of 3 parts are complete (2 without lines, as a part is" in capsys.readouterr().err
+    assert sorted(path.stat().st_size > 0 for path in (tmp_path / "parts").glob("part-*")) == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_part_is_translated_by_one_process_at_a_time(saved, tmp_path, capsys):
