@@ -101,6 +101,7 @@ def test_a_wrong_choice_is_answered_with_the_nearest(parser, capsys):
 
 
 def test_a_value_for_a_flag_without_one_is_shown(parser, capsys):
+    parser.add_argument("--scores", action="store_true")
     error = refused(capsys, parser.parse_args, "r", "--scores=3")
     assert "--scores is a flag without a value. Received: 3." in error
 

@@ -9,6 +9,8 @@ from tiny_explorers import TEXTS, tiny_translator
 from keras_transformer.analysis.heads import Head, without_heads
 from keras_transformer.explorer import Explorer
 
+pytestmark = pytest.mark.slow
+
 TEXT = TEXTS[0]
 LIMIT = 9
 BEAMS, ALPHAS = (1, 2, 3, 5), (0.0, 0.6, 2.3)
@@ -121,7 +123,6 @@ def died_at(row, tree):
     return None if left or tree[row][2] != "live" else max(map(len, below)) - 1
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("beam_size", BEAMS)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_the_tree_is_that_of_a_search_in_plain_numpy(translator, explorer, beam_size, alpha):
@@ -131,7 +132,6 @@ def test_the_tree_is_that_of_a_search_in_plain_numpy(translator, explorer, beam_
     assert not any(node["forced"] for node in answer["nodes"])
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("beam_size", BEAMS)
 @pytest.mark.parametrize("text", TEXTS[1:3])
 def test_a_prefix_and_a_length_limit(translator, explorer, beam_size, text):
@@ -169,7 +169,6 @@ def check_hypotheses(answer, translator, text, prefix="", **search):
     assert answer["cut"] == expected.is_cut
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("beam_size", "alpha"), [(1, 0.6), (2, 2.3), (5, 0.0)])
 @pytest.mark.parametrize("prefix", ["", "Der Hund"])
 def test_the_hypotheses_are_those_of_n_best(translator, explorer, beam_size, alpha, prefix):
@@ -180,7 +179,6 @@ def test_the_hypotheses_are_those_of_n_best(translator, explorer, beam_size, alp
         check_hypotheses(answer, translator, text, prefix, **search)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -197,7 +195,6 @@ def test_the_settings_of_the_translator_hold(settings):
     check_hypotheses(answer, translator, TEXT, beam_size=3, sampling=False)
 
 
-@pytest.mark.slow
 def test_heads_that_are_off(translator, explorer):
     heads = [Head("encoder", 1, 0), Head("decoder", 0, 1), Head("cross", 1, 0)]
     body = {"text": TEXT, "beam_size": 5, "heads_off": [head._asdict() for head in heads]}
@@ -212,7 +209,6 @@ def test_heads_that_are_off(translator, explorer):
     assert (again["hypotheses"], again["nodes"]) == (whole["hypotheses"], whole["nodes"])
 
 
-@pytest.mark.slow
 def test_a_beam_size_is_compiled_once(translator):
     explorer = Explorer(translator)
     for text, alpha, prefix in zip(TEXTS, (0, 1, 2, 0.5), ([], [7], [8, 9], []), strict=True):

@@ -22,6 +22,8 @@ from keras_transformer.export.conversions import conversion_path, load_conversio
 from keras_transformer.export.engines import choose_engine, load_translator
 from keras_transformer.translation.translator import Translator
 
+pytestmark = pytest.mark.slow
+
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs pip install -e '.[ctranslate2]'")
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -56,7 +58,6 @@ def conversions_of(path):
     return sorted(one.name for one in (path / "ctranslate2").iterdir() if one.name[0] != ".")
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("search", SAME)
 def test_results_are_those_of_tensorflow(search, both):
     for ours, theirs in zip(
@@ -97,7 +98,6 @@ def in_new_process(path, *more):
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.slow
 def test_two_processes_convert_once_and_the_next_needs_no_tensorflow(path, tmp_path):
     copy = pathlib.Path(
         shutil.copytree(path, tmp_path / "copy", ignore=shutil.ignore_patterns("ctranslate2"))
@@ -116,7 +116,6 @@ def test_two_processes_convert_once_and_the_next_needs_no_tensorflow(path, tmp_p
     assert (copy / "ctranslate2" / name).stat().st_mtime_ns == made
 
 
-@pytest.mark.slow
 def test_a_conversion_belongs_to_its_weights_and_settings(both, path, tmp_path):
     copy = pathlib.Path(shutil.copytree(path, tmp_path / "copy"))
     run, first = RunFolder(copy), conversion_path(RunFolder(copy))
@@ -144,7 +143,6 @@ def test_a_conversion_belongs_to_its_weights_and_settings(both, path, tmp_path):
     assert conversions_of(copy) == [conversion_path(run).name] != [second.name]
 
 
-@pytest.mark.slow
 def test_what_a_user_keeps_beside_the_conversions_stays(path, tmp_path):
     copy = pathlib.Path(shutil.copytree(path, tmp_path / "copy"))
     kept = ["int8", "my-export", "final-0123", ".int8.01234567.tmp"]
@@ -178,7 +176,6 @@ def test_the_key_of_a_conversion_has_vocabularies_languages_and_the_version(path
     assert changed()
 
 
-@pytest.mark.slow
 def test_a_damaged_conversion_is_made_again(both, path, tmp_path):
     copy = pathlib.Path(shutil.copytree(path, tmp_path / "copy"))
     file = conversion_path(RunFolder(copy)) / "model.bin"
@@ -191,7 +188,6 @@ def test_a_damaged_conversion_is_made_again(both, path, tmp_path):
     assert calls == [1]
 
 
-@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_left_alone(path, capsys):
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         ignore = shutil.ignore_patterns("ctranslate2")
@@ -211,7 +207,6 @@ def test_a_folder_that_cannot_be_written_is_left_alone(path, capsys):
     assert "run/ctranslate2: cannot be written (Permission denied)" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_model_of_the_package_is_converted_into_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = conversion_path(RunFolder("en-de-tatoeba"))
@@ -286,7 +281,6 @@ def called(path, *more):
     return code, output.getvalue().decode()
 
 
-@pytest.mark.slow
 def test_the_program_says_which_engine_and_why(both, path, capsys):
     differs = "early_stop=false is approximated: a sentence ends when 8 hypotheses have ended. Equal with "
     for engine, flags, line in (
@@ -300,7 +294,6 @@ def test_the_program_says_which_engine_and_why(both, path, capsys):
         assert capsys.readouterr().err == expected
 
 
-@pytest.mark.slow
 def test_the_program_refuses_in_one_line(both, path, tmp_path, capsys):
     (tmp_path / "prefixes").write_text("Ich\n\n")
     for flags in (["--sampling"], ["--prefix-file", str(tmp_path / "prefixes")], [str(path)]):
@@ -311,7 +304,6 @@ def test_the_program_refuses_in_one_line(both, path, tmp_path, capsys):
     assert "translate: tensorflow: ctranslate2 has no --prefix-file\n" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_the_program_gives_the_same_details(both, path):
     found = [
         [
@@ -328,7 +320,6 @@ def test_the_program_gives_the_same_details(both, path):
         assert theirs["token_log_probs"] == pytest.approx(ours["token_log_probs"], abs=1e-4)
 
 
-@pytest.mark.slow
 def test_parts_are_translated_as_in_one_go(both, path, tmp_path, capsys):
     lines = [f"I am {number} here." for number in range(11)]
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines))

@@ -31,6 +31,8 @@ TESTS = pathlib.Path(__file__).parent
 sys.path.insert(0, str(ROOT / "examples"))
 import serving_client  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 # Of TF Text's `ops_lib`, which tensorflow_model_server links whole: those of our tokenizers.
 TEXT_OPERATIONS = {
     "FastWordpieceTokenizeWithOffsets",
@@ -64,7 +66,6 @@ def core_operations(without_text):
     return without_text[0]
 
 
-@pytest.mark.slow
 def test_every_operation_is_one_that_the_stock_server_links(core_operations, model, other_model):
     assert "MatMul" in core_operations
     assert not core_operations & TEXT_OPERATIONS
@@ -93,7 +94,6 @@ def test_no_operation_names_a_gradient_that_a_loader_would_miss_and_warn_of(mode
         assert not [node.name for node in nodes if "_gradient_op_type" in node.attr]
 
 
-@pytest.mark.slow
 def test_the_model_for_ids_has_core_operations_alone(core_operations, model):
     assert operations_in(model.ids_path) <= core_operations - PYTHON
 
@@ -116,7 +116,6 @@ def predict_request(signature, **inputs):
     )
 
 
-@pytest.mark.slow
 def test_sixteen_callers_of_a_session_without_keras_get_what_the_translator_gives(model, tools, tmp_path):
     (predict_pb2,) = serving("predict_pb2")
     folder = pathlib.Path(predict_pb2.__file__).parents[2]
@@ -147,7 +146,6 @@ def test_sixteen_callers_of_a_session_without_keras_get_what_the_translator_give
     assert b"must be at least 0 and below 300" in outside["error"].item()
 
 
-@pytest.mark.slow
 def test_warm_up_asks_every_signature_for_something_that_it_answers(model):
     (prediction_log_pb2,) = serving("prediction_log_pb2")
     for path in (model.path, model.ids_path):
@@ -255,7 +253,6 @@ def client_output(capsys, texts, *arguments):
     return code, captured.out.splitlines(), captured.err
 
 
-@pytest.mark.slow
 def test_the_client_translates_over_rest(model, tools, rest_server, capsys):
     code, lines, _ = client_output(capsys, tools.texts, "--rest", rest_server, "--lines", "3")
     assert (code, lines) == (0, model.translator.translate(tools.texts))

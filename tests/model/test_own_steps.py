@@ -13,6 +13,8 @@ from keras_transformer.model.loss import LabelSmoothedCrossEntropy
 from keras_transformer.model.metrics import Perplexity, StepCounters, TokenAccuracy, TokenLoss
 from keras_transformer.model.transformer import Transformer
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = np.array([0.5, 3.0, 2.0], "float32")
 
 
@@ -63,7 +65,6 @@ def weighted():
     return [Perplexity(name="weighted"), keras.metrics.SparseTopKCategoricalAccuracy(3, name="top")]
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("eagerly", [True, False])
 def test_copies_of_keras_steps_report_what_ours_reports(eagerly):
     found = []
@@ -78,7 +79,6 @@ def test_copies_of_keras_steps_report_what_ours_reports(eagerly):
     assert found[0]["loss"] > found[0]["after"] > 0
 
 
-@pytest.mark.slow
 def test_the_loss_of_copied_steps_is_a_mean_over_the_batches():
     model = made(cls=CopiedSteps, optimizer=keras.optimizers.SGD(0.01))
     rows = [labels.shape[0] for _, labels in BATCHES]
@@ -91,7 +91,6 @@ def test_the_loss_of_copied_steps_is_a_mean_over_the_batches():
     assert history["val_loss"] == sorted(history["val_loss"], reverse=True)
 
 
-@pytest.mark.slow
 def test_the_step_of_keras_guide_updates_every_metric():
     ours, theirs = made(metrics=[TokenAccuracy()]), made(cls=StepOfTheGuide, metrics=[TokenAccuracy()])
     expected = ours.fit(*BATCH, verbose=0).history
@@ -139,7 +138,6 @@ def with_own_layers(strategy=one_device, **how):
     return model
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("eagerly", [True, False])
 def test_metrics_of_layers_are_reported_and_reset(eagerly):
     model = with_own_layers(run_eagerly=eagerly)
@@ -170,7 +168,6 @@ class OwnCounters(StepCounters):
         self.totals["steps"].assign_add(2.0)
 
 
-@pytest.mark.slow
 def test_what_the_step_does_not_call_is_refused():
     with pytest.raises(ValueError, match="OwnResults overrides `get_metrics_result`"):
         made(cls=OwnResults)
@@ -180,7 +177,6 @@ def test_what_the_step_does_not_call_is_refused():
         made(metrics=[OwnCounters()])
 
 
-@pytest.mark.slow
 @saves_files
 def test_frozen_layers_are_frozen_in_the_loaded_model(tmp_path):
     model = small_model(num_encoder_layers=2)
@@ -201,7 +197,6 @@ def test_frozen_layers_are_frozen_in_the_loaded_model(tmp_path):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_layer_that_is_unfrozen_after_compile_is_refused_in_one_line():
     model = small_model()
     model.encoder_layers[0].trainable = False
@@ -220,7 +215,6 @@ class LossOfTheEncoder(Transformer):
         return tf.reduce_sum(self.encode(x[0], training=training).output ** 3)
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("how", [{}, {"strategy": two_towers}, {"run_eagerly": False}])
 def test_weights_without_a_gradient_do_not_decay(how):
     """As in Keras, where an optimizer gets only weights that have a gradient."""
@@ -251,7 +245,6 @@ def test_a_part_of_a_frozen_layer_that_is_trained_is_trained_in_the_loaded_model
     assert sum("encoder_0/feed_forward" in name for name in names[0]) == 4
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("how", [{"ema_decay": 0.5}, {"towers": 2}])
 def test_what_a_step_of_ones_own_would_ignore_is_refused(how):
     model = made(cls=StepOfTheGuide, **how)
@@ -259,7 +252,6 @@ def test_what_a_step_of_ones_own_would_ignore_is_refused(how):
         model.fit(*BATCH, verbose=0)
 
 
-@pytest.mark.slow
 def test_a_step_that_calls_ours_has_averages():
     class Counting(Transformer):
         def train_step(self, data):
@@ -272,7 +264,6 @@ def test_a_step_that_calls_ours_has_averages():
         np.testing.assert_allclose(averaged.numpy(), (old + weight.numpy()) / 2, atol=1e-6)
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("change", [{"use_bias": True}, {"activation": "tanh"}])
 def test_the_loss_is_that_of_the_logits_with_an_output_projection_of_ones_own(change):
     class Own(Transformer):

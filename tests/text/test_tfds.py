@@ -17,6 +17,8 @@ from keras_transformer.text import tfds as ours
 from keras_transformer.text.datasets import load_corpus, load_split, open_dataset
 from keras_transformer.text.lines import DataError
 
+pytestmark = pytest.mark.slow
+
 tfds = pytest.importorskip("tensorflow_datasets")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIZES = {"train": 250, "validation": 20, "test": 30}
@@ -65,7 +67,6 @@ NAMES = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prepared_set_is_found_under_each_of_its_names(prepared, name):
     dataset = open_dataset(name, "en", "de", data_dir=prepared)
@@ -78,7 +79,6 @@ def test_a_prepared_set_is_found_under_each_of_its_names(prepared, name):
     }
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en")])
 def test_all_pairs_come_in_the_order_in_which_they_are_stored(prepared, source, target):
     builder = tfds.builder("wmt14_translate/de-en", data_dir=prepared)

@@ -16,6 +16,8 @@ from keras_transformer.config.settings import SpecialIds, override
 from keras_transformer.tokenizers.keras_hub import KerasHubTokenizer, tokenizer_from_keras_hub
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, load_tokenizer, read_tokenizers
 
+pytestmark = pytest.mark.slow
+
 hub = pytest.importorskip("keras_hub")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -113,7 +115,6 @@ def pair(request, texts):
     )
 
 
-@pytest.mark.slow
 def test_the_ids_are_those_of_keras_hub(pair, texts):
     theirs, ours, ids, moved = pair
     wanted = [moved(row) for row in ids]
@@ -128,7 +129,6 @@ def test_the_ids_are_those_of_keras_hub(pair, texts):
     assert not {0, 1, 2} & {number for row in wanted for number in row}
 
 
-@pytest.mark.slow_after(1)
 def test_the_decoded_text_is_that_of_keras_hub(pair, texts):
     theirs, ours, ids, moved = pair
     wanted = tf.function(theirs.detokenize)(tf.ragged.constant(ids, tf.int32, ragged_rank=1)).numpy()
@@ -156,7 +156,6 @@ def test_a_saved_vocabulary_is_loaded_and_sent_to_other_processes(pair, texts, t
         assert spelled == text.casefold()
 
 
-@pytest.mark.slow
 def test_bytes_and_unknown_words():
     vocabulary = {token: number for number, token in enumerate(["a", "b", "ab", "Ġ"])}
     ours = tokenizer_from_keras_hub(hub.tokenizers.BytePairTokenizer(vocabulary, ["a b"]))
@@ -246,7 +245,6 @@ def test_a_damaged_vocabulary_is_refused_by_name(change, tmp_path):
         load_tokenizer(path)
 
 
-@pytest.mark.slow
 def test_keras_hub_must_be_installed(monkeypatch):
     ours = tokenizer_from_keras_hub(hub.tokenizers.WordPieceTokenizer([*SPECIAL, "a"]))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -8,6 +8,8 @@ from keras_transformer.model.optimizer import TransformerSchedule
 from keras_transformer.training import progress as clocks
 from keras_transformer.training.progress import Clock, Events, Progress
 
+pytestmark = pytest.mark.slow
+
 EVERY, STEPS, WARMUP = 4, 10, 3
 # Source tokens, target tokens and positions of each batch, counted by hand.
 LENGTHS = [((3, 5), (4, 2)), ((6,), (3,)), ((2, 2, 4), (1, 7, 2))]
@@ -88,7 +90,6 @@ def without_times(records):
     ]
 
 
-@pytest.mark.slow
 def test_records_have_the_counts_of_their_interval(tiny, fit, tmp_path):
     run = tiny.Run(tmp_path / "run")
     fit(run)
@@ -106,7 +107,6 @@ def test_records_have_the_counts_of_their_interval(tiny, fit, tmp_path):
         assert record["minutes"] == pytest.approx(2 * last / 60)
 
 
-@pytest.mark.slow
 def test_the_learning_rate_is_that_of_the_step_itself(tiny, fit, tmp_path):
     run = tiny.Run(tmp_path / "run")
     fit(run)
@@ -115,7 +115,6 @@ def test_the_learning_rate_is_that_of_the_step_itself(tiny, fit, tmp_path):
         assert record["learning_rate"] == pytest.approx(paper, rel=1e-6)
 
 
-@pytest.mark.slow
 def test_means_are_those_of_steps_logged_one_by_one(tiny, fit, tmp_path):
     together, alone = tiny.Run(tmp_path / "together"), tiny.Run(tmp_path / "alone")
     fit(together)
@@ -134,7 +133,6 @@ def test_means_are_those_of_steps_logged_one_by_one(tiny, fit, tmp_path):
         assert norm > 0
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("stopped", "logged"), [(3, 0), (4, 0), (4, 1), (6, 1), (8, 1), (8, 2)])
 def test_a_continued_run_logs_what_one_without_a_break_does(tiny, fit, tmp_path, stopped, logged):
     # A checkpoint may fall within an interval, or just before or after the line at its end.
@@ -145,7 +143,6 @@ def test_a_continued_run_logs_what_one_without_a_break_does(tiny, fit, tmp_path,
     assert without_times(resumed.history) == without_times(whole.history)
 
 
-@pytest.mark.slow
 def test_a_prolonged_run_logs_what_one_as_long_from_the_start_does(tiny, fit, tmp_path):
     whole, short = tiny.Run(tmp_path / "whole"), tiny.Run(tmp_path / "short")
     fit(whole)
@@ -170,7 +167,6 @@ def lines(capsys):
     return [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.slow
 def test_a_line_names_the_numbers_of_the_record(tiny, fit, tmp_path, capsys):
     run = tiny.Run(tmp_path / "run")
     fit(run, max_steps=10)
@@ -253,7 +249,6 @@ def test_a_clock_counts_earlier_parts_and_what_is_beside_the_steps(now):
     assert clock.other_seconds == 2.5
 
 
-@pytest.mark.slow
 def test_what_the_minutes_allow_is_asked_once_as_soon_as_the_speed_is_known(tiny, fit, tmp_path, capsys):
     """Two seconds a step, 70 seconds in all: 35 steps."""
     asked = []

@@ -15,6 +15,8 @@ from keras_transformer.training.progress import Clock, Events, Progress
 from keras_transformer.training.validation import BleuValidator, Validation
 from keras_transformer.translation.translator import Translator
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["The dog reads a text.", "Der Hund liest einen Text.", "A dog and a text.", "der Hund | die Katze"]
 PAIRS = Pairs(
     [f"The dog reads {'a ' * (7 * i % 11)}text {i}." for i in range(13)],
@@ -113,7 +115,6 @@ def without_times(records):
     ]
 
 
-@pytest.mark.slow
 def test_it_is_at_its_steps_and_at_the_end(tiny, fit, tmp_path):
     run = tiny.Run(tmp_path / "run")
     fit(run, bleu=False)
@@ -128,14 +129,12 @@ def test_it_is_at_its_steps_and_at_the_end(tiny, fit, tmp_path):
     }
 
 
-@pytest.mark.slow
 def test_the_last_step_is_validated_once(tiny, fit, tmp_path):
     run = tiny.Run(tmp_path / "run")
     fit(run, bleu=False, max_steps=6)
     assert [record["step"] for record in run.of_kind("validation")] == [3, 6]
 
 
-@pytest.mark.slow
 def test_loss_and_perplexity_are_those_of_all_validation_tokens(tiny, fit, new, tmp_path):
     run, model = tiny.Run(tmp_path / "run"), new[0]
     fit(run, bleu=False)
@@ -155,7 +154,6 @@ def test_loss_and_perplexity_are_those_of_all_validation_tokens(tiny, fit, new, 
     assert record["token_accuracy"] == pytest.approx(np.mean(correct), abs=1e-9)
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("beam_size", "used", "label"), [(0, 3, "beam 3"), (1, 1, "greedy"), (2, 2, "beam 2")]
 )
@@ -222,7 +220,6 @@ def test_tensorboard_shows_numbers_and_samples(tiny, fit, translator, tmp_path):
     assert all(row.replace(r"\|", "").count("|") == 4 for row in rows)
 
 
-@pytest.mark.slow
 def test_training_goes_on_as_if_there_had_been_no_validation(tiny, fit, new, tmp_path):
     with_it, without = tiny.Run(tmp_path / "with"), tiny.Run(tmp_path / "without")
     fit(with_it)
@@ -234,7 +231,6 @@ def test_training_goes_on_as_if_there_had_been_no_validation(tiny, fit, new, tmp
     assert state[1] == tiny.state_of(new[0])[1]
 
 
-@pytest.mark.slow
 def test_the_best_weights_are_updated_when_the_record_is_there(tiny, fit, new, tmp_path):
     run = tiny.Run(tmp_path / "run")
     fit(run, bleu=False)
@@ -242,7 +238,6 @@ def test_the_best_weights_are_updated_when_the_record_is_there(tiny, fit, new, t
     assert run.updates == [(new[0], place + 1) for place in places]
 
 
-@pytest.mark.slow
 def test_a_worker_that_does_not_write_computes_the_loss_alone(tiny, fit, tmp_path, capsys, monkeypatch):
     run, calls = tiny.Run(tmp_path / "run", writes=False), []
     monkeypatch.setattr(BleuValidator, "__call__", lambda self: calls.append("translated"))
@@ -256,7 +251,6 @@ def test_a_worker_that_does_not_write_computes_the_loss_alone(tiny, fit, tmp_pat
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("stopped", [3, 6])
 def test_a_validation_that_was_due_is_made_first(tiny, fit, tmp_path, stopped):
     # Killed between the checkpoint of a step and its records.
@@ -267,7 +261,6 @@ def test_a_validation_that_was_due_is_made_first(tiny, fit, tmp_path, stopped):
     assert without_times(resumed.history) == without_times(whole.history)
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("stopped", [3, 5])
 def test_a_validation_that_was_made_or_not_due_is_not_made_again(tiny, fit, tmp_path, stopped):
     whole, resumed = tiny.Run(tmp_path / "whole"), tiny.Run(tmp_path / "resumed")
@@ -277,7 +270,6 @@ def test_a_validation_that_was_made_or_not_due_is_not_made_again(tiny, fit, tmp_
     assert without_times(resumed.history) == without_times(whole.history)
 
 
-@pytest.mark.slow
 def test_a_finished_run_can_catch_up_without_a_step(tiny, fit, new, tmp_path):
     run = tiny.Run(tmp_path / "run")
     fit(run)
@@ -374,7 +366,6 @@ def test_without_a_signal_all_parts_ask(tiny, fit, tmp_path, monkeypatch):
     assert len(run.of_kind("validation")) == 1
 
 
-@pytest.mark.slow
 def test_early_stopping_asks_to_stop_and_says_why(tiny, fit, tmp_path, monkeypatch):
     run, losses = tiny.Run(tmp_path / "run"), iter([3.0, 2.0, 2.5, 2.0, 1.0])
     evaluate = Transformer.evaluate

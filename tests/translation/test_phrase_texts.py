@@ -14,6 +14,8 @@ from keras_transformer.translation.long_texts import EncodedText
 from keras_transformer.translation.phrase_texts import PhrasesError, check_phrases, encode_phrases
 from keras_transformer.translation.translator import Translator
 
+pytestmark = pytest.mark.slow
+
 CONSTRAINTS = [
     ["Hund", "der Text"],
     [],
@@ -49,7 +51,6 @@ def check_contains(tokenizer, translation, phrases):
         assert tokenizer.decode([row])[0] in translation.text
 
 
-@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_every_translation_contains_its_phrases(translator, search):
     tokenizer = translator.tokenizers.target
@@ -71,7 +72,6 @@ def test_every_translation_contains_its_phrases(translator, search):
     ]
 
 
-@pytest.mark.slow
 def test_neighbours_and_batches_do_not_matter(translator):
     together = translator.n_best(TEXTS, constraints=CONSTRAINTS, details=True)
     apart = translator.n_best(TEXTS, constraints=CONSTRAINTS, details=True, batch_tokens=1)
@@ -81,7 +81,6 @@ def test_neighbours_and_batches_do_not_matter(translator):
         assert sum(one.best.token_log_probs) == pytest.approx(one.best.log_prob, abs=1e-3)
 
 
-@pytest.mark.slow
 def test_samples_do_not_depend_on_the_phrases_of_others(translator):
     search = {"sampling": True, "n_best": 2, "seed": 5}
     alone = translator.n_best(TEXTS[3:4], constraints=CONSTRAINTS[3:4], first_number=3, **search)[0]
@@ -89,7 +88,6 @@ def test_samples_do_not_depend_on_the_phrases_of_others(translator):
     assert [one.ids for one in alone.translations] == [one.ids for one in found.translations]
 
 
-@pytest.mark.slow_after(1)
 def test_texts_without_phrases_use_the_search_without_constraints(translator, monkeypatch):
     found = translator.n_best(TEXTS)
     monkeypatch.setattr(translator_module, "Phrases", None)
@@ -130,7 +128,6 @@ def test_phrases_that_cannot_be_are_refused(translator, changes, search, message
     translator.n_best(texts, prefixes, [[]] * 4, **search)
 
 
-@pytest.mark.slow_after(1)
 def test_a_text_that_is_cut_may_have_phrases(translator):
     search = {"max_source_length": 12, "long_lines": "cut"}
     (found,) = translator.n_best([LONG], constraints=[["Hund"]], **search)
@@ -147,7 +144,6 @@ def test_exactly_as_many_tokens_as_fit_are_possible(translator):
         translator.n_best(TEXTS[:1], constraints=[["Hund und Text"]], max_length=number)
 
 
-@pytest.mark.slow
 def test_learned_positions_limit_the_phrases():
     tokenizer = SubwordTokenizer.train(TEXTS * 3, vocab_size=310)
     model = make_model(tokenizer, positions="learned", max_positions=11)
