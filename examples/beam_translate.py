@@ -225,6 +225,7 @@ def ctrl_c_stops():
 
     def interrupt(*_):
         pressed.append(True)
+        logging.disable(logging.ERROR)  # Beam logs a traceback of what it interrupts
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)

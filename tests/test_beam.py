@@ -197,7 +197,13 @@ def test_a_misspelled_flag_of_preparation_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("program", "seconds"),
-    [("beam_translate.py", 0), ("beam_translate.py", 5), ("beam_prepare.py", 0), ("beam_prepare.py", 1)],
+    [
+        ("beam_translate.py", 0),
+        ("beam_translate.py", 5),
+        ("beam_prepare.py", 0),
+        ("beam_prepare.py", 1),
+        ("beam_prepare.py", 1.5),
+    ],
 )
 def test_ctrl_c_is_one_line(tmp_path, program, seconds):
     lines = [f"My old friend Tom has {i} books.\n" for i in range(60_013)]
