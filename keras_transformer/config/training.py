@@ -120,6 +120,7 @@ class DeviceConfig:
         "parts of each batch whose gradients are computed side by side on a CPU, each with its share of the "
         "cores; 0 for one part per core, at most 4; 1 disables. The same updates up to rounding and dropout",
         at_least=0,
+        at_most=64,
     )
 
     def __post_init__(self):

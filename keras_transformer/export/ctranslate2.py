@@ -213,7 +213,10 @@ class CTranslate2Translator(TextTranslator):
             equal = itertools.groupby(sorted(beyond, key=lambda i: limit([i])), lambda i: limit([i]))
             late += [list(group) for _, group in equal]
         results |= self._search(parts, late, limit, config, details)
-        translations = [self._from_result(part, results[i], config, details) for i, part in enumerate(parts)]
+        first = self._first_attention(parts, batches) if details and config.beam_size > 1 else {}
+        translations = [
+            self._from_result(part, results[i], config, details, first.get(i)) for i, part in enumerate(parts)
+        ]
         return self._add_log_probs(parts, translations, config) if details else translations
 
     def _search(self, parts, batches, limit, config, details):
@@ -240,10 +243,24 @@ class CTranslate2Translator(TextTranslator):
             futures.update(zip(indices, results, strict=True))
         return {index: future.result() for index, future in futures.items()}
 
+    def _first_attention(self, parts, batches):
+        """Returns {index of a part: attention weights of the first step}, the same for all hypotheses.
+
+        CTranslate2's beam search (4.8.5) gives a sentence those of another sentence of the batch; greedy
+        search does not.
+        """
+        options = {"beam_size": 1, "max_decoding_length": 1, "max_input_length": 0, "return_attention": True}
+        futures = {}
+        for indices in batches:
+            tokens = [self._named(parts[index]) for index in indices]
+            results = self._model.translate_batch(tokens, **options, return_end_token=True, asynchronous=True)
+            futures.update(zip(indices, results, strict=True))
+        return {index: future.result().attention[0][0] for index, future in futures.items()}
+
     def _named(self, part):
         return [self._source_tokens[token] for token in part.row]
 
-    def _from_result(self, part, result, config, details):
+    def _from_result(self, part, result, config, details, first_attention=None):
         rows = [[self._target_ids[token] for token in tokens] for tokens in result.hypotheses]
         finished = [row[-1:] == [self.tokenizers.target.special.eos] for row in rows]
         order, *values = zip(*ranked(list(map(len, rows)), result.scores, finished, config), strict=True)
@@ -251,8 +268,11 @@ class CTranslate2Translator(TextTranslator):
         if not details:
             return found
         source = self._pieces(self.tokenizers.source, part.row)
+        attention = result.attention
+        if first_attention is not None:
+            attention = [[first_attention, *rows[1:]] for rows in attention]
         links = [
-            hard_alignment(result.attention[i], source, item.pieces, convention="output", unit="pieces")
+            hard_alignment(attention[i], source, item.pieces, convention="output", unit="pieces")
             for i, item in zip(order, found, strict=True)
         ]
         return [item._replace(alignment=each) for item, each in zip(found, links, strict=True)]

@@ -126,4 +126,5 @@ def _lacking(runs, search):
         yield f"alpha above {MAX_ALPHA}"
     longest = max(search.max_length, search.max_source_length)
     if config.model.positions != "learned" and longest > max_positions(config):
-        yield f"positions beyond {max_positions(config)}, the limits of the run"
+        name = "max_length" if longest == search.max_length else "max_source_length"
+        yield f"{name} above {max_positions(config)}, the largest length in the run's settings"

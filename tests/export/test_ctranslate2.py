@@ -655,6 +655,23 @@ def test_the_program_translates_line_by_line(folder):
     assert len(lines[0]["token_log_probs"]) == len(wanted.ids)
 
 
+def test_alignments_are_those_of_tensorflow_whatever_the_batch(folder, run):
+    """CTranslate2's beam search gives a sentence another one's attention in the first step."""
+    words = ["The", "dog", "reads", "a", "text", "and", "a", "hound", "reads", "a", "paper"]
+    texts = [" ".join(words[i:] + words[: i % 5])[: 7 + 3 * i] for i in range(11)]
+    settings = {"beam_size": 3, "n_best": 2, "early_stop": True, "length_penalty": "none", "details": True}
+    theirs = CTranslate2Translator(folder)
+    found = theirs.n_best(texts, max_length=5, **settings)
+    links = [[each.alignment for each in one.translations] for one in found]
+    alone = [theirs.n_best([text], max_length=5, **settings)[0].translations for text in texts]
+    assert links == [[each.alignment for each in translations] for translations in alone]
+    assert links == [
+        [each.alignment for each in one.translations]
+        for one in Translator.load(run.path, checkpoint="last").n_best(texts, max_length=5, **settings)
+    ]
+    assert len({str(one[0]) for one in links}) > 1
+
+
 @pytest.mark.slow
 def test_details_of_a_translation_that_is_cut_off_are_those_of_tensorflow(folder, run):
     """A forced pass has the end of sentence, too, which a translation at its limit lacks."""

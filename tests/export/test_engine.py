@@ -221,8 +221,12 @@ LACKING = [
     ({"mbr": True}, (), "no minimum Bayes risk decoding"),
     ({"alpha": 21.0}, (), "no alpha above 20"),
     ({"coverage_penalty": 0.2}, (), "no coverage penalty"),
-    ({"max_length": 2000}, (), "no positions beyond 1024, the limits of the run"),
-    ({"max_source_length": 2000}, (), "no positions beyond 1024, the limits of the run"),
+    ({"max_length": 2000}, (), "no max_length above 1024, the largest length in the run's settings"),
+    (
+        {"max_source_length": 2000},
+        (),
+        "no max_source_length above 1024, the largest length in the run's settings",
+    ),
     ({}, ("--constraints",), "no --constraints"),
     ({"tree_grammar": True}, (), "no parsing"),
 ]
