@@ -620,6 +620,11 @@ def test_what_is_said_of_a_search(settings, words):
         ("translate", ["{run}", "--mbr", "--sampling"], "--sampling: --mbr draws samples itself. Remove one"),
         ("translate", ["{run}", "--mbr", "--n-best", "65"], "`n_best` must be at most `samples` of `mbr`"),
         ("translate", ["{run}", "--threads", "0"], "`--threads` must be at least 1. Received: 0"),
+        (
+            "translate",
+            ["{run}", "--engine", "ctranslate2", "--threads", "0"],
+            "`--threads` must be at least 1. Received: 0",
+        ),
         ("translate", ["{run}", "--output", "{folder}"], "is a folder. Choose a file in it"),
         ("translate", ["{run}", "--output", "{folder}/no/x"], "its folder does not exist"),
         ("translate", ["{run}", "--input", "{file}", "--output", "{file}"], "is also an input"),

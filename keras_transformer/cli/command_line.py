@@ -326,14 +326,19 @@ def check_sampling_settings(settings, changed):
             raise ValueError(f"{flag}: the run has search.{kind}=true, which {reason}. Add --no-{kind}")
 
 
+def check_threads(args):
+    """Raises `ValueError` if `--threads` is below 1."""
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"`--threads` must be at least 1. Received: {args.threads}")
+
+
 def number_of_threads(args):
     """Returns the number of batches to translate in parallel; imports TensorFlow.
 
     Raises:
         ValueError: `--threads` is below 1.
     """
-    if args.threads is not None and args.threads < 1:
-        raise ValueError(f"`--threads` must be at least 1. Received: {args.threads}")
+    check_threads(args)
     import_quietly("keras_transformer.translation.translator", batches_at_once=args.threads != 1)
     import tensorflow as tf
 

@@ -3,7 +3,7 @@
 import functools
 import sys
 
-from keras_transformer.cli.command_line import number_of_threads
+from keras_transformer.cli.command_line import check_threads, number_of_threads
 from keras_transformer.cli.process import import_quietly
 from keras_transformer.config import programs
 from keras_transformer.config.cores import usable_cores
@@ -49,8 +49,10 @@ def chosen_engine(args, runs, search):
         `"tensorflow"` or `"ctranslate2"`.
 
     Raises:
-        ValueError: ctranslate2 lacks something that is needed, or a setting is invalid.
+        ValueError: ctranslate2 lacks something that is needed, a setting is invalid, or `--threads` is
+            below 1.
     """
+    check_threads(args)
     if args.engine == "tensorflow":
         return args.engine
     from keras_transformer.config.settings import replace
