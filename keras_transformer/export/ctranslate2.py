@@ -244,14 +244,14 @@ class CTranslate2Translator(TextTranslator):
         return {index: future.result() for index, future in futures.items()}
 
     def _first_attention(self, parts, batches):
-        """Returns {index of a part: attention weights of the first step}, the same for all hypotheses.
+        """Returns {index of a part: attention weights of the first step}, of batches of several sentences.
 
         CTranslate2's beam search (4.8.5) gives a sentence those of another sentence of the batch; greedy
-        search does not.
+        search does not. All hypotheses have the same.
         """
         options = {"beam_size": 1, "max_decoding_length": 1, "max_input_length": 0, "return_attention": True}
         futures = {}
-        for indices in batches:
+        for indices in (batch for batch in batches if len(batch) > 1):
             tokens = [self._named(parts[index]) for index in indices]
             results = self._model.translate_batch(tokens, **options, return_end_token=True, asynchronous=True)
             futures.update(zip(indices, results, strict=True))
