@@ -23,18 +23,20 @@ products are computed in TF32, and memory is that of the arrays on the GPU.
 """
 
 import argparse
+import ast
 import contextlib
 import datetime
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 
 from peers.environments import BEFORE, NEWEST_PYTHON, environment_of, install, python_of
 from peers.running import child_environment, gpu_names, launch, machine, unlocked_mkl
 from peers.tables import TITLES, UNITS, groups_of, is_ours, report
-from peers.work import SIZES
+from peers.work import SIZES, variant_words
 from refusing import Parser, check_picture, refused
 
 PEERS = pathlib.Path(__file__).resolve().parent / "peers"
@@ -79,6 +81,8 @@ def parse_args(argv=None):
             elif not program_of(task, peer).exists():
                 known = sorted(path.stem.removeprefix(f"{task}_") for path in PEERS.glob(f"{task}_*.py"))
                 parser.error(f"`--{task}` takes: {', '.join(known)}. Received: {peer!r}")
+            else:
+                check_variant(parser, task, peer)
     for name in ("rounds", "seconds", "limit", "threads"):
         if getattr(args, name) <= 0:
             parser.error(f"`--{name}` must be above 0. Received: {getattr(args, name)}")
@@ -99,6 +103,15 @@ def parse_args(argv=None):
     return args
 
 
+def check_variant(parser, task, peer):
+    """Refuses words of a variant that the peer's program does not take."""
+    known = re.search(r"parse_job\((\(.*\))?\)", program_of(task, peer).read_text())[1]
+    try:
+        variant_words(peer.partition(":")[2], ast.literal_eval(known or "()"))
+    except ValueError as error:
+        parser.error(f"`--{task}`, {peer}: {error}")
+
+
 def name_of(peer):
     """Returns the name of a peer, `NAME` or `NAME:VARIANT`."""
     return peer.partition(":")[0]
@@ -112,8 +125,11 @@ def program_of(task, peer, before=None):
 
 
 def names_of(text):
-    """Returns the names that a comma-separated list has."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """Returns the names that a comma-separated list has; refuses one without any as argparse wants it."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError("the list is empty")
+    return names
 
 
 def sizes_of(text):

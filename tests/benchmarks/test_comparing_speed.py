@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
@@ -17,9 +18,12 @@ BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 import compare  # noqa: E402
+import engine_speed  # noqa: E402
 from peers import decode_ours_ctranslate2, environments, running, tables, timing, work  # noqa: E402
 
 from keras_transformer.cli import process  # noqa: E402
+from keras_transformer.export.ctranslate2_model import vocabulary_tokens  # noqa: E402
+from keras_transformer.export.engines import load_translator  # noqa: E402
 from keras_transformer.tokenizers import WordPieceTokenizer  # noqa: E402
 
 SIZE = work.Size(vocab_size=11, d_model=2, num_heads=1, d_ff=3, num_layers=5, batch=7, length=13)
@@ -450,6 +454,10 @@ def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, 
     for argv, message in (
         (["--train", "before"], "the peer `before` needs `--before FOLDER`, a checkout of this repository"),
         (["--decode", "before", "--before", str(tmp_path)], "the peer `before` needs `--before FOLDER`"),
+        (["--sizes", ","], "argument --sizes: the list is empty"),
+        (["--train", ""], "argument --train: the list is empty"),
+        (["--train", "torch,ours:fast"], "`--train`, ours:fast: `variant` must be words of: static, xla, "),
+        (["--decode", "joeynmt:split"], "`--decode`, joeynmt:split: `variant` must be words of: none."),
         (["--sizes", "huge"], "sizes are: small, small32k, base, base25k, big25k. Received: 'huge'"),
         (
             ["--decode", "ours,marain:x"],
@@ -535,3 +543,27 @@ def test_every_word_of_the_text_to_text_peer_is_one_token():
     (row,) = tokenizer.encode([" ".join(words)])
     assert tokenizer.vocab_size == size
     assert list(row) == [*range(size - len(words), size)]
+
+
+def test_both_contestants_of_the_engine_translate_the_same_sentences(tmp_path):
+    size = work.Size(vocab_size=131, d_model=22, num_heads=2, d_ff=29, num_layers=3, batch=7, length=13)
+    decode_ours_ctranslate2.write(size, tmp_path / "run", types.SimpleNamespace())
+    translator = load_translator(tmp_path / "run", engine="ctranslate2")
+    texts, ours, theirs = engine_speed.contestants(translator, size)
+    names = vocabulary_tokens(translator.tokenizers.target)
+    found = [[names[number] for number in ids] for ids in ours(texts[:5])]
+    assert {len(tokens) for tokens in found} == {work.OUTPUT_LENGTH}
+    # The last one may be the end of sentence, which CTranslate2 leaves out.
+    assert [tokens[:-1] for tokens in found] == [tokens[:-1] for tokens in theirs(texts[:5])]
+    assert len({str(tokens) for tokens in found}) > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--turns", "0"], "must be at least 1"), (["--sizes", "huge"], "invalid choice: 'huge'")],
+)
+def test_the_comparison_of_engines_refuses_what_it_cannot_measure(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        engine_speed.main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
