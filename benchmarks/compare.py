@@ -76,8 +76,10 @@ def parse_args(argv=None):
     for task in ("train", "decode"):
         for peer in getattr(args, task) or []:
             if name_of(peer) == BEFORE:
-                if not (args.before and program_of(task, peer, args.before).exists()):
+                if not args.before:
                     parser.error("the peer `before` needs `--before FOLDER`, a checkout of this repository")
+                if not program_of(task, peer, args.before).exists():
+                    parser.error(f"{args.before} is no checkout of this repository with the peer {peer!r}")
             elif not program_of(task, peer).exists():
                 known = sorted(path.stem.removeprefix(f"{task}_") for path in PEERS.glob(f"{task}_*.py"))
                 parser.error(f"`--{task}` takes: {', '.join(known)}. Received: {peer!r}")
@@ -100,6 +102,10 @@ def parse_args(argv=None):
         parser.error(f"{args.output} is a file; `--output` wants a folder")
     if args.output:
         check_picture(parser)
+        try:
+            args.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"{args.output} cannot be made ({error.strerror}); `--output` wants a folder")
     return args
 
 

@@ -78,6 +78,18 @@ def test_what_an_error_refers_to_is_not_freed_before_the_end():
     assert (ended.returncode, ended.stderr) == (5, "")
 
 
+@pytest.mark.parametrize("library", ["tensorflow", "ctranslate2"])
+@pytest.mark.parametrize("main", ["stop()", "return exit_code('x', stop)"])
+def test_what_ctrl_c_interrupts_is_not_freed_before_the_end(main, library):
+    """CTranslate2 first translates all that it has been given."""
+    before = (
+        f"{LEFT_OVER.replace('tensorflow', library)}\nfrom keras_transformer.cli.process import exit_code\n"
+        "def stop():\n    model = Slow()\n    raise KeyboardInterrupt"
+    )
+    ended = call(main, before)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
 def test_what_is_registered_for_the_end_is_done():
     before = f"{LEFT_OVER}\nimport atexit\natexit.register(print, 'last words')"
     assert call("return 0", before).stdout == "last words\n"

@@ -23,6 +23,7 @@ SEARCH_SETTINGS = tuple(field.name for field in dataclasses.fields(SearchConfig)
 FOLDER_SETTINGS = ("data_dir", "manual_dir")
 CORPUS_SETTINGS = ("source", "target", *FOLDER_SETTINGS)
 VOCABULARY_FLAGS = ("vocab_size", "model_type")
+MAX_THREADS = 1024  # of `--threads`; more only take memory and time to start
 DEVICE_SETTINGS = ("strategy", "replicas", "cross_device_ops", "allow_cpu")
 _SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "seed")
 _MBR_SETTINGS = ("samples", "utility")
@@ -327,16 +328,16 @@ def check_sampling_settings(settings, changed):
 
 
 def check_threads(args):
-    """Raises `ValueError` if `--threads` is below 1."""
-    if args.threads is not None and args.threads < 1:
-        raise ValueError(f"`--threads` must be at least 1. Received: {args.threads}")
+    """Raises `ValueError` if `--threads` is below 1 or above `MAX_THREADS`."""
+    if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
+        raise ValueError(f"`--threads` must be from 1 to {MAX_THREADS}. Received: {args.threads}")
 
 
 def number_of_threads(args):
     """Returns the number of batches to translate in parallel; imports TensorFlow.
 
     Raises:
-        ValueError: `--threads` is below 1.
+        ValueError: `--threads` is below 1 or above `MAX_THREADS`.
     """
     check_threads(args)
     import_quietly("keras_transformer.translation.translator", batches_at_once=args.threads != 1)

@@ -50,7 +50,7 @@ def chosen_engine(args, runs, search):
 
     Raises:
         ValueError: ctranslate2 lacks something that is needed, a setting is invalid, or `--threads` is
-            below 1.
+            below 1 or above the maximum.
     """
     check_threads(args)
     if args.engine == "tensorflow":

@@ -188,7 +188,8 @@ def exit_code(program, work, output="standard output", *, stopped=""):
     except BrokenPipeError:
         drop_output()
         return ExitCode.READER_LEFT
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        keep_reference(error)
         if stopped:
             print(f"{program}: {stopped}", file=sys.stderr)
         return ExitCode.INTERRUPTED
@@ -221,8 +222,8 @@ def run(main):
     """Runs a program and ends the process with its exit code; does not return.
 
     With TensorFlow, a normal exit of Python takes seconds to free memory, and may wait a minute for threads
-    of TensorFlow. So the process is ended directly, after flushing its output and calling the functions
-    registered with `atexit`.
+    of TensorFlow. CTranslate2 first translates all that it has been given. So the process is ended directly,
+    after flushing its output and calling the functions registered with `atexit`.
 
     Args:
         main: function without arguments that returns the exit code.
@@ -233,9 +234,10 @@ def run(main):
     try:
         code = main()
     except BaseException as error:  # noqa: BLE001 - `_code_of` prints the traceback
+        keep_reference(error)
         code = _code_of(error)
     code = _flush(code)
-    if "tensorflow" in sys.modules:
+    if not sys.modules.keys().isdisjoint({"tensorflow", "ctranslate2"}):
         _end(code)
     sys.exit(code)
 
@@ -262,7 +264,7 @@ def _code_of(error):
 
 
 def keep_reference(error):
-    """Keeps a reference to an error, as freeing the models in its traceback would take long."""
+    """Keeps a reference to an error, because it would take long to free the models in its traceback."""
     if _kept_errors is not None:
         _kept_errors.append(error)
 

@@ -8,6 +8,7 @@ folder nor Keras and TensorFlow.
 import itertools
 import pathlib
 import shlex
+import time
 
 from keras_transformer.config import programs
 from keras_transformer.config.fields import from_values
@@ -109,6 +110,14 @@ def max_positions(config):
     return max(config.search.max_source_length, config.search.max_length)
 
 
+def _result_of(future):
+    """Returns the result of an asynchronous call; Ctrl-C and other signals end the wait at once."""
+    begin = time.monotonic()
+    while not future.done():
+        time.sleep(min(max(0.0002, 0.01 * (time.monotonic() - begin)), 0.1))  # adds 1 % at most
+    return future.result()
+
+
 class CTranslate2Translator(TextTranslator):
     """Translates sentences with a model that `export_ctranslate2` wrote.
 
@@ -187,7 +196,10 @@ class CTranslate2Translator(TextTranslator):
 
     def _translate_parts(self, parts, config, details):
         if any(part.prefix or part.phrases for part in parts):
-            raise ValueError("CTranslate2 models do not support prefixes and constraints here")
+            raise ValueError(
+                "CTranslate2 models do not support prefixes and constraints here. Load the run with the "
+                "engine tensorflow"
+            )
         if details and not self.has_details:
             raise ValueError("`details` needs a model that was exported by this version. Export it again")
         lengths = [(len(part.row) + 1,) for part in parts]
@@ -241,7 +253,7 @@ class CTranslate2Translator(TextTranslator):
             limits = {"max_decoding_length": length, "min_decoding_length": min(config.min_length, length)}
             results = self._model.translate_batch(tokens, **limits, **options)
             futures.update(zip(indices, results, strict=True))
-        return {index: future.result() for index, future in futures.items()}
+        return {index: _result_of(future) for index, future in futures.items()}
 
     def _first_attention(self, parts, batches):
         """Returns {index of a part: attention weights of the first step}, of batches of several sentences.
@@ -255,7 +267,7 @@ class CTranslate2Translator(TextTranslator):
             tokens = [self._named(parts[index]) for index in indices]
             results = self._model.translate_batch(tokens, **options, return_end_token=True, asynchronous=True)
             futures.update(zip(indices, results, strict=True))
-        return {index: future.result().attention[0][0] for index, future in futures.items()}
+        return {index: _result_of(future).attention[0][0] for index, future in futures.items()}
 
     def _named(self, part):
         return [self._source_tokens[token] for token in part.row]

@@ -186,7 +186,9 @@ def to_one_line(text):
 def log_replaced(name, num_replaced):
     """Logs the number of lines in which invalid UTF-8 was replaced, if it is not 0."""
     if num_replaced:
-        logger.warning("%s: replaced invalid UTF-8 on %d lines", name, num_replaced)
+        logger.warning(
+            "%s: replaced invalid UTF-8 on %d line%s", name, num_replaced, "s" * (num_replaced > 1)
+        )
 
 
 class LineReader:

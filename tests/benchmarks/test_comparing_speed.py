@@ -453,7 +453,7 @@ def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, 
     assert both.decode
     for argv, message in (
         (["--train", "before"], "the peer `before` needs `--before FOLDER`, a checkout of this repository"),
-        (["--decode", "before", "--before", str(tmp_path)], "the peer `before` needs `--before FOLDER`"),
+        (["--decode", "before", "--before", str(tmp_path)], f"{tmp_path} is no checkout of this repository"),
         (["--sizes", ","], "argument --sizes: the list is empty"),
         (["--train", ""], "argument --train: the list is empty"),
         (["--train", "torch,ours:fast"], "`--train`, ours:fast: `variant` must be words of: static, xla, "),
@@ -471,6 +471,7 @@ def test_the_command_line_takes_lists_and_refuses_what_it_does_not_know(capsys, 
         (["--device", "gpu", "--train", "ours_jax"], "`--device gpu`: nvidia-smi finds no GPU"),
         (["--rounds", "0"], "`--rounds` must be above 0. Received: 0"),
         (["--records", str(tmp_path)], f"{tmp_path} is a folder; `--records` wants a file"),
+        (["--output", f"{__file__}/x"], f"{__file__}/x cannot be made (Not a directory); `--output` wants"),
         (["--output", __file__], f"{__file__} is a file; `--output` wants a folder"),
     ):
         with pytest.raises(SystemExit, match="2"):

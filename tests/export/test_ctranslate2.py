@@ -29,7 +29,12 @@ from keras_transformer.config.settings import (
     replace,
 )
 from keras_transformer.export.conversions import load_conversion
-from keras_transformer.export.ctranslate2 import CTranslate2Translator, export_ctranslate2, max_positions
+from keras_transformer.export.ctranslate2 import (
+    CTranslate2Translator,
+    _result_of,
+    export_ctranslate2,
+    max_positions,
+)
 from keras_transformer.export.ctranslate2_model import save_model, vocabulary_tokens
 from keras_transformer.export.ctranslate2_search import beam_options, ranked, search_notes
 from keras_transformer.export.engines import choose_engine
@@ -708,3 +713,29 @@ def test_the_program_needs_neither_tensorflow_nor_keras_nor_the_run(folder):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_ctrl_c_ends_the_wait_for_a_translation():
+    class Future:
+        def done(self):
+            raise KeyboardInterrupt
+
+        def result(self):
+            raise AssertionError("waits in the library, where no signal is handled")
+
+    with pytest.raises(KeyboardInterrupt):
+        _result_of(Future())
+
+
+def test_a_translation_is_taken_when_it_is_done():
+    class Future:
+        calls = 0
+
+        def done(self):
+            self.calls += 1
+            return self.calls > 3
+
+        def result(self):
+            return self.calls
+
+    assert _result_of(Future()) == 4

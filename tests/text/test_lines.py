@@ -125,6 +125,10 @@ def test_replaces_invalid_utf8_on_request_and_counts_lines(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         assert read_lines(path, on_bad_utf8="replace") == ["one", "caf\ufffd", "\ufffd\ufffd"]
     assert "text.de: replaced invalid UTF-8 on 2 lines" in caplog.text
+    path = write(tmp_path, "one.de", b"\xff\xff\none\n")
+    with caplog.at_level(logging.WARNING):
+        read_lines(path, on_bad_utf8="replace")
+    assert "one.de: replaced invalid UTF-8 on 1 line\n" in caplog.text
 
 
 def test_refuses_an_unknown_policy(tmp_path):
