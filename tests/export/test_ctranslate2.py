@@ -1,14 +1,18 @@
 """Models exported to CTranslate2, which is not our code: the same probabilities and translations."""
 
+import concurrent.futures
 import dataclasses
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
+import threading
 import types
 
 import keras
@@ -31,7 +35,7 @@ from keras_transformer.config.settings import (
 from keras_transformer.export.conversions import load_conversion
 from keras_transformer.export.ctranslate2 import (
     CTranslate2Translator,
-    _result_of,
+    _results_of,
     export_ctranslate2,
     max_positions,
 )
@@ -716,26 +720,37 @@ def test_the_program_needs_neither_tensorflow_nor_keras_nor_the_run(folder):
 
 
 def test_ctrl_c_ends_the_wait_for_a_translation():
-    class Future:
-        def done(self):
-            raise KeyboardInterrupt
+    """`result` itself waits where no signal is handled."""
+    wait = threading.Event()
 
+    class Future:
         def result(self):
-            raise AssertionError("waits in the library, where no signal is handled")
+            os.kill(os.getpid(), signal.SIGINT)
+            wait.wait()
 
     with pytest.raises(KeyboardInterrupt):
-        _result_of(Future())
+        _results_of([Future()])
+    wait.set()
 
 
-def test_a_translation_is_taken_when_it_is_done():
+@pytest.mark.parametrize("in_main_thread", [True, False])
+def test_results_are_in_order_and_an_error_is_raised(in_main_thread):
     class Future:
-        calls = 0
-
-        def done(self):
-            self.calls += 1
-            return self.calls > 3
+        def __init__(self, value):
+            self._value = value
 
         def result(self):
-            return self.calls
+            if self._value is None:
+                raise RuntimeError("no memory")
+            return self._value
 
-    assert _result_of(Future()) == 4
+    def found(*values):
+        futures = list(map(Future, values))
+        if in_main_thread:
+            return _results_of(futures)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            return pool.submit(_results_of, futures).result()
+
+    assert found(5, 3, 7) == [5, 3, 7]
+    with pytest.raises(RuntimeError, match="no memory"):
+        found(5, None, 7)
