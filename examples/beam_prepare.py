@@ -23,10 +23,18 @@ import sys
 import tempfile
 import uuid
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+
+from keras_transformer.config.extras import MissingExtraError, needs
+
+try:
+    with needs("beam", "This program"):
+        import apache_beam as beam
+        from apache_beam.io.filesystems import FileSystems
+        from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+except MissingExtraError as error:
+    print(f"{pathlib.Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+    sys.exit(2)
 
 FOR_LOCAL_PREPARATION = ("text", "examples", "plot", "workers")
 RESULTS = "results.json"
@@ -208,7 +216,7 @@ def prepare(config, out, options, *, tokenizers, shard_pairs, partitions):
     from keras_transformer.batches.prepared import MANIFEST, file_entry
     from keras_transformer.batches.preparing import (
         check_outside,
-        check_tags_of_text,
+        check_synthetic_text,
         last_files,
         settings_of,
     )
@@ -233,7 +241,7 @@ def prepare(config, out, options, *, tokenizers, shard_pairs, partitions):
     check_outside(config.data.dataset, out)
     text = open_text(config)
     settings = settings_of(config, tokenizers, shard_pairs) | {"inputs": text.inputs}
-    check_tags_of_text(text, settings, tokenizers)
+    check_synthetic_text(text, settings, tokenizers)
     is_new = not FileSystems.exists(out)
     if is_new:
         FileSystems.mkdirs(out)

@@ -23,14 +23,20 @@ import sys
 import traceback
 import uuid
 
-import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
-from apache_beam.utils.shared import Shared
-
 from keras_transformer.config import SearchConfig
+from keras_transformer.config.extras import MissingExtraError, needs
 from keras_transformer.text.lines import DataError, LineReader, iterate_lines
 from keras_transformer.translation.lines import line_chunks
+
+try:
+    with needs("beam", "This program"):
+        import apache_beam as beam
+        from apache_beam.io.filesystems import FileSystems
+        from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+        from apache_beam.utils.shared import Shared
+except MissingExtraError as error:
+    print(f"{pathlib.Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+    sys.exit(2)
 
 
 def read_chunks(path, chunk_lines):

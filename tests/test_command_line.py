@@ -365,7 +365,8 @@ REFUSED = {
     "average": [
         ("no/such --last 3", "no/such: not a run folder"),
         ("run --best 2", "no checkpoint to average"),
-        ("run --last 0", "at least 1"),
+        ("run --last 0", "--last must be at least 1"),
+        ("run --best -1", "--best must be at least 1"),
         ("run --best 3 --off-schedule", "--off-schedule needs --last N"),
     ],
     "inspect": [("no/such", "no/such"), ("run", "run")],

@@ -2,7 +2,9 @@
 
 import errno
 import io
+import itertools
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -20,14 +22,16 @@ from keras_transformer.batches.training_data import check_training_data, load_tr
 from keras_transformer.checkpoints.run_folder import RunFolder
 from keras_transformer.checkpoints.weights import write_model_weights
 from keras_transformer.cli import back_translate, distil, synthetic_corpora, translate
+from keras_transformer.config.sections import CleaningConfig
 from keras_transformer.config.settings import Config, SearchConfig, override
 from keras_transformer.evaluation.bleu import bleu_scorer
 from keras_transformer.model.transformer import Transformer
+from keras_transformer.text.cleaning import Cleaner
 from keras_transformer.text.lines import DataError
 from keras_transformer.text.noise import Noise
-from keras_transformer.text.synthetic import read_manifest, tags_of_sources
+from keras_transformer.text.synthetic import MANIFEST, read_manifest, tags_of_sources
 from keras_transformer.tokenizers.tokenizer_pair import Tokenizers, as_tokenizers, load_tokenizers
-from keras_transformer.translation.synthetic import SyntheticCorpus, nearest
+from keras_transformer.translation.synthetic import Side, SyntheticCorpus, nearest
 from keras_transformer.translation.texts import NBest, Translation
 from keras_transformer.translation.translator import Translator
 
@@ -344,6 +348,36 @@ def test_a_mixture_trains_and_validates_on_real_text(tmp_path, text):
     plain = load_tokenizers(ROOT / "keras_transformer/checkpoints/pretrained" / MODEL)
     with pytest.raises(DataError, match="the vocabulary lacks. Add --new-vocabulary --set 'data.tags=<BT>'"):
         load_training_data(override(config, ["data.tags="]), tmp_path / "other", plain)
+
+
+def test_a_synthetic_corpus_that_has_changed_is_warned_of(tmp_path, caplog):
+    lines, folder = ["one dog", "two cats", "three mice"], tmp_path / "synthetic"
+    made = SyntheticCorpus(folder, {"program": "back-translate", "tag": ""})
+    made.collect(lambda counts: zip(lines, [""] * 3, strict=True))
+    made.translations.write_text("ein Hund\nzwei Katzen\ndrei Mäuse\n", encoding="utf-8")
+    cleaner, words = Cleaner(CleaningConfig(), "de", "en", max_length=9), as_tokenizers(Words())
+    made.write(Side(True, ""), cleaner, words, ("de", "en"), lambda folder: None)
+    real = tmp_path / "real"
+    real.mkdir()
+    for split, language in itertools.product(("train", "valid"), ("de", "en")):
+        write(real / f"{split}.{language}", ["eins", "two", "drei"])
+    settings = [f"data.dataset={real},{folder}", "data.source=de", "data.target=en", "data.max_length=60"]
+    config = override(Config(), [*settings, "data.vocab_size=290"])
+
+    def warnings(name):
+        caplog.clear()
+        assert load_training_data(config, tmp_path / name).sizes[0] == 3
+        return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+    assert warnings("as written") == []
+    advice = f"{MANIFEST}. If you did not change it, make the corpus again"
+    for language in ("de", "en"):
+        path = folder / f"train.{language}"
+        path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:2]), encoding="utf-8")
+    assert warnings("cut") == [
+        f"{folder}/train.{language}: has changed since it was written, by {advice}"
+        for language in ("de", "en")
+    ]
 
 
 @pytest.mark.slow

@@ -243,7 +243,7 @@ def test_a_run_translates_and_scores_a_standard_test_set(run, tmp_path, monkeypa
     translations = output.read_text(encoding="utf-8").split("\n")[:-1]
     assert translations == Translator.load(run, checkpoint="last").translate(sources, beam_size=1)
     bleu = sacrebleu.corpus_bleu(translations, [references]).score
-    assert f"BLEU                 {bleu:6.2f} ± " in captured.out
+    assert f"BLEU                  {bleu:6.2f} ± " in captured.out
     assert "|test:multi30k/2016|lang:en-de|" in captured.out
 
 
@@ -251,7 +251,7 @@ def test_a_run_translates_and_scores_a_standard_test_set(run, tmp_path, monkeypa
 def test_evaluation_prints_figures_with_their_signatures(run, capsys):
     assert evaluate.main([str(run), "--split", "validation", "--beam-size", "1"]) == 0
     captured = capsys.readouterr()
-    labels = [line[:21].strip() for line in captured.out.split("\n\n")[1].splitlines()]
+    labels = [line[:22].strip() for line in captured.out.split("\n\n")[1].splitlines()]
     assert labels == [
         "BLEU", "lower case", "chrF2", "lower case", "TER (lower is better)", "lower case",
         "tokenized BLEU", "lower case", "compounds split", "exact match",

@@ -43,7 +43,7 @@ from keras_transformer.files import (
 from keras_transformer.text.datasets import dataset_names, first_split, open_dataset
 from keras_transformer.text.folders import TRAIN, file_identity, is_archive
 from keras_transformer.text.lines import DataError
-from keras_transformer.text.synthetic import check_tags
+from keras_transformer.text.synthetic import check_tags, warn_of_changes
 from keras_transformer.tokenizers.symbols import TreeTokenizer
 from keras_transformer.tokenizers.tokenizer_pair import (
     Tokenizers,
@@ -216,10 +216,11 @@ def settings_of(config, tokenizers, shard_pairs):
     }
 
 
-def check_tags_of_text(text, settings, tokenizers):
-    """Raises `DataError` if synthetic text has a tag that the settings, those of `settings_of`, lack."""
+def check_synthetic_text(text, settings, tokenizers):
+    """Raises `DataError` if the settings lack a tag of synthetic text; warns if such text has changed."""
     remedy = "Add --new-vocabulary --set 'data.tags={tags}'" if tokenizers else "Add --set 'data.tags={tags}'"
     check_tags(text.datasets, parse_tags(settings["data"]["tags"]), remedy)
+    warn_of_changes(text.datasets)
 
 
 def _check_tags(tags, tokenizers):
@@ -272,7 +273,7 @@ def _open_finished(folder, settings):
 def _prepare(text, folder, settings, tokenizers, num_workers):
     """Writes all files of a prepared corpus; the manifest comes last. Returns the `PreparedCorpus`."""
     data, with_inputs = text.data, settings | {"inputs": text.inputs}
-    check_tags_of_text(text, settings, tokenizers)
+    check_synthetic_text(text, settings, tokenizers)
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: a file, not a folder. Choose a folder")
     # A process that is killed at its start leaves only the lock.

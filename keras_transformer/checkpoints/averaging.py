@@ -206,10 +206,11 @@ class Averages:
         Raises:
             ValueError: there is nothing to average.
         """
-        if (last is None) == (best is None) or (best if last is None else last) < 1:
-            raise ValueError(
-                f"Either `last` or `best` must be given and at least 1. Received: last={last}, best={best}"
-            )
+        if (last is None) == (best is None):
+            raise ValueError(f"Either `last` or `best` must be given. Received: last={last}, best={best}")
+        name, number = ("best", best) if last is None else ("last", last)
+        if number < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {number}")
         folder = self._run.path / ("checkpoints" if best is None else "best")
         if best is None:
             steps = [step for step in tensor_files.steps_in(folder) if step][-last:]
@@ -223,7 +224,8 @@ class Averages:
         else:
             steps = sorted(self.best_steps()[:best])
         if not steps:
-            raise ValueError(f"{folder}: no checkpoint to average")
+            kept = "training.validate_every_steps" if last is None else "training.checkpoint_every_steps"
+            raise ValueError(f"{folder}: no checkpoint to average. A run keeps them with {kept}")
         return folder, steps
 
 

@@ -30,6 +30,9 @@ def parse_args(argv=None):
         help="with --last: include checkpoints that were saved after a signal or at the end of training",
     )
     args = parser.parse_args(argv)
+    for name in ("last", "best"):
+        if (number := getattr(args, name)) is not None and number < 1:
+            parser.error(f"--{name} must be at least 1. Received: {number}")
     if args.off_schedule and args.best is not None:
         parser.error("--off-schedule needs --last N; --best K averages any validated weights")
     return args

@@ -310,13 +310,13 @@ def check_sampling_settings(settings, changed):
         ValueError: the message names the flag.
     """
     samples = changed.sampling or changed.mbr
-    for names, flag, is_on in (
-        (_SAMPLING_SETTINGS, "--sampling", samples),
+    for names, flags, is_on in (
+        (_SAMPLING_SETTINGS, "--sampling or --mbr", samples),
         (_MBR_SETTINGS, "--mbr", changed.mbr),
     ):
         unused = [name for name in names if name in settings and not is_on]
         if unused:
-            raise ValueError(f"--{unused[0].replace('_', '-')} needs {flag}. Add {flag} or remove it")
+            raise ValueError(f"--{unused[0].replace('_', '-')} needs {flags}. Add {flags}, or remove it")
     kind = "mbr" if changed.mbr else "sampling"
     for name in (*_BEAM_SETTINGS, *(["sampling"] if changed.mbr else [])):
         if samples and settings.get(name):

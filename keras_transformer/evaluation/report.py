@@ -121,7 +121,7 @@ class Comparison(NamedTuple):
             for i, figure in enumerate(figures):
                 interval = "" if figure.half_width is None else f" ± {figure.half_width:.2f}"
                 p_value = "" if figure.p_value is None else f"p = {figure.p_value:.4f}"
-                cells = f"{'' if i else label:<21}{names[i]:<{width}}{figure.score:6.2f}{interval}  "
+                cells = f"{'' if i else label:<22}{names[i]:<{width}}{figure.score:6.2f}{interval}  "
                 cells += f"{p_value:<{12 * (len(names) > 1)}}"
                 cells += f"{figure.bleu.details}  " if figure.bleu else ""
                 lines.append((cells + ("" if i else figure.how)).rstrip())

@@ -190,7 +190,7 @@ def _model(server, source, target):
                 return name
     if not server.models.is_ready:
         raise UnavailableError("Models are being loaded. Try again soon", retry_after=2)
-    known = ", ".join(f"{one} to {other}" for one, other, _ in pairs)
+    known = ", ".join(dict.fromkeys(f"{one} to {other}" for one, other, _ in pairs))
     raise RequestError(f"{source[:20]!r} to {target[:20]!r} is not supported. Supported: {known}")
 
 

@@ -4,6 +4,7 @@ Such a corpus is a folder of parallel files as any other, `train.SOURCE` and `tr
 """
 
 import hashlib
+import logging
 import pathlib
 
 from keras_transformer.files import from_checked_json
@@ -13,6 +14,8 @@ from keras_transformer.text.lines import DataError
 MANIFEST = "synthetic.json"
 FORMAT = "keras_transformer synthetic corpus, 1"
 _REMEDY = "Delete the folder and make the corpus again"
+
+logger = logging.getLogger(__name__)
 
 
 def read_manifest(folder):
@@ -43,15 +46,33 @@ def check_files(folder, manifest):
     Raises:
         DataError: one is missing, or has changed.
     """
+    for change in _changes(folder, manifest):
+        raise DataError(f"{change}. {_REMEDY}")
+
+
+def warn_of_changes(datasets):
+    """Warns of each file of a synthetic corpus that is not as it was written. They may be used all the same.
+
+    Args:
+        datasets: list of datasets as returned by `open_dataset`.
+    """
+    for dataset, manifest in _synthetic(datasets):
+        for change in _changes(dataset.folder, manifest):
+            logger.warning(f"{change}, by {MANIFEST}. If you did not change it, make the corpus again")
+
+
+def _changes(folder, manifest):
+    """Yields what has happened to the files of a synthetic corpus since they were written, a str each."""
     for name, digest in manifest["files"].items():
         path = pathlib.Path(folder) / name
         try:
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}. {_REMEDY}") from error
-        if found != digest:
-            raise DataError(f"{path}: has changed since it was written. {_REMEDY}")
+            yield f"{path}: cannot be read: {error.strerror}"
+        else:
+            if found != digest:
+                yield f"{path}: has changed since it was written"
 
 
 def tags_of_sources(datasets):
@@ -61,11 +82,18 @@ def tags_of_sources(datasets):
     }
 
 
-def _tagged(datasets):
-    """Yields (dataset, tags, languages) for each synthetic corpus with tags."""
+def _synthetic(datasets):
+    """Yields (dataset, manifest) for each synthetic corpus."""
     for dataset in datasets:
         manifest = read_manifest(dataset.folder) if hasattr(dataset, "folder") else None
-        if manifest and manifest["tags"]:
+        if manifest:
+            yield dataset, manifest
+
+
+def _tagged(datasets):
+    """Yields (dataset, tags, languages) for each synthetic corpus with tags."""
+    for dataset, manifest in _synthetic(datasets):
+        if manifest["tags"]:
             yield dataset, manifest["tags"], manifest["languages"]
 
 

@@ -163,7 +163,8 @@ class StopCallback(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.is_chief and self.max_minutes and self.clock.seconds >= 60 * self.max_minutes:
             self.max_minutes, minutes = 0, self.max_minutes
-            self.stop("1 minute is over" if minutes == 1 else f"{minutes:g} minutes are over")
+            over = "1 minute is over" if minutes == 1 else f"{minutes:g} minutes are over"
+            self.stop(f"{over} (training.max_minutes)")
         if self.signals.received is not None:
             self.consensus.ask(SIGNAL)
         if self.consensus.agreed(SIGNAL, logs):

@@ -96,7 +96,10 @@ def test_the_state_before_training_is_never_averaged(new_run):
     training = Training(new_run)
     training.save(0)
     for forced in (False, True):
-        with pytest.raises(ValueError, match="checkpoints: no checkpoint to average$"):
+        with pytest.raises(
+            ValueError,
+            match="checkpoints: no checkpoint to average. .*checkpoint_every_steps$",
+        ):
             new_run.average(last=2, forced=forced)
     training.save(1)
     assert new_run.average(last=2) == [1]
@@ -113,7 +116,9 @@ def test_averaging_nothing_is_refused(new_run):
 
 @pytest.mark.parametrize("arguments", [{}, {"last": 1, "best": 1}, {"last": 0}, {"best": -1}])
 def test_one_number_must_be_given(run, arguments):
-    with pytest.raises(ValueError, match="Either `last` or `best` must be given and at least 1"):
+    with pytest.raises(
+        ValueError, match="Either `last` or `best` must be given|`(last|best)` must be at least 1"
+    ):
         run.average(**arguments)
 
 

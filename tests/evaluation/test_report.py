@@ -204,8 +204,8 @@ def test_several_systems_stand_in_one_table():
     found = scored(GOOD, BAD, bootstrap_samples=50, ter=False)
     rows = str(found).split("\n\n")[1].splitlines()
     assert len(rows) == 2 * 8
-    assert rows[0].startswith(f"BLEU                 0.de  {figure(found, 'bleu')['score']:6.2f}")
-    assert rows[1].startswith(f"                     1.de  {figure(found, 'bleu', 1)['score']:6.2f}  p = ")
+    assert rows[0].startswith(f"BLEU                  0.de  {figure(found, 'bleu')['score']:6.2f}")
+    assert rows[1].startswith(f"                      1.de  {figure(found, 'bleu', 1)['score']:6.2f}  p = ")
     assert "nrefs:1|case:mixed|eff:no|tok:13a" in rows[0]
     precisions = "/".join(f"{one:.1f}" for one in figure(found, "bleu", 1)["precisions"])
     assert precisions in rows[1]
