@@ -370,13 +370,12 @@ def test_a_synthetic_corpus_that_has_changed_is_warned_of(tmp_path, caplog):
         return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
     assert warnings("as written") == []
-    advice = f"{MANIFEST}. If you did not change it, make the corpus again"
+    advice = f"according to {MANIFEST}. If you did not change it, make it again"
     for language in ("de", "en"):
         path = folder / f"train.{language}"
         path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:2]), encoding="utf-8")
     assert warnings("cut") == [
-        f"{folder}/train.{language}: has changed since it was written, by {advice}"
-        for language in ("de", "en")
+        f"{folder}/train.{language}: has changed since it was written, {advice}" for language in ("de", "en")
     ]
 
 

@@ -58,7 +58,7 @@ def warn_of_changes(datasets):
     """
     for dataset, manifest in _synthetic(datasets):
         for change in _changes(dataset.folder, manifest):
-            logger.warning(f"{change}, by {MANIFEST}. If you did not change it, make the corpus again")
+            logger.warning(f"{change}, according to {MANIFEST}. If you did not change it, make it again")
 
 
 def _changes(folder, manifest):
