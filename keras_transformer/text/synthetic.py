@@ -51,7 +51,7 @@ def check_files(folder, manifest):
 
 
 def warn_of_changes(datasets):
-    """Warns of each file of a synthetic corpus that is not as it was written. They may be used all the same.
+    """Warns of each file of a synthetic corpus that is not as it was written; such a file may still be used.
 
     Args:
         datasets: list of datasets as returned by `open_dataset`.
@@ -62,7 +62,7 @@ def warn_of_changes(datasets):
 
 
 def _changes(folder, manifest):
-    """Yields what has happened to the files of a synthetic corpus since they were written, a str each."""
+    """Yields a str for each file of a synthetic corpus that has changed or cannot be read."""
     for name, digest in manifest["files"].items():
         path = pathlib.Path(folder) / name
         try:
